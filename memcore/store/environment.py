@@ -29,12 +29,11 @@ from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
 from memcore.store.datafile import Format, newest_meta
-from memcore.store.fault_injection import watched
 from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
 from memcore.store.open_file import Attachment, FileKey, attach, walked
 from memcore.store.redo_log import RedoLog
-from memcore.store.steady import SteadyLog, SteadySync
+from memcore.store.steady import SteadySync
 from memcore.store.transaction import Snapshot
 
 if TYPE_CHECKING:
@@ -290,7 +289,8 @@ class Environment:
             oldest=self.oldest,
             judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
         )
-        self.key, self.fd, self.raw, self.format = found.key, found.fd, found.raw, found.format
+        self.key, self.fd, self.format = found.key, found.fd, found.format
+        self.raw = found.access.raw
         self.read_only, self.next_key = read_only, None
         self.is_locked = found.is_locked
         try:
@@ -305,19 +305,16 @@ class Environment:
     def _equip(self, found: Attachment) -> None:
         """Make what goes with the mode of the file that has just been opened."""
         read_only, mode = self.read_only, found.format.durability
-        self.redo = None
-        if mode == "full":
-            self.redo = watched(found.raw, RedoLog(found.fd, found.run))
+        raw, self.redo, steady_log = found.access
         self.steady_sync = self.reserve = None
         if not read_only and mode != "none":
             self.reserve = SpaceReserve(found.fd, self.path)
         self.leader.poison, self.leader.unsynced = "", found.recovered
-        self.begin = found.raw.begin if found.is_locked else self._begin_unlocked
-        self.map_size = found.raw.info()["map_size"]
-        if not read_only and mode == "relaxed":
-            log = watched(found.raw, SteadyLog(found.fd, found.run))
-            self.steady_sync = SteadySync(self, log, found.fd, self.interval_seconds)
-            last = log.newest()
+        self.begin = raw.begin if found.is_locked else self._begin_unlocked
+        self.map_size = raw.info()["map_size"]
+        if steady_log is not None:
+            self.steady_sync = SteadySync(self, steady_log, found.fd, self.interval_seconds)
+            last = steady_log.newest()
             if last is None or last.txnid != newest_meta(found.fd, self.path).txnid:
                 self.steady_sync.remind()  # a process was killed before its steady point
 

@@ -12,7 +12,6 @@ from memcore.codec.values import clock_ms
 from memcore.errors import CorruptStoreError, StorageError, StoreAccessError, StoreFullError
 from memcore.files import sync_directory
 from memcore.limits import FORMAT_OLDEST
-from memcore.store import fault_injection as faults
 from memcore.store import lmdb as binding
 from memcore.store.datafile import (
     ENCRYPTED,
@@ -32,14 +31,16 @@ from memcore.store.datafile import (
 )
 from memcore.store.lmdb import MapFull, MapResized
 from memcore.store.redo_log import SEED_BYTES, RedoArea, RedoLog, find_run, make_run
-from memcore.store.steady import settle
+from memcore.store.steady import SteadyLog, settle
 
 __all__ = [
     "Attachment",
+    "FileAccess",
     "FileKey",
     "attach",
     "build_file",
     "create_file",
+    "file_access",
     "new_record",
     "recover",
     "walked",
@@ -52,14 +53,36 @@ FileKey = tuple[int, int]
 """Device and inode: what a file is, whatever its name."""
 
 
+class FileAccess(NamedTuple):
+    """The objects through which an open store reads and writes its file."""
+
+    raw: binding.RawEnv
+    redo: RedoLog | None
+    """None unless the mode is ``full``."""
+    steady: SteadyLog | None
+    """None unless the mode is ``relaxed`` and the file is open for writing."""
+
+
+def file_access(
+    raw: binding.RawEnv, fd: int, run: RedoArea, *, durability: str, read_only: bool
+) -> FileAccess:
+    """Make the objects for a file in its mode.
+
+    This is the seam for fault injection: tests replace the function in this module to stand before
+    each call into LMDB, the redo log and the steady log. Nothing in memcore does.
+    """
+    redo = RedoLog(fd, run) if durability == "full" else None
+    steady = SteadyLog(fd, run) if durability == "relaxed" and not read_only else None
+    return FileAccess(raw, redo, steady)
+
+
 class Attachment(NamedTuple):
     """An open file: its descriptor with the shared flock, and LMDB's environment."""
 
     key: FileKey
     fd: int
-    raw: binding.RawEnv
+    access: FileAccess
     format: Format
-    run: RedoArea
     recovered: bool
     is_locked: bool
     """True if writers see this reader in the lock file; False if the lock file cannot be used."""
@@ -102,14 +125,14 @@ def attach(
         raw, record = _map(
             path, run, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
         )
-        if os.environ.get(faults.VARIABLE):
-            raw = faults.wrap(raw)
+        access = file_access(raw, fd, run, durability=record.durability, read_only=read_only)
+        raw = access.raw
         _same_file(path, Path(path).stat(), (key,))  # LMDB opened the path, not the descriptor
         raw.reader_check()
         recovered = False
-        if record.durability == "full" and not read_only:
-            recovered = recover(raw, faults.watched(raw, RedoLog(fd, run)), fd, path)
-        return Attachment(key, fd, raw, record, run, recovered, raw.flags()["lock"])
+        if access.redo is not None and not read_only:
+            recovered = recover(raw, access.redo, fd, path)
+        return Attachment(key, fd, access, record, recovered, raw.flags()["lock"])
     except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
         try:
             if raw is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from faults import child_env, failing
 from google.adk.events.event import Event
 from google.adk.memory.memory_entry import MemoryEntry
 from google.genai import types
@@ -25,6 +25,7 @@ from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.deepagents.files import Files
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
+from memcore.store import open_file
 from tests.conformance import retry_work
 from tests.conformance.retry_work import batch, kv, state_merge, user
 
@@ -413,8 +414,8 @@ def test_a_cancelled_await_and_its_retry_store_once(path: Path) -> None:
 
 
 def work(path: Path, surface: str, faults: str) -> int:
-    env = {**os.environ, "MEMCORE_FAULTS": faults}
     args = [sys.executable, retry_work.__file__, str(path), surface]
+    env = child_env(faults)
     return subprocess.run(args, env=env, check=False, capture_output=True).returncode
 
 
@@ -440,12 +441,12 @@ def test_after_an_unknown_outcome_it_is_stored_once(
     surface: str,
 ) -> None:
     open_db().close()
-    monkeypatch.setenv("MEMCORE_FAULTS", "txn.commit.after=error:EIO@1")
-    db = open_db()
+    with monkeypatch.context() as patch:
+        patch.setattr(open_file, "file_access", failing("txn.commit.after=error:EIO@1"))
+        db = open_db()
     with pytest.raises(memcore.OutcomeUnknownError):
         SURFACES[surface](db)
     db.close()
-    monkeypatch.delenv("MEMCORE_FAULTS")
     again = open_db()
     first = SURFACES[surface](again)
     assert SURFACES[surface](again) == first

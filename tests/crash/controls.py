@@ -11,6 +11,8 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
+import faults
+
 import memcore
 from memcore import files, retention
 from memcore import session as sessions
@@ -24,7 +26,6 @@ from memcore.store import commit as leader
 from memcore.store import copy as copying
 from memcore.store import copy as replacing
 from memcore.store import datafile as file
-from memcore.store import fault_injection as faults
 from memcore.store import open_file as attaching
 from memcore.store import redo_log as redo
 from memcore.store import redo_log as run
@@ -149,7 +150,7 @@ def visible_before_flush() -> None:
         self.capacity = 0
 
     redo.RedoLog.__init__ = tiny  # type: ignore[method-assign]
-    os.environ[faults.VARIABLE] = "env.sync=delay:30"
+    attaching.file_access = faults.failing("env.sync=delay:30")
 
 
 @control("full", "creation", "backups")

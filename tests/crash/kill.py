@@ -6,13 +6,12 @@ and started again while the others go on; whoever comes back compares the databa
 At the end of a round all are killed, or all are asked to finish (a lock that died with its holder
 would hang them), and everything is compared and checked.
 
-``MEMCORE_FAULTS`` brings some to their end between any two calls into LMDB and the redo log:
-between the record and the commit, inside recovery, while the map grows.
+Fail points (``tests/faults.py``) bring some to their end between any two calls into LMDB and the
+redo log: between the record and the commit, inside recovery, while the map grows.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from faults import child_env
 
 from memcore.errors import MemcoreError
 
@@ -84,10 +85,7 @@ class Fleet:
         self.points[name] = faults.partition("=kill")[0] if "=kill" in faults else ""
         self.running[name] = subprocess.Popen(
             [sys.executable, "-m", "crash.kill_worker", *map(str, arguments)],
-            env=os.environ | {
-                "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
-                "MEMCORE_FAULTS": faults,
-            },
+            env=child_env(faults, PYTHONPATH=str(TESTS.parent)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from faults import child_env
 
 import memcore
 from flushcount import compiler, shim
@@ -21,18 +21,19 @@ TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
 
 
-def start(*arguments, path, arm="", stdout=subprocess.PIPE):
+def start(*arguments, path, arm="", stdout=subprocess.PIPE, faults=""):
     return subprocess.Popen(
         [sys.executable, "-m", "crash.eio", *map(str, arguments)],
-        env=os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
-            "LD_PRELOAD": str(shim("eio")),
-            "EIO_PATH": str(path),
-            "EIO_ARM": arm,
-        },
+        env=child_env(
+            faults,
+            PYTHONPATH=str(TESTS.parent),
+            LD_PRELOAD=str(shim("eio")),
+            EIO_PATH=str(path),
+            EIO_ARM=arm,
+        ),
         stdout=stdout,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 def told(*arguments, path):
@@ -96,9 +97,9 @@ NAMED = "ftn"
 """Flushes, truncations and names: few, so each of them is tried; of the writes, some."""
 
 
-def killed_at(path, call, *, kinds="wmftn", at=BEFORE) -> tuple[bool, list[int]]:
+def killed_at(path, call, *, kinds="wmftn", at=BEFORE, faults="") -> tuple[bool, list[int]]:
     """Let the workload die at its ``call``-th change of the file: whether it did; its acks."""
-    process = start("work", path, path=path, arm=f"{kinds}:{at}:{call}:1")
+    process = start("work", path, path=path, arm=f"{kinds}:{at}:{call}:1", faults=faults)
     out, err = process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGKILL), err.decode()
     return process.returncode != 0, [int(line) for line in out.splitlines()]
@@ -153,11 +154,9 @@ def test_a_kill_right_behind_a_write_beside_another_process(tmp_path, kinds, dur
 
 
 @pytest.mark.parametrize("at", thinned(["redo.write.after", "txn.commit"], 1))
-def test_a_kill_at_each_change_of_the_file_inside_recovery(path, monkeypatch, at) -> None:
+def test_a_kill_at_each_change_of_the_file_inside_recovery(path, at) -> None:
     memcore.open(path).close()
-    monkeypatch.setenv("MEMCORE_FAULTS", f"{at}=kill@3")
-    dead, told = killed_at(path, CALLS_MAX)
-    monkeypatch.delenv("MEMCORE_FAULTS")
+    dead, told = killed_at(path, CALLS_MAX, faults=f"{at}=kill@3")
     assert (dead, told) == (True, [0, 1])
     image = path.read_bytes()
     call = 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults import child_env
 
 import memcore
 from memcore.limits import READERS_MAX
@@ -31,10 +32,11 @@ def no_process_stays():
     started.clear()
 
 
-def python(code: str, *args, before=()):
+def python(code: str, *args, before=(), faults=None):
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [*before, sys.executable, "-c", code, *map(str, args)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=env if faults is None else child_env(faults, **env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -485,11 +487,9 @@ store.close()
     ["redo.write", "redo.write.after", "txn.commit.after", "txn.begin.after", "read.abort",
      "read.begin.after"],
 )  # fmt: skip
-def test_a_fork_while_other_threads_are_at_a_point(path, monkeypatch, point) -> None:
+def test_a_fork_while_other_threads_are_at_a_point(path, point) -> None:
     """A delay holds the threads there, so that the fork meets them."""
-    monkeypatch.setenv("MEMCORE_FAULTS", f"{point}=delay:3")
-    done = python(FORKED_AT_A_POINT, path)
-    monkeypatch.delenv("MEMCORE_FAULTS")
+    done = python(FORKED_AT_A_POINT, path, faults=f"{point}=delay:3")
     assert said(done) == ""
     store = open_store(path, verify=True)
     assert rows(store)[A] == b"48"

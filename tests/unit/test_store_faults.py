@@ -9,6 +9,7 @@ import threading
 
 import lmdb
 import pytest
+from faults import POINTS, VARIABLE, child_env, failing, faults_of, parse
 
 import memcore
 from memcore.errors import (
@@ -19,8 +20,7 @@ from memcore.errors import (
     StorageError,
     StoreFullError,
 )
-from memcore.store import open_store
-from memcore.store.fault_injection import POINTS, VARIABLE, parse
+from memcore.store import open_file, open_store
 from memcore.store.redo_log import RedoLog
 from raw import rows
 
@@ -33,9 +33,9 @@ ERRORS = {
 
 
 @pytest.fixture
-def watched(path, monkeypatch):
+def watched(path, inject):
     """A store behind fail points without a rule; ``store.arm`` gives them some."""
-    monkeypatch.setenv(VARIABLE, "seed=1")
+    inject("seed=1")
     store = open_store(path)
     yield store
     faults_of(store).arm("")
@@ -49,16 +49,20 @@ def watched(path, monkeypatch):
     store.close()
 
 
-def faults_of(store):
-    return store._env.raw.faults
+@pytest.fixture
+def inject(monkeypatch):
+    """Has stores that are opened from now on fail by these rules."""
+    return lambda rules: monkeypatch.setattr(open_file, "file_access", failing(rules))
 
 
-# --- the variable --------------------------------------------------------------------------------
+# --- the seam ------------------------------------------------------------------------------------
 
 
-def test_nothing_lies_between_without_the_variable(path, monkeypatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+def test_nothing_lies_between_whatever_the_environment_says(path, monkeypatch) -> None:
+    for name in (VARIABLE, "MEMCORE_FAULTS"):
+        monkeypatch.setenv(name, "txn.put=error:EIO")
     store = open_store(path)
+    store.transact(lambda txn: txn.put(A, b"stored"))
     assert type(store._env.raw) is lmdb.Environment
     assert type(store._env.redo) is RedoLog
     assert store._env.begin.__self__ is store._env.raw
@@ -98,13 +102,11 @@ def test_rules_are_read() -> None:
         ("seed=x", "expected"),
     ],
 )
-def test_a_malformed_value_is_refused_by_name(path, monkeypatch, text, why) -> None:
+def test_a_malformed_rule_is_refused_by_name(path, inject, text, why) -> None:
     with pytest.raises(InvalidOptionError, match=why):
         parse(text)
-    monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(InvalidOptionError, match=VARIABLE):
-        open_store(path)
-    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(InvalidOptionError, match="fault rule"):
+        inject(text)
     open_store(path).close()
 
 
@@ -141,13 +143,15 @@ for n in range(5):
     [("redo.write", b"1"), ("redo.write.after", b"2"), ("txn.commit", b"2"),
      ("txn.commit.after", b"2"), ("txn.abort", b"2")],
 )  # fmt: skip
-def test_a_kill_at_a_point(path, monkeypatch, point, stored) -> None:
+def test_a_kill_at_a_point(path, point, stored) -> None:
     open_store(path).close()
-    monkeypatch.setenv(VARIABLE, f"{point}=kill@3")
     done = subprocess.run(
-        [sys.executable, "-c", KILL, str(path)], check=False, capture_output=True, timeout=60
+        [sys.executable, "-c", KILL, str(path)],
+        env=child_env(f"{point}=kill@3"),
+        check=False,
+        capture_output=True,
+        timeout=60,
     )
-    monkeypatch.delenv(VARIABLE)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"0\n1\n")
     store = open_store(path)
     assert rows(store) == {A: stored}
@@ -347,14 +351,14 @@ def test_a_failed_flush_poisons(watched) -> None:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_closing_with_a_failed_flush_is_a_typed_error(path, monkeypatch, name) -> None:
-    monkeypatch.setenv(VARIABLE, f"env.sync=error:{name}")
+def test_closing_with_a_failed_flush_is_a_typed_error(path, inject, name) -> None:
+    inject(f"env.sync=error:{name}")
     store = open_store(path)
     store.transact(lambda txn: txn.put(A, b"stored"))
     with pytest.raises(ERRORS[name]):
         store.close()
     store.close()
-    monkeypatch.delenv(VARIABLE)
+    inject("")
     store = open_store(path, verify=True)
     assert rows(store) == {A: b"stored"}
     assert store.check() == []
@@ -414,12 +418,12 @@ def test_a_backup_that_fails_leaves_nothing(watched, path, name) -> None:
 
 @pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
 @pytest.mark.parametrize("point", ["env.reader_check", "redo.pending"])
-def test_an_opening_that_fails_leaves_nothing_open(path, monkeypatch, point, name) -> None:
+def test_an_opening_that_fails_leaves_nothing_open(path, inject, point, name) -> None:
     open_store(path).close()
-    monkeypatch.setenv(VARIABLE, f"{point}=error:{name}")
+    inject(f"{point}=error:{name}")
     with pytest.raises(StorageError):
         open_store(path)
-    monkeypatch.delenv(VARIABLE)
+    inject("")
     store = open_store(path)
     with store.exclusive():
         pass
@@ -525,10 +529,10 @@ def sweep(path, point, name, durability) -> int:
      "cursor.next", "cursor.delete", "redo.write", "txn.commit", "read.begin", "read.get",
      "env.sync"],
 )  # fmt: skip
-def test_every_operation_is_done_or_not_done(path, monkeypatch, point, name) -> None:
+def test_every_operation_is_done_or_not_done(path, inject, point, name) -> None:
     if point.startswith(LOGS) and name == "CorruptedError":
         pytest.skip("the log is not LMDB's")
-    monkeypatch.setenv(VARIABLE, "seed=1")
+    inject("seed=1")
     found = sweep(path, point, name, "full")
     assert found or point in ("cursor.next", "cursor.delete", "read.get")
 
@@ -537,8 +541,8 @@ def test_every_operation_is_done_or_not_done(path, monkeypatch, point, name) -> 
 @pytest.mark.parametrize(
     "point", ["txn.begin", "txn.put", "txn.commit", "read.begin", "steady.newest", "steady.write"]
 )
-def test_every_relaxed_operation_is_done_or_not_done(path, monkeypatch, point, name) -> None:
-    monkeypatch.setenv(VARIABLE, "seed=1")
+def test_every_relaxed_operation_is_done_or_not_done(path, inject, point, name) -> None:
+    inject("seed=1")
     assert sweep(path, point, name, "relaxed") > 0
 
 
@@ -546,9 +550,9 @@ def test_every_relaxed_operation_is_done_or_not_done(path, monkeypatch, point, n
 
 
 @pytest.fixture
-def relaxed(path, monkeypatch):
+def relaxed(path, inject):
     """A relaxed store behind fail points that makes no steady point by itself."""
-    monkeypatch.setenv(VARIABLE, "seed=1")
+    inject("seed=1")
     store = open_store(path, durability="relaxed", steady_interval_ms=60_000)
     store.transact(lambda txn: txn.put(A, b"before"))
     yield store
@@ -586,8 +590,8 @@ def test_a_steady_point_that_cannot_begin_is_a_typed_error(relaxed, point) -> No
 
 @pytest.mark.parametrize("rule", ["steady.write=error:EIO", "steady.newest=error:EIO",
                                   "read.begin=error:EIO"])  # fmt: skip
-def test_a_steady_thread_that_fails_poisons(path, monkeypatch, rule) -> None:
-    monkeypatch.setenv(VARIABLE, "seed=1")
+def test_a_steady_thread_that_fails_poisons(path, inject, rule) -> None:
+    inject("seed=1")
     store = open_store(path, durability="relaxed", steady_interval_ms=200)
     store.transact(lambda txn: txn.put(A, b"stored"))
     store.flush()

@@ -145,7 +145,9 @@ def test_what_is_public_is_documented(path: Path) -> None:
 @every_test
 def test_tests_do_not_sleep(path: Path) -> None:
     module = tree(path)
-    assert calls(module, "time.sleep") + imports_of(module, "time", "sleep") == []
+    slept = calls(module, "time.sleep") + imports_of(module, "time", "sleep")
+    # A delay is one of the faults that are injected; nobody waits for anything by it.
+    assert len(slept) == (path == ROOT / "tests" / "faults.py")
 
 
 @every_test

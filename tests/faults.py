@@ -1,6 +1,7 @@
-"""Fail points at every call into LMDB, the redo log and the steady log: for tests only.
+"""Fail points at every call into LMDB, the redo log and the steady log.
 
-The environment variable ``MEMCORE_FAULTS`` holds rules joined by ``;``. A rule is
+``failing(rules)`` takes the place of ``memcore.store.open_file.file_access``, through which a store
+gets what it reads and writes its file by. Rules are joined by ``;``. A rule is
 ``point=action``, then ``@N`` (the N-th hit alone) or ``~P`` (each hit with probability P), or
 neither (every hit). ``seed=N`` sets the seed of the probabilities.
 
@@ -11,7 +12,8 @@ stands for any part of the name. *Actions*: ``error:NAME`` raises what LMDB (for
 system) would raise, ``NAME`` being that of an errno or of a class of LMDB's errors; ``delay:MS``
 sleeps; ``kill`` is a SIGKILL of this process.
 
-Without the variable nothing here lies between: what is opened is wrapped only if it is set.
+A child process is told its rules by ``child_env``: Python imports ``tests/faulty/sitecustomize.py``
+before it runs anything else.
 """
 
 from __future__ import annotations
@@ -23,28 +25,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 from random import Random
 from threading import Lock
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore.errors import InvalidOptionError
 from memcore.store import lmdb as binding
-from memcore.store.redo_log import RedoLog
-from memcore.store.steady import SteadyLog
+from memcore.store import open_file
+from memcore.store.open_file import FileAccess
 
-__all__ = [
-    "POINTS",
-    "VARIABLE",
-    "FailPoints",
-    "Rule",
-    "parse",
-    "watched",
-    "wrap",
-]
-
-
-T = TypeVar("T")
-VARIABLE: Final = "MEMCORE_FAULTS"
+VARIABLE: Final = "MEMCORE_TEST_FAULTS"
+"""Holds the rules of a child process."""
 
 _FALLIBLE: Final = {
     "env": ("copyfd", "reader_check", "set_mapsize", "sync"),
@@ -70,7 +62,6 @@ POINTS: Final = tuple(
 )
 """Every name that a rule may give."""
 
-_AREAS: Final[dict[type, str]] = {RedoLog: "redo", SteadyLog: "steady"}
 _RAW_KINDS: Final = {kind.__name__: kind for kind in binding.RawError.__subclasses__()}
 _RAW_OF_ERRNO: Final = {
     errno.EACCES: "ReadonlyError",
@@ -137,7 +128,7 @@ def _is_number(text: str) -> bool:
 
 
 def _refuse(part: str, why: str) -> NoReturn:
-    raise InvalidOptionError(f"{VARIABLE}: {part!r}: {why}")
+    raise InvalidOptionError(f"fault rule {part!r}: {why}")
 
 
 class FailPoints:
@@ -152,7 +143,7 @@ class FailPoints:
         rules, seed = parse(text)
         with self._lock:
             self._rules = rules
-            self._random = Random(seed)  # noqa: S311 - a test that can be repeated
+            self._random = Random(seed)
             self._hits = [0] * len(rules)
             self.seen: set[str] = set()
 
@@ -259,13 +250,42 @@ class _WatchedEnv(_Watched):
         return _WatchedTxn(begun, area, self.faults)
 
 
-def wrap(raw: binding.RawEnv) -> binding.RawEnv:
-    """Put fail points with the rules of the variable before an environment."""
-    return cast("binding.RawEnv", _WatchedEnv(raw, "env", FailPoints(os.environ[VARIABLE])))
+_file_access = open_file.file_access
 
 
-def watched(raw: binding.RawEnv, log: T) -> T:
-    """The log of an environment, behind the same fail points if that has any."""
-    if not isinstance(raw, _WatchedEnv):
-        return log
-    return cast("T", _Watched(log, _AREAS[type(log)], raw.faults))
+def failing(rules: str = "") -> Callable[..., Any]:
+    """What ``file_access`` gives, each store's behind fail points of its own with these rules.
+
+    ``faults_of`` finds them again. Without any rule nothing lies between.
+
+    Raises:
+        InvalidOptionError: a rule is malformed; it is named.
+    """
+    parse(rules)
+    if not rules:
+        return _file_access
+
+    def watched(raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
+        points = FailPoints(rules)
+        env: Any = _WatchedEnv(raw, "env", points)
+        redo, steady = _file_access(raw, fd, run, **mode)[1:]
+        watched_redo: Any = None if redo is None else _Watched(redo, "redo", points)
+        watched_steady: Any = None if steady is None else _Watched(steady, "steady", points)
+        return FileAccess(env, watched_redo, watched_steady)
+
+    return watched
+
+
+def faults_of(store: Any) -> FailPoints:
+    """The fail points of an open store."""
+    found: FailPoints = store._env.raw.faults
+    return found
+
+
+def child_env(rules: str, **variables: str) -> dict[str, str]:
+    """The environment of a child process all of whose stores are behind these fail points."""
+    env = os.environ | variables | {VARIABLE: rules}
+    tests = Path(__file__).parent
+    paths = [str(tests / "faulty"), str(tests), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return env
