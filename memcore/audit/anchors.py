@@ -172,7 +172,7 @@ class AnchorFile(AnchorLines):
 
 
 class Anchored:
-    """What anchors say of chains. It keeps 24 bytes for each head on each line."""
+    """Heads of chains read from anchor lines: 24 bytes for each head on each line."""
 
     __slots__ = ("_macs", "lines", "problems", "resets")
 
@@ -180,11 +180,11 @@ class Anchored:
         self._macs: dict[Place, dict[int, str]] = defaultdict(dict)
         self.lines = 0
         self.resets = 0
-        """How often somebody with the key began anew: what was anchored before does not bind."""
+        """Number of resets, made with the key: lines before a reset are void."""
         self.problems: list[str] = []
 
     def of(self, place: Place) -> Mapping[int, str]:
-        """The mac that a chain had at some of its numbers."""
+        """Return a chain's anchored MACs by number, in hex."""
         return self._macs.get(place, {})
 
     def places(self) -> list[Place]:
@@ -192,7 +192,7 @@ class Anchored:
         return list(self._macs)
 
     def take(self, fields: Mapping[str, Any]) -> None:
-        """Take over a line that is signed."""
+        """Add a line whose signature was verified."""
         self.lines += 1
         if fields.get("reset"):
             self.resets += 1
@@ -207,12 +207,12 @@ class Anchored:
 
 
 def matches(mac: bytes, anchored: str) -> bool:
-    """Whether a chain's mac is the one that was anchored."""
+    """Return True if a chain's MAC equals the anchored one."""
     return compare_digest(mac.hex()[:_MAC_HEX], anchored)
 
 
 def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) -> Anchored:
-    """What the lines of an anchor say, and what is wrong with them.
+    """Read and verify the lines of an anchor; findings go to ``problems``.
 
     Args:
         lines: of a file, or as a callable was given them.

@@ -235,12 +235,12 @@ def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:
 
 
 def start_audit(store: LmdbStore, audit: Audit | None) -> None:
-    """What the opening of a database does about its audit.
+    """Start or resume auditing when a database is opened.
 
     Raises:
-        AuditError: the file is audited and the key is missing or another one; or somebody took
-            the file's flag away.
-        StoreLockedError: auditing begins on a file that holds something, and others have it open.
+        AuditError: the file is audited and the key is missing or wrong; or the file's audit flag
+            was removed.
+        StoreLockedError: auditing begins on a file that is not empty and that others have open.
     """
     if store.read_only or store.environment().leader.poison:
         return  # neither writes
@@ -325,7 +325,7 @@ def _need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
 
 
 def _is_covered(txn: ReadTxn) -> bool:
-    """Whether an audit has begun, and has got through what was there before."""
+    """Return True if auditing has begun and the rows from before it are recorded."""
     rows = keys.audit_rows(*DATABASE)
     for _, value in stored_rows(txn, rows, keys.after(rows)):
         try:
@@ -422,7 +422,7 @@ def _cover(txn: Txn, chainer: Chainer, start: bytes) -> bytes | None:
 
 
 def _marked(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
-    """Where the chains stand that have grown since they were last anchored."""
+    """Return the last entries of the chains that have grown since they were last anchored."""
     found: dict[Place, tuple[int, bytes]] = {}
     start, stop = bytes((Kind.CARE,)), bytes((Kind.CARE + 1,))
     while True:
@@ -440,7 +440,7 @@ def _marked(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
 
 
 def all_tips(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
-    """Where all chains stand."""
+    """Return the number and MAC of each chain's last entry."""
     found: dict[Place, tuple[int, bytes]] = {}
     for place in chains(txn):
         tip = read_tip(txn, place)

@@ -149,7 +149,7 @@ class Latest:
 
 
 class Why(StrEnum):
-    """What was done to an entry, or to the row that it tells of."""
+    """Kind of tampering with an entry, or with the row that it records."""
 
     MODIFIED = "modified"
     DELETED = "deleted"
@@ -164,9 +164,9 @@ class Why(StrEnum):
     TRUNCATED = "truncated"
     """Entries are missing at the end of the chain."""
     REWRITTEN = "rewritten"
-    """The chain holds, but it is another one than was anchored: somebody has the key."""
+    """The chain verifies but differs from the anchor: it was written anew with the key."""
     UNAUDITED = "unaudited"
-    """Rows that no entry tells of: written without audit, or their entries were cut off."""
+    """Rows without an entry: written without audit, or their entries were cut off."""
 
 
 class Suspicion(NamedTuple):
@@ -206,21 +206,21 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What ``Database.verify_audit`` has found; ``ok`` if nothing."""
+    """Result of ``Database.verify_audit``; ``ok`` if there are no findings."""
 
     findings: tuple[AuditFinding, ...]
-    """One for each chain that does not hold."""
+    """One for each chain that does not verify."""
     anchor_problems: tuple[str, ...]
-    """What is wrong with the anchor itself."""
+    """Findings about the anchor itself."""
     chains: int
     entries: int
-    """Entries whose mac proves them."""
+    """Entries whose MAC verifies."""
     rows: int
-    """Rows that are what their entries say."""
+    """Rows that match their entries."""
     anchors: int
     """Lines of the anchor."""
     resets: int
-    """How often the anchor was begun anew on purpose."""
+    """Number of deliberate resets of the anchor."""
     is_anchored: bool
     """False: no anchor was given, so chains that were cut off at the end do not show."""
     needs_recovery: bool
@@ -228,7 +228,7 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything holds."""
+        """True if there are no findings."""
         return not (self.findings or self.anchor_problems)
 
 
@@ -240,7 +240,7 @@ class AuditedEntry:
     at_ms: int
     operation: str
     row: str
-    """What it tells of, in words or as hexadecimal digits."""
+    """Its subject, in words or as hexadecimal digits."""
     mac: str
 
 
@@ -335,7 +335,7 @@ class ChainWalk:
                 self._break(number, Why.REWRITTEN, what)
 
     def _look_back(self, whole: bytes) -> None:
-        """Whether the entry that was not proven was put in before this one."""
+        """Report an unverified entry as inserted if this entry's MAC fits in its place."""
         if self._doubted is not None:
             number, before = self._doubted
             self._doubted = None
@@ -384,7 +384,7 @@ def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
 
 
 def word_for(place: Place, rest: bytes) -> str:
-    """What a chain's name for a row means."""
+    """Describe a row, given its identifier in a chain."""
     if place[1]:
         what = _WORDS.get(rest[0], f"row {rest[0]:02x}")
         numbered = rest[0] not in (Row.STATE, Row.HEAD) and len(rest) == 9  # noqa: PLR2004
@@ -431,7 +431,7 @@ class Comparison:
             self.found = [s for s in self.found if self._is_final(s)] + [broken]
 
     def first(self) -> Suspicion | None:
-        """What is wrong first, in the order of the chain."""
+        """Return the first finding in the order of the chain, or None."""
         broken = self._walk.broken
         return min(self.found, key=lambda s: (s.number, s is not broken), default=None)
 
@@ -483,7 +483,7 @@ class Comparison:
                 self._suspect(number, Why.MODIFIED, rest, "is not what was stored")
 
     def _holds(self, rest: bytes, told: bytes, value: bytes) -> bool:
-        """Whether a value, moved with or without a new checksum, is that of a row."""
+        """Return True if a value, moved with or without a new checksum, matches a row's digest."""
         if digest_of(value) == told:
             return True
         key = keys.session_prefix(*self._place) + rest
@@ -613,7 +613,7 @@ class Verification:
             self._suspect(Suspicion(place, 1, Why.UNAUDITED, what))
 
     def _fell(self, txn: ReadTxn, *, place: Place) -> bool:
-        """Whether an anchored chain that is not there did not end: the chain above tells."""
+        """Return True if a missing anchored chain has no recorded end in the chain above it."""
         if place[1] and _has_ended(txn, (place[0], 0)):
             return False
         return not _has_ended(txn, place)
@@ -633,7 +633,7 @@ def _leaps(txn: ReadTxn, kind: int, prefix_bytes: int) -> Iterator[tuple[bytes, 
 
 
 def _is_leaving(txn: ReadTxn, place: Place) -> bool:
-    """Whether a session's rows are being deleted, and its scope's chain says so."""
+    """Return True if a session's rows are being deleted and its scope's chain records it."""
     marked = stored(txn).get(keys.removal_row(keys.session_prefix(*place))) is not None
     return (marked or is_erased(txn, place[0])) and _has_ended(txn, place)
 

@@ -50,7 +50,7 @@ _SPAN: Final = b"\x02"
 
 
 class Op(IntEnum):
-    """What an entry says."""
+    """Kind of an audit entry; each describes the entry's body."""
 
     PUT = 1
     """A row was written: the digest of its stored value, then its key."""
@@ -73,11 +73,11 @@ class Op(IntEnum):
     COVER = 10
     """The digests of rows that were there before."""
     CUT = 11
-    """What is left to say of entries that were cut: the last digests of their rows."""
+    """Entries were cut off: the last digests of their rows."""
 
 
 class ChainPage(NamedTuple):
-    """What a COVER or CUT says: the chain goes on with ``resume`` behind it."""
+    """Body of a COVER or CUT entry: the chain continues from the MAC ``resume``."""
 
     first: int
     """The number of the first entry that it stands for; its own if it stands for none."""
@@ -138,12 +138,12 @@ class Chainer:
         return self.sign(b"".join((self._file, _PLACE.pack(*place, number), before, body)))
 
     def is_sealed(self, place: tuple[int, int], number: int, before: bytes, whole: bytes) -> bool:
-        """Whether a whole entry is the one that was made for this place of the chain."""
+        """Return True if an entry's MAC matches its place in the chain."""
         body, mac = whole[:-MAC_BYTES], whole[-MAC_BYTES:]
         return compare_digest(self.seal(place, number, before, body), mac)
 
     def sign_line(self, text: bytes) -> str:
-        """What an anchor's line ends with."""
+        """Return the signature that ends an anchor's line, in hex."""
         return self.sign(b"anchor" + self._file + text).hex()
 
 
@@ -156,24 +156,24 @@ def pack_front(op: Op, number: int, time_ms: int, head: bytes) -> bytes:
 
 
 def pack_range(start: bytes, stop: bytes) -> bytes:
-    """What a RANGE says."""
+    """Pack the body of a RANGE entry."""
     return _LENGTH.pack(len(start)) + start + stop
 
 
 def pack_event(what: str, details: dict[str, Any]) -> bytes:
-    """What an EVENT says."""
+    """Pack the body of an EVENT entry."""
     name = what.encode()
     text = json.dumps(details, separators=(",", ":"), sort_keys=True)
     return _LENGTH.pack(len(name)) + name + text.encode()
 
 
 def pack_tip(session: int, number: int, mac: bytes) -> bytes:
-    """What BEGIN, FORK and END say: a chain, and where it stood."""
+    """Pack the body of a BEGIN, FORK or END entry: a chain with its last number and MAC."""
     return _U64.pack(session) + _U64.pack(number) + mac
 
 
 def pack_page(page: ChainPage) -> bytes:
-    """What COVER and CUT say."""
+    """Pack the body of a COVER or CUT entry."""
     parts = [_U64.pack(page.first), page.resume]
     for start, stop in page.spans:
         said = pack_range(start, stop)
@@ -243,10 +243,10 @@ def unpack_tip(said: bytes) -> tuple[int, int, bytes]:
 
 
 def unpack_page(said: bytes) -> ChainPage:
-    """What a COVER or CUT says.
+    """Unpack the body of a COVER or CUT entry.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     at = _U64.size + MAC_BYTES
     if len(said) < at:

@@ -105,7 +105,7 @@ class Kind:
 
 
 class Care:
-    """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
+    """Sort of a scope's care row: the byte behind the scope. Scope 0 is the database."""
 
     HOLD: Final = 0x01
     ERASURE: Final = 0x02
@@ -283,7 +283,7 @@ def text_prefix(text: str) -> bytes:
 
 
 def text_fits(prefix_bytes: int, packed: bytes) -> bool:
-    """Whether a packed text can stand behind a prefix of that length in one key."""
+    """Return True if a packed text fits into one key behind a prefix of that length."""
     return prefix_bytes + len(packed) <= KEY_BYTES_MAX
 
 
@@ -394,7 +394,7 @@ def split_session_row(key: bytes) -> tuple[int, int, int, int]:
 
 
 def row_of(key: bytes) -> int:
-    """Which sort of a session's rows this is."""
+    """Return the sort byte of a session row's key."""
     return key[17]
 
 

@@ -123,7 +123,7 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
 
 
 def is_proven(key: bytes, value: bytes) -> bool:
-    """Whether ``value`` is one that was sealed under ``key``."""
+    """Return True if ``value`` was sealed under ``key``: its checksum matches."""
     if len(value) < HEADER_BYTES or value[0] != VALUE_FORMAT or len(key) > KEY_BYTES_MAX:
         return False
     whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
@@ -142,7 +142,7 @@ def _tampered(key: bytes, what: int) -> TamperedError:
 
 
 def is_encrypted(key: bytes, value: bytes) -> bool:
-    """Whether ``value`` is one that was encrypted and sealed under ``key``."""
+    """Return True if ``value`` was encrypted and then sealed under ``key``."""
     if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
         return False
     return seal_encrypted(key, value[HEADER_BYTES:]) == value
@@ -282,7 +282,7 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)', re.DOTALL)
 
 
 def _depth_of(body: bytes) -> int:
-    """How deep JSON is nested, without a step into it."""
+    """Return the nesting depth of JSON, computed without parsing it."""
     signs = _STRING.sub(b"", body)
     return max(accumulate((each in b"[{") - (each in b"]}") for each in signs), default=0)
 

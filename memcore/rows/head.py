@@ -50,7 +50,7 @@ class Segment(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many items it holds."""
+        """Number of items in the segment."""
         return self.hi - self.lo + 1
 
 
@@ -74,17 +74,17 @@ class Head(HeadFields):
 
     @property
     def hidden(self) -> bool:
-        """Whether the session was deleted and lives on for its forks only."""
+        """True if the session was deleted and is kept for its forks only."""
         return bool(self.flags & FLAG_HIDDEN)
 
     @property
     def unfinished(self) -> bool:
-        """Whether an import makes the session, or was killed while it did."""
+        """True while an import writes the session, and after one that was killed."""
         return bool(self.flags & FLAG_UNFINISHED)
 
     @property
     def leased(self) -> bool:
-        """Whether somebody may hold the session, so that not everybody may change it."""
+        """True if the session may have a lease, so that a change has to check its holder."""
         return bool(self.flags & FLAG_LEASED)
 
     @classmethod

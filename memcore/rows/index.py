@@ -216,20 +216,20 @@ COUNT_BYTES: Final = 4
 
 
 class Counts(NamedTuple):
-    """Where the counts of a head's items lie; ``stop`` 0: all are in the index."""
+    """Location of a head's recounted token counts; ``stop`` 0: the index has all counts."""
 
     session: int
     number: int
     stop: int
-    """The first seq that is not counted here: its index record counts it."""
+    """First seq without a count here: its index record has the count."""
 
     @classmethod
     def of(cls, head: HeadFields) -> Counts:
-        """Those that a head points at."""
+        """Return the location that a head refers to."""
         return cls(head.recount_session, head.recount_number, head.recount_stop)
 
     def point(self, head: HeadFields) -> None:
-        """Make a head point at them."""
+        """Make a head refer to this location."""
         head.recount_session, head.recount_number, head.recount_stop = self
 
     def read(self, txn: ReadTxn, scope: int, start: int, stop: int) -> bytes:
@@ -301,7 +301,7 @@ def drop_counts(txn: Txn, scope: int, session: int, *, keep: set[int]) -> None:
 
 
 def check_counts(txn: ReadTxn, scope: int, session: int, head: HeadFields) -> Iterator[str]:
-    """What is wrong with the pages that lie under a session, used by itself or not."""
+    """Verify a session's pages of recounted token counts, in use or not; yield the findings."""
     known = Counts.of(head)
     for number in recount_numbers(txn, scope, session):
         if number > head.epoch:

@@ -258,10 +258,10 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
 
 
 class Random(Protocol):
-    """What gives random bytes."""
+    """Source of random bytes."""
 
     def random(self, count: int, /) -> bytes:
-        """So many of them."""
+        """Return ``count`` random bytes."""
 
 
 def salted(body: bytes, source: Random | None) -> bytes:
@@ -306,10 +306,10 @@ class Json(NamedTuple):
     flags: int
 
     def value(self) -> Any:
-        """What it says.
+        """Decode the text.
 
         Raises:
-            CorruptValueError: it is no JSON.
+            CorruptValueError: it is not JSON.
         """
         return codec.decode_json(self.text, self.flags)
 

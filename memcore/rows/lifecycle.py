@@ -108,12 +108,12 @@ def checked_scopes(found: Any) -> list[int]:
 
 
 def is_erasing(txn: ReadTxn) -> bool:
-    """Whether an erasure is under way: somebody has to go on with it."""
+    """Return True if an erasure has begun and is not finished."""
     return next(iter(txn.scan(ERASURES, keys.after(ERASURES), limit=1)), None) is not None
 
 
 def is_erased(txn: ReadTxn, scope: int) -> bool:
-    """Whether the scope's user was erased."""
+    """Return True if the scope's user was erased."""
     return txn.get(TOMBSTONES + keys.u64(scope)) is not None
 
 
@@ -165,20 +165,20 @@ def _key(scope: int, session: int) -> bytes:
 
 
 def any_held(txn: ReadTxn) -> bool:
-    """Whether there is any hold in the database."""
+    """Return True if the database has a legal hold."""
     return txn.get(_COUNT) is not None
 
 
 def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:
-    """Whether a hold covers the session, or without one, whatever is in the scope.
+    """Return True if a legal hold covers the session, or without one, anything in the scope.
 
-    One look at the database if it has no hold.
+    One lookup if the database has no hold.
 
     Args:
         txn: a snapshot or transaction.
         scope: the number of the scope.
-        session: the number of a session; 0 asks for what is of no session, None for the scope and
-            each of its sessions.
+        session: the number of a session; 0 asks for rows outside of sessions, None for the scope
+            and each of its sessions.
     """
     if txn.get(_COUNT) is None:
         return False
@@ -242,7 +242,7 @@ def opted_out_key(scope: int) -> bytes:
 
 
 def is_opted_out(txn: ReadTxn, scope: int) -> bool:
-    """Whether the user of the scope wants no memory."""
+    """Return True if the user of the scope opted out of memory."""
     return txn.get(opted_out_key(scope)) is not None
 
 
@@ -265,10 +265,10 @@ def memory_namespaces(txn: ReadTxn, scope: int) -> set[int]:
 
 
 def counted_holds(txn: ReadTxn) -> int:
-    """How many holds the database says that there are.
+    """Return the number of legal holds that the database's count row states.
 
     Raises:
-        CorruptValueError: the row that says it is damaged.
+        CorruptValueError: the row is damaged.
     """
     value = txn.get(_COUNT)
     return 0 if value is None else open_number(_COUNT, value)
@@ -287,7 +287,7 @@ def _count(txn: Txn, more: int) -> None:
 
 
 def holds_in(txn: ReadTxn, scope: int) -> int:
-    """How many holds there are on a scope and its sessions, whatever their rows hold."""
+    """Count the hold rows of a scope and its sessions, without reading their values."""
     return sum(1 for _ in _rows_in(txn, scope))
 
 
@@ -306,7 +306,7 @@ def _rows_in(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def is_hold_row(key: bytes, value: bytes) -> bool:
-    """Whether a row is a hold, or opts out of memory, and makes sense."""
+    """Return True if a row is a valid hold or opt-out of memory."""
     start = keys.scoped(Kind.CARE, keys.split_scoped(key)[0], bytes((Care.HOLD,)))
     if not keys.split_scoped(key)[0] or not key.startswith(start):
         return False
@@ -342,24 +342,24 @@ _SESSION_BYTES: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is said of one place. Times are milliseconds since 1970."""
+    """Expiry and retention rules of one place. Times are milliseconds since 1970."""
 
     expires_ms: int | None = None
-    """When all of it goes."""
+    """Expiry of the whole place."""
     name: str = ""
-    """The name of the session or thread that goes."""
+    """Name of the session or thread that expires."""
     rules: tuple[dict[str, Any], ...] | None = None
     """Retention rules as mappings; None: those of the scope, or else of the database, apply."""
     fields: dict[str, int] = field(default_factory=dict)
-    """When fields of its state go."""
+    """Expiry of fields of its state."""
     checkpoints: dict[int, int] = field(default_factory=dict)
-    """When its checkpoints go, by number."""
+    """Expiry of its checkpoints, by number."""
     marks: dict[str, int] = field(default_factory=dict)
     """By rule, the seq up to which all items are settled."""
 
     @property
     def due_ms(self) -> int | None:
-        """When the sweeper has to look at it first; None: never."""
+        """Time at which the sweeper first has to look at it; None: never."""
         times = [*self.fields.values(), *self.checkpoints.values()]
         if self.expires_ms is not None:
             times.append(self.expires_ms)
@@ -369,7 +369,7 @@ class Terms:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing."""
+        """True if no field but the name is set."""
         return self == Terms(name=self.name)
 
 
@@ -389,7 +389,7 @@ def thread_terms(scope: int, thread: int) -> bytes:
 
 
 def is_terms(key: bytes) -> bool:
-    """Whether a key is one of terms."""
+    """Return True if a key is that of a terms row."""
     if key[:1] == bytes((Kind.SESSION,)):
         return len(key) == _SESSION_BYTES and keys.row_of(key) == Row.TERMS
     is_care = key[:1] == bytes((Kind.CARE,)) and key[9:10] == bytes((Care.TERMS,))
@@ -517,17 +517,17 @@ _BODY: Final = Struct("<QQ")
 
 
 class LeaseRow(NamedTuple):
-    """What is stored of a session's lease."""
+    """Stored lease of a session."""
 
     epoch: int
-    """How often it was taken by somebody else than before; from 1 on."""
+    """Number of times that the holder changed; from 1 on."""
     expires_ms: int
-    """When it may be taken by others, in milliseconds since 1970; 0: now."""
+    """Expiry, in milliseconds since 1970; 0: expired."""
     owner: str
-    """Who holds it; empty: nobody."""
+    """Holder; empty: nobody."""
 
     def is_held(self, now_ms: int) -> bool:
-        """Whether somebody holds it at that time."""
+        """Return True if the lease has a holder and is not expired at that time."""
         return bool(self.owner) and now_ms < self.expires_ms
 
     def vacant(self) -> LeaseRow:
@@ -559,7 +559,11 @@ def write_lease(txn: Txn, scope: int, session: int, row: LeaseRow) -> None:
 
 
 def is_lease(key: bytes, value: bytes) -> bool:
-    """Whether a row is what ``write_lease`` writes; raises CorruptValueError if it is none."""
+    """Return True if a row is a valid lease.
+
+    Raises:
+        CorruptValueError: its value is damaged.
+    """
     return keys.number_of(key) == 0 and _unpack(key, value).epoch > 0
 
 

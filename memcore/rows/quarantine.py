@@ -67,7 +67,7 @@ def _opened(key: bytes, value: bytes) -> Held:
 
 
 def held_in(txn: ReadTxn, scope: int, session: int | None = None) -> Iterator[Held]:
-    """What was put aside of a scope, or of one session, in the order of sessions and seqs.
+    """Yield the quarantined originals of a scope or one session, ordered by session and seq.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -101,6 +101,6 @@ def forget_held(txn: Txn, scope: int, session: int) -> None:
 
 
 def is_held_row(key: bytes, value: bytes) -> bool:
-    """Whether a proven row of the care of a scope is one of these, and can be read."""
+    """Return True if a proven row is a readable quarantine row."""
     size = len(_rows(0)) + _NUMBERS
     return len(key) == size and isinstance(_opened(key, value).message, dict)

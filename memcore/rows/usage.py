@@ -70,9 +70,9 @@ class Anchor:
     """A report, and the messages that it is about."""
 
     input_tokens: int
-    """What the provider billed."""
+    """Tokens that the provider billed."""
     counted_tokens: int
-    """What the session's counter says of the messages."""
+    """Tokens of the messages by the session's counter."""
     seq: int
     """The last live item that they show; 0 if none was live."""
     cut_seq: int
@@ -109,9 +109,9 @@ class Scale:
     counted_tokens: int = 0
 
     def estimate(self, counted: int) -> int:
-        """What the provider will bill for messages of so many counted tokens, rounded up.
+        """Estimate the billed tokens of messages with so many counted tokens, rounded up.
 
-        Below the anchor the line may leave what is possible: no fewer than 0.8 a counted token.
+        The line may be too low below the anchor: the estimate is at least 0.8 a counted token.
         """
         beyond = -(-self.factor_ppm * (counted - self.counted_tokens) // MILLION)
         return max(self.input_tokens + beyond, -(-FACTOR_MIN_PPM * counted // MILLION))
@@ -124,7 +124,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of one model's tokenizer beside one counter."""
+    """Calibration of one model's tokenizer against one counter."""
 
     model: str | None
     counter: str
@@ -135,16 +135,16 @@ class Learned:
     anchor: Anchor | None = None
 
     def scale(self, *, anchored: bool) -> Scale:
-        """The scale through the anchor if it applies, else through nothing."""
+        """Return the line through the anchor if it applies, else through the origin."""
         if self.anchor is None or not anchored:
             return Scale(self.factor_ppm)
         return Scale(self.factor_ppm, self.anchor.input_tokens, self.anchor.counted_tokens)
 
     def after(self, report: Anchor, *, live: bool, stands: bool) -> Learned:
-        """What is known after a report.
+        """Return the calibration after a report.
 
         Args:
-            report: what was billed for what.
+            report: the billed and the counted tokens.
             live: whether the item at the known anchor is still live.
             stands: whether the report's messages still begin what is sent next. If not, the report
                 teaches the factor, but is no anchor.
@@ -162,7 +162,7 @@ class Learned:
 
     @staticmethod
     def _is_newer(anchor: Anchor, report: Anchor) -> bool:
-        """Whether the report comes out of order: behind one about more of the same history."""
+        """Return True if the report is late: the anchor counts more of the same history."""
         same = (anchor.view, anchor.policy) == (report.view, report.policy)
         return same and anchor.seq > report.seq
 
@@ -201,7 +201,7 @@ def usage_key(scope: int, session: int) -> bytes:
 
 
 def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
-    """What is known, the model reported last first; empty if nothing was reported.
+    """Read the calibrations, the model reported last first; empty if nothing was reported.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -264,10 +264,10 @@ def _fields(learned: Learned) -> dict[str, Any]:
 
 
 def unpack_usage(key: bytes, body: bytes, flags: int) -> list[Learned]:
-    """What ``pack_usage`` packed.
+    """Unpack the value made by ``pack_usage``.
 
     Raises:
-        CorruptValueError: it is nothing that ``pack_usage`` makes.
+        CorruptValueError: ``pack_usage`` does not make such a value.
     """
     with decoding(key, "usage"):
         found = decode_json(body, flags)

@@ -53,7 +53,7 @@ class StoredView:
     mask_owners: tuple[int, ...] = ()
     """The session that owns the item of each of the view's masks: forks use a seq again."""
     inherits: bool = False
-    """Whether masks of its ancestors are still in force."""
+    """True if masks of its ancestors stay in force."""
 
 
 def write_view(txn: Txn, scope: int, stored: StoredView) -> None:
@@ -191,7 +191,7 @@ def resolve_view(
 
 
 def applies_to(stored: StoredView, chain_at: Callable[[int], int | None]) -> bool:
-    """Whether what a view covers is live; one that covers nothing always applies."""
+    """Return True if the items that a view covers are live, or if it covers none."""
     return not stored.view.cut_seq or chain_at(stored.view.cut_seq) == stored.chain
 
 
@@ -269,17 +269,17 @@ def masks_of(
 def is_in_force(
     stored: StoredView, mask: Mask, owner: int, owner_at: Callable[[int], int | None]
 ) -> bool:
-    """Whether the item of a mask, which ``owner`` owns, is live, and what the mask rests on."""
+    """Return True if a mask's item, owned by ``owner``, is live, and so is the mask's cause."""
     if owner_at(mask.seq) != owner:
         return False
     return not mask.because or is_known(stored, mask.because, owner_at)
 
 
 def is_known(stored: StoredView, seq: int, owner_at: Callable[[int], int | None]) -> bool:
-    """Whether the live item of a seq is the one that was live when the view was made.
+    """Return True if a seq's live item is the one that was live when the view was made.
 
-    A fork uses the seqs behind its origin again, and has a greater number than all that it shares
-    items with.
+    A fork reuses the seqs behind its origin, and has a greater number than all the sessions it
+    shares items with.
     """
     owner = owner_at(seq)
     return owner is not None and owner <= stored.owner
