@@ -50,23 +50,23 @@ _operator: ContextVar[bool] = ContextVar("memcore_operator", default=False)
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """Where something is about to be stored."""
+    """Destination and source of a value that is about to be stored."""
 
     app: str
     user: str
-    """Empty for what belongs to an application as a whole."""
+    """Empty: it belongs to the application."""
     session: str | None
     """The session or the thread of a graph; None: it belongs to the user."""
     kind: str
     """``item``, ``event``, ``meta``, ``state``, ``kv``, ``blob``, ``file``, ``artifact``,
     ``memory``, ``checkpoint``, ``graph``, ``summary`` or ``mask``."""
     source: str
-    """Who said it: ``user``, ``model``, ``tool``, ``system`` or ``event`` for what goes into the
+    """Source: ``user``, ``model``, ``tool``, ``system`` or ``event`` for items of the
     log, ``import`` for what is imported, else ``caller``."""
     name: str | None = None
-    """Of the state's field (with its prefix), or the key/value namespace."""
+    """Name of the state field (with its prefix), or of the key/value namespace."""
     operator: bool = False
-    """Whether it is written inside ``as_operator()``."""
+    """True if it is written inside ``as_operator()``."""
 
 
 class Judgement(NamedTuple):
@@ -78,7 +78,7 @@ class Judgement(NamedTuple):
 
 @runtime_checkable
 class WriteGuard(Protocol):
-    """What ``memcore.open(guard=...)`` takes."""
+    """Interface of the guards in ``memcore.open(guard=...)``."""
 
     def judge(self, value: Any, write: WriteContext) -> Judgement | Verdict:
         """Judge a value before anything of it is stored.
@@ -93,10 +93,10 @@ ALLOW: Final = Judgement("allow", "")
 
 @contextmanager
 def as_operator() -> Iterator[None]:
-    """What is written inside the ``with`` block is written by an operator.
+    """Mark writes inside the ``with`` block as made by an operator.
 
-    It holds for this thread or task alone. It is a statement of the program, not a proof: keep it
-    out of code that a model drives.
+    It holds for this thread or task alone. The mark is a claim of the program, not a proof: keep
+    it out of code that a model drives.
     """
     token = _operator.set(True)
     try:
@@ -106,7 +106,7 @@ def as_operator() -> Iterator[None]:
 
 
 def is_operator() -> bool:
-    """Whether the caller is inside ``as_operator()``."""
+    """Return True inside ``as_operator()``."""
     return _operator.get()
 
 
@@ -423,9 +423,9 @@ _KNOWN: Final = {
 
 
 def guard_mapping(guard: WriteGuard) -> dict[str, Any]:
-    """What stands for a guard in a file: its name, and its options if they make it again.
+    """Describe a guard for a file: its name, and for a built-in one the options that recreate it.
 
-    One of your own is known by its ``guard_id``, a str, or else by the name of its class.
+    A custom guard is identified by its ``guard_id``, a str, or else by the name of its class.
     """
     kind = type(guard)
     if _KNOWN.get(kind.__name__) is kind:
@@ -451,7 +451,7 @@ def read_guard(found: Mapping[str, Any]) -> WriteGuard | None:
 
 
 def _matches(name: str, found: str | None) -> bool:
-    """Whether a name is meant; ``found`` ends in ``*`` where all of a state goes."""
+    """Return True if a written name matches a protected one; either may end in ``*``."""
     if found is None:
         return False
     if found.endswith("*"):

@@ -118,7 +118,7 @@ class Cipher:
         self._invalid: tuple[type[Exception], ...] = (InvalidTag, ValueError)
 
     def decrypt(self, nonce: bytes, text: bytes, bound: bytes) -> bytes | None:
-        """What was encrypted; None if it was not, with this key, this nonce and these bytes."""
+        """Decrypt; None if the text was not encrypted with this key, nonce and bound bytes."""
         try:
             return self._decrypt(nonce, text, bound)
         except self._invalid:
@@ -270,13 +270,13 @@ class DataKey:
 
 
 class _KeyTable(NamedTuple):
-    """What changes of a ring; never changed in place, so a failed writing leaves it as it was."""
+    """Mutable state of a key ring, replaced as a whole: a failed write leaves the old one."""
 
     keys: dict[int, tuple[DataKey, ...]]
     minted: int
     last: int
     owner: bytes = b""
-    """The data file that they are the keys of; empty: no data file has said so yet."""
+    """Id of the data file that the keys belong to; empty: not bound to one yet."""
 
 
 def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenate[KeyRing, P], T]:
@@ -310,7 +310,7 @@ class KeyRing:
         self._refused = b""
         """Those of a file in its place that was not taken."""
         self._is_flushed = True
-        """Whether no power cut brings back a file from before the one that is there."""
+        """True if no power cut can bring back an earlier file."""
         self.file_id = os.urandom(16)
         self.seed = os.urandom(16)
         """The seed of the database that it belongs to."""
@@ -538,7 +538,7 @@ class KeyRing:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no power cut takes back the file that was read or written last."""
+        """True if the key file that was last read or written survives a power cut."""
         return self._is_flushed or self.path is None
 
     @_locked
@@ -565,7 +565,7 @@ class KeyRing:
 
     @property
     def owner(self) -> bytes:
-        """What the row of the data file says that the keys belong to; empty: nobody has said."""
+        """Id of the data file that the keys belong to; empty: not bound to one yet."""
         return self._table.owner
 
     @_locked
@@ -594,7 +594,7 @@ class KeyRing:
         return self._table.last
 
     def is_shredded(self, scope: int) -> bool:
-        """Whether the keys of a scope were dropped for good."""
+        """Return True if the keys of a scope were destroyed."""
         table = self._table
         return scope < table.minted and scope not in table.keys
 
@@ -724,7 +724,7 @@ class KeyRing:
         self._provider = provider
 
     def _is_under(self, wrapped: bytes) -> bool:
-        """Whether the file that is there has its own key wrapped so."""
+        """Return True if the key file on disk begins with this wrapped ring key."""
         with suppress(KeyFileError):
             body, _ = read_key_file(self.path or "")
             return body[len(MAGIC) + _LENGTH.size :].startswith(wrapped)
@@ -771,7 +771,7 @@ class KeyRing:
 
 
 def _proof_of(body: bytes) -> bytes:
-    """What proves a key file."""
+    """Return the checksum at the end of a key file: SHA-256 of its body."""
     from hashlib import sha256  # noqa: PLC0415 - brings OpenSSL: for encrypted databases alone
 
     return sha256(body).digest()
@@ -816,7 +816,7 @@ def _new_key(number: int) -> DataKey:
 
 
 def _sum_of(path: str) -> bytes:
-    """What differs after a replacement, whoever made it: a digest over a new nonce."""
+    """Read a key file's checksum: it differs after each replacement, as each has a new nonce."""
     with open(path, "rb") as file:
         file.seek(-_SUM_BYTES, os.SEEK_END)
         return file.read()
@@ -836,16 +836,16 @@ _BLOCK_BYTES: Final = 64
 
 
 class Substitute(Protocol):
-    """Where a secret is kept that has no file yet: in the database, which has room of its own."""
+    """Storage in the database for a secret that has no file yet."""
 
     def kept(self) -> bytes | None:
-        """The secret, if it is kept there."""
+        """Return the stored secret, or None."""
 
     def is_used(self) -> bool:
-        """Whether anything is there, a secret or not."""
+        """Return True if the row exists, whether or not it holds a secret."""
 
     def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
-        """Keep what ``fn`` makes of what is kept, None: nothing; while no other process writes."""
+        """Replace the stored secret by ``fn`` of it (None: none) while no other process writes."""
 
 
 class Secret:
@@ -912,7 +912,7 @@ class Secret:
         return self._place.change(self._moved) is None
 
     def _has_leftover(self) -> bool:
-        """Whether who made the file was killed before it had one name only."""
+        """Return True if the maker of the file was killed before it removed the second name."""
         with suppress(OSError):
             return os.stat(os.path.realpath(self._path) + SUFFIX).st_nlink > 1
         return False
@@ -984,10 +984,10 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
 
 
 def veiled(secret: bytes, text: str) -> str:
-    """A text that only who has the secret reads again: hexadecimal digits, equal for equal texts.
+    """Encrypt a text under a secret, deterministically: equal texts give equal hexadecimal digits.
 
-    A keyed digest of the text is both its proof and the nonce of the key stream (as in AES-SIV), so
-    that nothing has to be drawn, and nothing repeats.
+    A keyed digest of the text is both its proof and the nonce of the key stream (as in AES-SIV),
+    so that no random bytes are needed and no nonce repeats for different texts.
     """
     packed = text.encode("utf-8", "surrogatepass")
     proof = blake2b(packed, key=secret, person=b"memcore proof", digest_size=_PROOF_BYTES).digest()
@@ -995,7 +995,7 @@ def veiled(secret: bytes, text: str) -> str:
 
 
 def unveiled(secret: bytes, sealed: str) -> str | None:
-    """The text that ``veiled`` was given; None: with another secret, or it was changed."""
+    """Decrypt what ``veiled`` made; None under another secret, or if it was changed."""
     try:
         packed = bytes.fromhex(sealed)
         proof, packed = packed[:_PROOF_BYTES], packed[_PROOF_BYTES:]

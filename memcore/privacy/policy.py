@@ -117,7 +117,7 @@ def key_of_place(secret: bytes, app: str, user: str, session: str | None) -> byt
 
 
 def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
-    """What finds placeholders: memcore's own, and those that templates make."""
+    """Compile a pattern of placeholders: memcore's own and those made from templates."""
     own = []
     for template in templates.values():
         text = re.escape(template).replace(r"\{id\}", "[0-9A-HJKMNP-TV-Z]{6}")
@@ -126,7 +126,7 @@ def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
 
 
 def placeholder(label: str, value: str, key: bytes, template: str | None = None) -> str:
-    """What stands for ``value`` of the class ``label`` (upper case)."""
+    """Make the placeholder of ``value``, of the class ``label`` (upper case)."""
     said = f"{label}:{value}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(said, key=key, digest_size=4).digest(), "big")
     chars = "".join(_ALPHABET[number >> 5 * at & 31] for at in range(_HASH_CHARS))
@@ -144,7 +144,7 @@ _TEXT_CLASS: Final = "text"
 
 
 class Span(NamedTuple):
-    """What was found: offsets into the text, and the class in lower case."""
+    """Finding in a text: offsets ``start`` and ``stop``, and the class in lower case."""
 
     start: int
     stop: int
@@ -153,7 +153,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RedactionContext:
-    """Where a text comes from, for redactors of your own."""
+    """Origin of a text, for custom redactors."""
 
     app: str
     user: str
@@ -177,7 +177,7 @@ class Redactor(Protocol):
 
 
 def spans_of(redactor: Redactor, text: str, context: RedactionContext) -> list[Span]:
-    """What a redactor of the caller's finds in a text.
+    """Return the findings of a custom redactor in a text.
 
     Raises:
         InvalidOptionError: its answer is not what ``Redactor.redact`` promises.
@@ -235,7 +235,7 @@ def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHO
 
 
 def _without(span: Span, holes: list[tuple[int, int]]) -> list[Span]:
-    """What of a span lies outside of placeholders."""
+    """Return the parts of a span outside of placeholders."""
     parts, at = [], span.start
     for start, stop in holes:
         if stop <= at or start >= span.stop:
@@ -263,7 +263,7 @@ _RE2_MEMORY_BYTES: Final = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RedactionPolicy:
-    """What is looked for; immutable."""
+    """Classes, names and patterns to redact, and how; immutable."""
 
     classes: tuple[str, ...] = _PERSONAL + _SECRETS
     """Built-in classes; IP addresses only if they are asked for."""
@@ -276,12 +276,12 @@ class RedactionPolicy:
     """Asked after everything else, in this order."""
     verdicts: Mapping[str, str] = field(default_factory=dict)
     """By class, what a guard does with an item that has it: see ``VERDICTS``; else ``redact``.
-    What is allowed is not looked for."""
+    Allowed classes are not searched for."""
     placeholders: Mapping[str, str] | str = field(default_factory=dict)
-    """What stands in the place of a value, by class or (``"*"``, or one str) for all others: a text
+    """Templates of placeholders, by class or (``"*"``, or one str) for all others: a text
     with ``{id}`` (six characters, the same for the same value in a session) and ``{class}``."""
     allow_opaque: bool = False
-    """Whether values that cannot be looked into may be stored: pickled ones of graph checkpoints,
+    """True: values that cannot be inspected may be stored: pickled ones of graph checkpoints,
     those that a serializer of your own encrypts."""
 
     def __post_init__(self) -> None:
@@ -319,7 +319,7 @@ class RedactionPolicy:
 
     @property
     def redactor_ids(self) -> tuple[str, ...]:
-        """What stands for the redactors where they cannot be written down."""
+        """Identifiers of the redactors, for files that cannot hold them."""
         return tuple(_identity(redactor) for redactor in self.redactors)
 
     def mapping(self) -> dict[str, Any]:

@@ -59,10 +59,10 @@ class PresidioRedactor:
             raise InvalidOptionError(msg)
         wanted = ",".join(sorted(self._entities or ()))
         self.redactor_id = f"presidio {language} {score} {wanted}"
-        """What stands for it in a policy's id."""
+        """Identifier of the redactor in a policy's id."""
 
     def redact(self, text: str, context: RedactionContext) -> tuple[str, list[Span]]:  # noqa: ARG002 - of the protocol
-        """What the analyzer finds; see ``memcore.privacy.Redactor``."""
+        """Return the text and the analyzer's findings; see ``memcore.privacy.Redactor``."""
         results = self._analyzer.analyze(
             text=text,
             language=self._language,

@@ -77,18 +77,18 @@ _PAIRS: Final = {"{": "}", "[": "]"}
 
 
 class Handling(Protocol):
-    """How texts and values are redacted, see ``memcore.privacy.redact``."""
+    """Redaction of texts and values, see ``memcore.privacy.redact``."""
 
     def plain(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
-        """A text as it is."""
+        """Redact a plain text."""
         ...
 
     def value(self, value: Any, found: Counter[str], *, inside: bool = False) -> Any:
-        """A JSON value."""
+        """Redact a JSON value."""
         ...
 
     def suspects(self, text: str) -> bool:
-        """Whether something may be found in a text."""
+        """Return True if a text may have findings."""
         ...
 
 
@@ -222,9 +222,9 @@ def redact_bytes(
 
 
 def encoded_text(text: str, decoded: tuple[str, str] | None) -> bytes:
-    """What stands in the place of a text that ``decoded_text`` gave, in its encoding.
+    """Encode a redacted text in the encoding that ``decoded_text`` found.
 
-    A placeholder of one's own that this encoding has no characters for is written with escapes.
+    A custom placeholder with characters that the encoding lacks is written with escapes.
     """
     return text.encode("utf-8" if decoded is None else decoded[1], "backslashreplace")
 
@@ -323,7 +323,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/=_\-\s]*", re.ASCII)
 
 
 def is_envelope(value: Mapping[Any, Any]) -> bool:
-    """Whether a dict is a message, one of its blocks or a call: it has a structure of its own."""
+    """Return True if a dict is a message, a block of one or a call, with a structure of its own."""
     role, sort = value.get("role"), value.get("type")
     if isinstance(role, str) and role in _ROLES:
         return True
@@ -335,19 +335,19 @@ def is_envelope(value: Mapping[Any, Any]) -> bool:
 
 
 def is_structure(key: str, entry: Any) -> bool:
-    """Whether an entry of a message or block builds it: only secrets in it are replaced."""
+    """Return True if an entry of a message or block is structural: only secrets are replaced."""
     return key in _STRUCTURE and looks_like_id(entry)
 
 
 def is_protected(key: str, entry: Any) -> bool:
-    """Whether an entry of a message or block is left as it is."""
+    """Return True if an entry of a message or block is never changed."""
     if key in _SEALED:
         return True
     return key in _IDS and not isinstance(entry, dict)
 
 
 def is_media(block: Mapping[Any, Any], key: str) -> bool:
-    """Whether an entry is media in base64, or what a provider encrypted."""
+    """Return True if an entry is media in base64, or was encrypted by a provider."""
     if key not in _MEDIA_KEYS:
         return False
     entry = block[key]
@@ -366,7 +366,7 @@ def is_media(block: Mapping[Any, Any], key: str) -> bool:
 
 
 def looks_like_id(value: Any) -> bool:
-    """Whether a value may be the id of a call: one word without an @."""
+    """Return True if a value may be a call id: an integer, or one short word without an @."""
     if not isinstance(value, str):
         return isinstance(value, int)
     return len(value) <= _ID_CHARS_MAX and "@" not in value and not any(map(str.isspace, value))
@@ -407,11 +407,11 @@ class _Frame:
     ) -> None:
         self.source = source
         self.place = place
-        """Where it stands in the container around it."""
+        """Its position in the container around it."""
         self.key = key
         self.context = context
         self.inside = inside
-        """Whether any key may stand here: arguments, results, states."""
+        """True where keys are free: arguments, results, states."""
         self.changed: Any = None
         self.sort = 0
         if not isinstance(source, dict):
@@ -558,7 +558,7 @@ def inherited(around: str | None, key: str) -> str:
 
 
 def _is_field(key: str) -> bool:
-    """Whether a key is too short and too plain to be a value of a built-in class."""
+    """Return True if a key is too short and plain to be a value of a built-in class."""
     return len(key) <= _FIELD_CHARS_MAX and key.isascii() and key.isidentifier()
 
 
@@ -687,7 +687,7 @@ class PlacedRedaction:
         return redact_bytes(self._walk, content, found, under), found
 
     def spans(self, text: str) -> list[Span]:
-        """What would be redacted in a text, in order; for reports."""
+        """Return the spans that would be redacted in a text, in order; for reports."""
         return self._spans(text, 0, None)
 
     # --- one text ---------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ def _sorted_out(pairs: Pairs) -> tuple[dict[str, Any], Pairs]:
 
 
 def _name_of(key: Any) -> str:
-    """What a key that is no string says: of a tuple, the words in it."""
+    """Return the name in a serialized key that is not a string: of a tuple, its words joined."""
     told = _told(key)
     if isinstance(told, list):
         return "_".join(filter(None, map(_name_of, told)))
@@ -405,10 +405,10 @@ class _Distinct:
 
 
 def _read_as(value: Any) -> Hashable:
-    """What is equal for values that are equal once they are read, in whatever order they stand.
+    """Return a key that is equal for values that deserialize to equal ones, in any order.
 
-    Classes are never looked up: one that is made of one argument counts as that, as a constructor
-    that refuses a placeholder leaves it alone.
+    Classes are not imported: one that is built from one argument counts as the argument, as a
+    constructor that refuses a placeholder leaves it alone.
     """
     kind = type(value)
     if kind is list:
@@ -501,7 +501,7 @@ class _Opened:
 
     @property
     def is_set(self) -> bool:
-        """Whether its content are the members of a set."""
+        """True if the content is the members of a set."""
         return (
             self._code == _CONSTRUCTED
             and self._found[:_ARGUMENT] in _SETS

@@ -34,25 +34,25 @@ Told: TypeAlias = Callable[[Mapping[str, int]], None]
 
 
 class Redacts(Protocol):
-    """What replaces personal data at one place."""
+    """Redactor of one place."""
 
     def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
-        """A JSON value, and what was found by class; the same object where nothing was."""
+        """Redact a JSON value; return it (the same object without findings) and counts by class."""
 
     def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
-        """A text, as ``value``."""
+        """Redact a text, as ``value``."""
 
     def counted_bytes(
         self, content: bytes, /, under: str | None = None
     ) -> tuple[bytes, Mapping[str, int]]:
-        """Bytes that stand under a key, as ``value``; those that are no text stay as they are."""
+        """Redact bytes stored under a key, as ``value``; bytes that are not text stay unchanged."""
 
 
 class RedactsPlaces(Protocol):
-    """What gives the redactor of a place."""
+    """Source of redactors by place."""
 
     def for_place(self, app: str, user: str, session: str | None) -> Redacts:
-        """The redactor of a session, or of a user."""
+        """Return the redactor of a session, or of a user."""
 
 
 class Filtered(NamedTuple):
@@ -60,24 +60,24 @@ class Filtered(NamedTuple):
 
     value: Any
     redacted: bool | None
-    """Whether something in it was replaced; None: nobody looked."""
+    """True if something in it was replaced; None: not examined."""
     reason: str | None = None
-    """Why it has to go to the quarantine; None: it has not."""
+    """Reason for quarantining it; None: not quarantined."""
     dropped: bool = False
-    """Whether nothing of it may be stored."""
+    """True if nothing of it may be stored."""
 
 
 class WriteFilter:
-    """What stands between callers and one database.
+    """Guards and redaction of everything that is written to one database.
 
     Args:
         redaction: gives the redactors; None: nothing is redacted.
-        guards: who judges; empty: nobody.
-        reserve: redacts what a guard says must be, where ``redaction`` is None.
-        verdicts: the heaviest verdict on the classes that were found; None: ``redact`` for all.
-        allow_opaque: whether content that cannot be looked into (pickled, encrypted by a caller)
+        guards: judge each value; may be empty.
+        reserve: makes redactors for values that a guard wants redacted, if ``redaction`` is None.
+        verdicts: the most severe verdict on the classes found; None: ``redact`` for all.
+        allow_opaque: whether content that cannot be inspected (pickled, encrypted by a caller)
             may be stored.
-        told: is told of everything that was found.
+        told: called with the counts of all findings.
     """
 
     __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "told", "verdicts")
@@ -163,12 +163,12 @@ class ScopeFilter:
 
     @property
     def redacts(self) -> bool:
-        """Whether there is a policy."""
+        """True if there is a redaction policy."""
         return self._redacts is not None
 
     @property
     def allow_opaque(self) -> bool:
-        """Whether content that cannot be looked into may be stored."""
+        """True if content that cannot be inspected may be stored."""
         return self._redacts is None or self.border.allow_opaque
 
     def beside(self, session: str | None) -> ScopeFilter:
@@ -176,7 +176,7 @@ class ScopeFilter:
         return self if session == self.session else self.border.at(self.app, self.user, session)
 
     def item(self, message: Any, kind: str, source: str) -> Filtered:
-        """What goes into the log: the one thing that may be quarantined.
+        """Filter an item of the log; only items can be quarantined.
 
         Raises:
             BlockedError: a guard or the policy refuses it.
@@ -268,7 +268,11 @@ class ScopeFilter:
         return value if self._redacts is None else redacted_value(self._redacts, value, under)
 
     def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
-        """What redacts these values, by name, once they were judged; raises as ``value``."""
+        """Judge values by name and return their redactor, or None.
+
+        Raises:
+            BlockedError: as ``value``.
+        """
         found = self._redacts
         if self.border.guards:
             for name, value in values:
@@ -280,7 +284,7 @@ class ScopeFilter:
     def _admitted(
         self, value: Any, kind: str, source: str, name: str | None
     ) -> tuple[Redacts | None, WriteContext | None]:
-        """What redacts it, if anything does, and what it is, if somebody asks."""
+        """Judge a value; return its redactor, and its context if guards or verdicts need it."""
         if not self.border.guards:
             if self.border.verdicts is None:
                 return self._redacts, None

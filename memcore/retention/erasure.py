@@ -135,7 +135,7 @@ class Pending:
     finished_ms: int = 0
     stage: str = HIDDEN
     shredded: bool = False
-    """Whether there were data keys to drop, and they are gone."""
+    """True if there were data keys and they are destroyed."""
     overrode_hold: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     """Rows that are gone, by what they were."""
@@ -200,13 +200,13 @@ _NEEDLES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look at a file found."""
+    """Result of a raw scan of a file for needles."""
 
     bytes: int = 0
     needles: int = 0
     hits: int = 0
     in_rows: int = 0
-    """Of these, hits in rows that are in use: those of others."""
+    """Of these, hits in live rows, which belong to other users."""
 
     @property
     def stray(self) -> int:
@@ -215,7 +215,7 @@ class Scan:
 
 
 def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
-    """What to look for, without what is too short to say anything; the longest first."""
+    """Return the byte strings to scan for, longest first; those too short are left out."""
     found = {
         text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         for text in texts
@@ -226,7 +226,7 @@ def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
 
 
 def scan_file(path: str | os.PathLike[str], needles: list[bytes]) -> int:
-    """How often the needles stand in a file."""
+    """Count the occurrences of the needles in a file."""
     with Path(path).open("rb") as file:
         if not os.fstat(file.fileno()).st_size or not needles:
             return 0
@@ -297,7 +297,7 @@ Judge = Callable[[str], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of a compaction; with a problem nothing was changed."""
+    """Result of a compaction; with a ``problem``, nothing was changed."""
 
     bytes_after: int = 0
     scan: Scan = field(default_factory=Scan)
@@ -451,7 +451,7 @@ _EXPIRY_SCOPE_AT: Final = 10
 
 
 def _sort_of(key: bytes) -> str | None:
-    """What a row counts as."""
+    """Return the name under which a row is counted, or None."""
     if key[0] == Kind.SESSION:
         return _COUNTED_ROWS.get(key[_ROW_AT]) if len(key) > _ROW_AT else None
     if key[0] == Kind.THREAD:
@@ -461,7 +461,7 @@ def _sort_of(key: bytes) -> str | None:
 
 
 def has_rows(txn: ReadTxn, scope: int) -> bool:
-    """Whether anything of the scope is left, but for expiry rows."""
+    """Return True if rows of the scope are left, other than expiry rows."""
     return next(_ranges(txn, [scope]), None) is not None
 
 
@@ -594,7 +594,7 @@ _FREE_PAGES: Final = "free pages, where a kill or a power cut may have left what
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """What the caller of ``erase`` asked for."""
+    """Arguments of ``erase``."""
 
     user: str
     app: str | None = None
@@ -637,7 +637,7 @@ def erase(engine: Engine, asked: ErasureRequest, judge: Judge) -> ErasureReceipt
 
 
 def would_erase(engine: Engine, user: str, app: str | None) -> dict[str, int]:
-    """What an erasure would remove: scopes and rows, by what they are. Changes nothing."""
+    """Count the scopes and rows that an erasure would remove, by sort. Changes nothing."""
 
     def count(txn: ReadTxn) -> dict[str, int]:
         found = [scope for scope, _ in scopes_of(txn, user, app)]
@@ -650,7 +650,7 @@ def would_erase(engine: Engine, user: str, app: str | None) -> dict[str, int]:
 
 
 def count_pending(engine: Engine) -> int:
-    """How many erasures are not finished."""
+    """Count the unfinished erasures."""
     return engine.store.read(lambda txn: sum(1 for _ in all_pending(txn)))
 
 
@@ -830,7 +830,7 @@ def _need_writable(engine: Engine) -> None:
 
 
 class _Work:
-    """What is left of one erasure, and what became of it. Errors of the rest are notes."""
+    """Remaining steps and result of one erasure; errors after the first step become notes."""
 
     def __init__(self, engine: Engine, pending: Pending) -> None:
         self._engine = engine
@@ -841,7 +841,7 @@ class _Work:
         self._compacted = False
 
     def note(self, what: str) -> None:
-        """Something is still to be done."""
+        """Note a step that is still to be done."""
         self._notes.append(what)
 
     def advance(self, *, pieces: int | None = None) -> None:
@@ -969,7 +969,7 @@ def _verification(rows_left: int, scan: Scan) -> dict[str, int]:
 
 
 def out_of_reach(path: str) -> tuple[str, ...]:
-    """What an erasure cannot reach, in words; files beside the database by their names."""
+    """Describe copies that an erasure cannot reach; files beside the database by name."""
     found = ["backups and exports that were made before", "blocks that the device gave up"]
     if os.path.isabs(path):
         with suppress(OSError):

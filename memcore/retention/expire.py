@@ -203,7 +203,7 @@ def _prune(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule])
 
 
 def _pruned(run: SweepRun, scope: int, name: str, rule: Rule) -> int:
-    """How many checkpoints of a thread went, or would."""
+    """Prune a thread's checkpoints, or only count them; return their number."""
     engine = run.engine
     graph = GraphStore(
         engine.store, engine.graphs, lambda _: scope, _no_new_scope, now_ms=engine.now_ms
@@ -271,7 +271,7 @@ def _aged(txn: ReadTxn, run: SweepRun, scope: int, page: list[str]) -> Iterator[
 
 
 def _changed(txn: ReadTxn, scope: int, name: str) -> int | None:
-    """When a thread changed last; None if nothing tells, or there is none any more."""
+    """Return the time of a thread's last change; None if unknown, or without the thread."""
     found = thread_of(txn, scope, name)
     return None if found is None else changed_ms(txn, found.place)
 
@@ -302,15 +302,15 @@ _TYPES: Final = {
 
 @dataclass(slots=True)
 class ExpiredItems:
-    """What one look found."""
+    """Expired items found by one read transaction."""
 
     planned: list[Rewriting] = field(default_factory=list)
     mark: int = 0
-    """The seq up to which all is settled, once the planned is done."""
+    """The seq up to which all items are settled once the plan is carried out."""
     seen: int = 0
-    """The last seq that was looked at."""
+    """The last seq examined."""
     more: bool = False
-    """Whether it ended before the end because it had enough."""
+    """True if it stopped before the end because the plan was full."""
     damaged: int = 0
 
 
@@ -394,7 +394,7 @@ class Settler:
     # --- which ------------------------------------------------------------------------------------
 
     def _is_meant(self, txn: ReadTxn, rule: RetentionRule, row: StoredRow) -> bool:
-        """Whether a row is of the rule's classes."""
+        """Return True if a row is of the rule's kinds, types and tools."""
         kind = ItemKind(row[3][0])
         if rule.kinds and kind.name.lower() not in rule.kinds:
             return False
@@ -620,7 +620,7 @@ def expire_items(run: SweepRun, scope: int, session: int, rules: Sequence[Retent
 def _look(
     run: SweepRun, place: tuple[int, int], rule: RetentionRule, mark: int | None, seen: int
 ) -> tuple[ExpiredItems, int] | None:
-    """What is due behind the mark, and the mark; None if there is no session."""
+    """Find the items due after the mark; return them and the mark, or None without a session."""
 
     def look(txn: ReadTxn) -> tuple[ExpiredItems, int] | None:
         head = head_of_session(txn, *place)
@@ -643,7 +643,7 @@ def _look(
 def _carry_out(
     run: SweepRun, place: tuple[int, int], rule: RetentionRule, begun: int, settled: ExpiredItems
 ) -> bool:
-    """Whether to go on with the session."""
+    """Carry out a plan; return True if the session's next items may follow."""
     planned = settled.planned
     if run.dry:
         run.report.items += len(planned)
@@ -767,7 +767,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
 
 
 def _size_of_departing(txn: ReadTxn, scope: int, session: int) -> int:
-    """What the rows of a session take, about: of a long one, what its first rows do."""
+    """Estimate the bytes of a session's rows; of a long session, those of its first rows."""
     prefix = keys.session_prefix(scope, session)
     return sum(len(value) for _, value in txn.scan(prefix, keys.after(prefix), limit=PIECE_ROWS))
 
@@ -868,7 +868,7 @@ def _beyond(
 
 
 def _is_referred(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Whether forks or checkpoints refer to items of a session."""
+    """Return True if forks or checkpoints refer to a session's items."""
     children = keys.session_rows(scope, session, Row.CHILD)
     if any(True for _ in txn.scan(children, keys.after(children), limit=1)):
         return True

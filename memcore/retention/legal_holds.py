@@ -62,11 +62,11 @@ def cared_for(txn: ReadTxn) -> list[int]:
 
 
 def check_care(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
-    """What is wrong with holds and erasures, in words; that one is under way is no finding.
+    """Verify holds and erasures; return the findings in words. An unfinished erasure is none.
 
     Args:
         txn: the snapshot.
-        is_shredded: whether nobody can read the contents of a scope any more.
+        is_shredded: whether the keys of a scope are destroyed.
     """
     try:
         return [*_erasures(txn), *_holds(txn, is_shredded)]

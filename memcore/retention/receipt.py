@@ -29,7 +29,7 @@ _TEXTS: Final = ("id", "user_digest", "signature")
 
 @dataclass(frozen=True, slots=True)
 class ErasureReceipt:
-    """What ``erase`` did. It names nobody unless that was asked for; ``verify_receipt`` proves it.
+    """Result of ``erase``, signed. Names nobody unless asked to; verify with ``verify_receipt``.
 
     Times are seconds since 1970.
     """
@@ -44,11 +44,11 @@ class ErasureReceipt:
     scopes: int
     """Applications in which the user had anything."""
     counts: Mapping[str, int]
-    """Rows that went, by what they were; ``rows`` is all of them."""
+    """Removed rows by sort; ``rows`` is the total."""
     method: tuple[str, ...]
     """Of ``removed`` (rows), ``shredded`` (data keys) and ``compacted`` (bytes)."""
     bytes_gone: bool
-    """Whether no byte of what was stored of the user is left in the file of the database."""
+    """True if no byte of the user's data is left in the database file."""
     bytes_before: int
     bytes_after: int
     verification: Mapping[str, int]
@@ -57,11 +57,11 @@ class ErasureReceipt:
     overrode_hold: bool
     asked_at: float
     finished_at: float | None
-    """When the bytes were gone; None: they are not."""
+    """Time at which the bytes were gone; None: they are not."""
     pending: tuple[str, ...]
-    """What is still to be done, and why it is not."""
+    """Steps still to be done, with the reason."""
     out_of_reach: tuple[str, ...]
-    """What no erasure of this database reaches."""
+    """Copies that an erasure of this database cannot reach."""
     version: int = _VERSION
     signature: str = field(default="")
     """HMAC-SHA256 over ``canonical()``."""
@@ -77,7 +77,7 @@ class ErasureReceipt:
         }
 
     def canonical(self) -> bytes:
-        """What is signed: ASCII JSON with sorted keys, without blanks and without the signature."""
+        """Return the signed bytes: ASCII JSON, sorted keys, no blanks, without the signature."""
         fields = self.fields()
         del fields["signature"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -111,18 +111,18 @@ class ErasureReceipt:
         return replace(self, signature=_sign(key, self.canonical()))
 
     def is_about(self, user: str, *, key: bytes) -> bool:
-        """Whether this user was erased, as whoever holds the key can tell."""
+        """Return True if this is the receipt of this user, given the key that signed it."""
         return hmac.compare_digest(self.user_digest, digest_of(checked_key(key), "user", user))
 
 
 def verify_receipt(
     receipt: ErasureReceipt | Mapping[str, Any] | str | bytes, *, key: bytes
 ) -> bool:
-    """Whether a receipt is as it was signed under ``key``, to the last field.
+    """Return True if a receipt is unchanged, to the last field, since it was signed under ``key``.
 
     Args:
-        receipt: the receipt, or what ``to_json`` made of it.
-        key: what it was signed with: the caller's ``key``, or ``Database.receipt_key``.
+        receipt: the receipt, or its ``to_json``.
+        key: the key that signed it: the caller's ``key``, or ``Database.receipt_key``.
 
     Raises:
         InvalidOptionError: this is no receipt, or no key.

@@ -36,9 +36,9 @@ Edit = Callable[[Terms], Terms]
 
 
 class Retention:
-    """What stays how long; ``Database.sweep`` removes the rest. Made by ``db.retention``.
+    """Retention rules and expiry times; ``Database.sweep`` applies them. Made by ``db.retention``.
 
-    Rules and times are stored in the file, so every process that sweeps it goes by them.
+    They are stored in the file, so every process that sweeps it applies the same ones.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -359,7 +359,7 @@ def _numbers(txn: ReadTxn, place: tuple[int, int], which: int | str) -> Iterator
 
 
 def mapping_of(terms: Terms) -> dict[str, Any]:
-    """What terms say, as JSON has it."""
+    """Convert terms to a JSON mapping."""
     found: dict[str, Any] = {}
     if terms.rules is not None:
         found["rules"] = list(terms.rules)

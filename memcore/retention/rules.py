@@ -57,7 +57,7 @@ _DAY: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRule:
-    """What goes: whatever is beyond one of the limits.
+    """Limits beyond which data is deleted.
 
     Raises:
         InvalidOptionError: a field is out of range, or does not fit what the rule is about.
@@ -131,11 +131,11 @@ class RetentionRule:
 
     @property
     def id(self) -> str:
-        """What tells the rule from all others."""
+        """Identifier of the rule, derived from its fields."""
         return _id_of(self)
 
     def since_ms(self, now_ms: int) -> int | None:
-        """What was made before this time is too old; None: nothing is."""
+        """Return the time before which data is too old; None: no age limit."""
         return None if self.max_age_seconds is None else now_ms - int(self.max_age_seconds * 1000)
 
 
@@ -241,10 +241,10 @@ ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
 
 
 def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
-    """What writes lines and makes them durable; it tells how many there were.
+    """Return a function that writes lines durably and returns their number.
 
-    A file is flushed to the device. Of a callable, a method ``flush`` of its own is called, if it
-    has one; it is durable then, as far as the callable says. What fails is raised: nothing leaves.
+    A file is flushed to the device. Of a callable, its own method ``flush`` is called, if it has
+    one; how durable the lines are then is up to it. Errors are raised, and nothing is deleted.
 
     Raises:
         InvalidOptionError: it is neither a path nor callable.
@@ -314,15 +314,15 @@ class Exporter(Protocol):
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep removed, or would remove."""
+    """Counts of what a sweep removed, or would remove."""
 
     dry_run: bool = False
     entries: int = 0
-    """Key/value entries, memories of adapters among them, that were gone since their time."""
+    """Expired key/value entries, including memories of adapters."""
     items: int = 0
-    """Items of which only place and calls are left."""
+    """Items reduced to their place and calls."""
     items_removed: int = 0
-    """Items that left with the beginning of their history."""
+    """Items removed with the beginning of their history."""
     sessions: int = 0
     fields: int = 0
     """Fields of states."""
@@ -333,22 +333,22 @@ class SweepReport:
     audit: int = 0
     """Entries of the audit log."""
     bytes: int = 0
-    """What all this took, about, without the rows of an index."""
+    """Approximate bytes of all this, without index rows."""
     archived: int = 0
     """Lines that were written to the archive."""
     held: int = 0
-    """What was due and is under a legal hold."""
+    """Due, but under a legal hold."""
     kept: int = 0
-    """What was due and stays: threads if there is an archive, which cannot hold them, checkpoints
+    """Due, but kept: threads if there is an archive, which cannot hold them, checkpoints
     that a serialiser encrypted, and what changed meanwhile or is leased."""
     damaged: int = 0
     """Rows that were due and cannot be read; ``check`` lists them."""
     complete: bool = True
-    """Whether all that is due was looked at; False: call it again."""
+    """True if all that is due was examined; False: call it again."""
 
     @property
     def total(self) -> int:
-        """How many things went."""
+        """Number of things removed."""
         return (
             self.entries + self.items + self.items_removed + self.sessions + self.fields
             + self.checkpoints + self.threads + self.thread_checkpoints + self.audit
@@ -374,12 +374,12 @@ class SweepRun:
 
     @property
     def dry(self) -> bool:
-        """Whether nothing is to be changed."""
+        """True if nothing is to be changed."""
         return self.report.dry_run
 
     @property
     def left(self) -> int:
-        """How many things it may still remove."""
+        """Number of things that it may still remove."""
         return max(self.limit - self.report.total, 0)
 
     @contextmanager

@@ -104,7 +104,7 @@ def _due(run: SweepRun, terms: Terms) -> _Due:
 def _remove(
     txn: Txn, run: SweepRun, key: bytes, place: tuple[int, int], asked: _Due
 ) -> tuple[int, int] | None:
-    """How many fields and checkpoints went; None: a hold was set meanwhile."""
+    """Remove due fields and checkpoints; return their counts, or None under a new hold."""
     need_alive(txn, place[0])
     if is_held(txn, place[0], place[1] or None):
         return None
@@ -260,7 +260,7 @@ def _rules(run: SweepRun, terms: Terms) -> tuple[RetentionRule, ...]:
 
 
 def _follows(txn: ReadTxn, run: SweepRun, key: bytes) -> bool:
-    """Whether a place has no rules of its own."""
+    """Return True if a place has no rules of its own."""
     try:
         return read_terms(txn, key).rules is None
     except CorruptValueError:
@@ -269,7 +269,7 @@ def _follows(txn: ReadTxn, run: SweepRun, key: bytes) -> bool:
 
 
 def _head(txn: ReadTxn, run: SweepRun, scope: int, session: int) -> int | None:
-    """When a session changed last; None if there is none, or one that is being imported."""
+    """Return the time of a session's last change; None without it, or while it is imported."""
     try:
         head = head_of_session(txn, scope, session)
     except CorruptValueError:
@@ -579,7 +579,7 @@ def _is_named(run: SweepRun, scope: int, session: int, name: str) -> bool:
 
 
 def _forget_expiry(run: SweepRun, key: bytes) -> None:
-    """What was to go has no name any more: forks alone keep it."""
+    """Drop the expiry of a session that has no name any more: its forks keep it."""
     if not run.dry:
         run.engine.store.transact(
             lambda txn: write_terms(txn, key, replace(read_terms(txn, key), expires_ms=None)),
@@ -645,9 +645,9 @@ class Sweeper:
         self.last: SweepReport | None = None
         """The report of the last sweep."""
         self.sweeps = 0
-        """How many sweeps came to an end."""
+        """Number of completed sweeps."""
         self.error: Exception | None = None
-        """What the last sweep raised; None if it did not."""
+        """Exception raised by the last sweep, or None."""
         self._thread = Thread(target=self._run, name="memcore-sweeper", daemon=True)
         self._thread.start()
 
@@ -664,7 +664,7 @@ class Sweeper:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on sweeping."""
+        """True while the sweeper's thread runs in this process."""
         return self._process == os.getpid() and self._thread.is_alive()
 
     def stop(self) -> None:
@@ -676,7 +676,7 @@ class Sweeper:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to end."""
+        """True after the sweeper was told to stop."""
         return self._stopping
 
     def _run(self) -> None:

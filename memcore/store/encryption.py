@@ -246,7 +246,7 @@ class RowCipher:
     # --- what keys of rows are made of -----------------------------------------------------------
 
     def veiled(self, scope: int, text: str) -> str:
-        """A digest of a text for a key: of this scope, by who has the key file."""
+        """Return a keyed digest of a text for use in a key, computable only with the key file."""
         packed, salt = text.encode("utf-8", "surrogatepass"), scope.to_bytes(_SCOPE_BYTES, "big")
         return blake2b(packed, key=self.seed, salt=salt, digest_size=_VEIL_BYTES).hexdigest()
 
