@@ -60,12 +60,12 @@ Run: TypeAlias = tuple[int, int, int, bool]
 
 @dataclass(slots=True)
 class Runs:
-    """What is exported of a session."""
+    """Runs of items, and checkpoints, that are exported of a session."""
 
     items: list[Run]
     """In the order of their seqs."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    """Those of which every item is exported, oldest first."""
+    """Checkpoints whose items are all exported, oldest first."""
     before: dict[int, int] = field(default_factory=dict)
     """The seq before an undone item in a checkpoint's history, where it is not the one below."""
 
@@ -235,7 +235,7 @@ def _live_view(
 
 @dataclass(slots=True)
 class _Source:
-    """What one snapshot says of a session."""
+    """One session as a snapshot has it."""
 
     place: Place
     scope: int
@@ -284,21 +284,21 @@ class _Source:
 
     @property
     def items(self) -> int:
-        """How many items are exported."""
+        """Number of exported items."""
         return sum(hi - lo + 1 for _, lo, hi, _ in self.runs.items)
 
     @property
     def gaps(self) -> int:
-        """How many seqs have no item that is exported."""
+        """Number of seqs without an exported item."""
         return self.head.next_seq - 1 - self.items
 
     @property
     def has_stand_ins(self) -> bool:
-        """Whether seqs without an item get a line each: an import gives few lines few of them."""
+        """True if each seq without an item gets a line: an import bounds them by lines read."""
         return self.gaps > STAND_INS_A_LINE * (self.items + 1)
 
     def stand_in(self, seq: int) -> _Row:
-        """What an import makes of a seq that has no line."""
+        """Return the row that an import makes for a seq without a line."""
         created_us = min(self.head.created_ms * 1000, CREATED_US_END - 1)
         return _Row(
             seq, live=False, kind=ItemKind.EVENT, created_us=created_us, beside={}, json=_STAND_IN
@@ -322,7 +322,7 @@ _LOST_MAX: Final = 2**20
 
 
 def _stored_in_line(txn: ReadTxn, scope: int, session: int) -> int:
-    """How many items a session and those that it was forked from have rows of."""
+    """Count the item rows of a session and its ancestors."""
     count = 0
     seen: set[int] = set()
     while session and session not in seen:
@@ -455,13 +455,13 @@ def _lines(engine: Engine, source: _Source) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class _LeftOut:
-    """What a list of messages has no place for."""
+    """Parts of a session that a list of messages cannot hold."""
 
     events: list[int] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)
 
     def text(self, source: _Source) -> str:
-        """It in words; empty if nothing is left out."""
+        """Describe it in words; empty if nothing is left out."""
         parts = [
             f"{count:,} {what} ({_named(seqs)})"
             for what, count, seqs in (
@@ -527,7 +527,7 @@ def _messages(
 
 
 def _belongs(message: dict[str, Any], wire: str) -> bool:
-    """Whether a message has the shape of a wire format, as far as its outermost fields tell."""
+    """Return True if a message's outermost fields fit a wire format."""
     role, kind, content = message.get("role"), message.get("type"), message.get("content")
     if wire != "chat" and _CHAT_FIELD in message:
         return False

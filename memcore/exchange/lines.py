@@ -88,10 +88,10 @@ class LineField(NamedTuple):
     least: int = 0
     below: int = COUNT_END
     default: Any = ...
-    """What a line without the field means; ``...``: every line has it."""
+    """Value if the field is missing; ``...``: every line has it."""
 
     def fits(self, value: object) -> bool:
-        """Whether a value is of the type and within the bounds."""
+        """Return True if a value is of the type and within the bounds."""
         if self.kind is int:
             return type(value) is int and self.least <= value < self.below
         return isinstance(value, self.kind)
@@ -254,13 +254,13 @@ class Title:
     created_ms: int
     updated_ms: int
     items: int
-    """How many lines of items follow."""
+    """Number of item lines that follow."""
     views: int
-    """How many lines of views follow them."""
+    """Number of view lines that follow them."""
     checkpoints: int = 0
-    """How many lines of checkpoints follow these."""
+    """Number of checkpoint lines that follow these."""
     state: int = 0
-    """How many lines of the state's values follow these."""
+    """Number of lines with values of the state that follow these."""
     forked_from: dict[str, Any] | None = None
     """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
 
@@ -304,12 +304,12 @@ class Title:
 
 
 def is_title(found: object) -> bool:
-    """Whether a parsed line begins a session of an export, or is about what sessions share."""
+    """Return True if a parsed line begins a session of an export, or a state shared by sessions."""
     return isinstance(found, dict) and "memcore" in found and "messages" not in found
 
 
 def is_part(found: object) -> bool:
-    """Whether a parsed line looks like one that follows a title."""
+    """Return True if a parsed line looks like one that follows a title."""
     return (
         isinstance(found, dict) and "messages" not in found and not found.keys().isdisjoint(_PARTS)
     )
@@ -322,7 +322,7 @@ class Conversation(NamedTuple):
     """A line of messages alone."""
 
     name: str | None
-    """What the line calls itself."""
+    """Name given in the line."""
     messages: list[dict[str, Any]]
     app: str = "default"
     user: str = "default"
@@ -481,7 +481,7 @@ class Arrived:
     segments: tuple[tuple[int, int], ...]
     """First and last seqs."""
     view: int
-    """Which of the session's views was current, 0 for none."""
+    """Number of the session's current view, 0 for none."""
     revision: int
     tokens: int
     counter: str

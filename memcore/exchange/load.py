@@ -112,7 +112,7 @@ class LoadedItem(NamedTuple):
 
 
 class StandIns:
-    """How many stand-ins an import may still store: few lines cannot ask for a large file."""
+    """Limit on the placeholder items of an import: few lines must not ask for a large file."""
 
     __slots__ = ("left",)
 
@@ -159,7 +159,7 @@ class Incoming:
         self._engine = engine
         self.ref = SessionRef(engine, title.app, title.user, title.session, options)
         self.entries: list[LoadedItem] = []
-        """What was read and is not stored yet."""
+        """Items that were read and are not stored yet."""
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
@@ -170,9 +170,9 @@ class Incoming:
         self.number: tuple[int, int] | None = None
         """Scope and session once a part of it is committed."""
         self.is_given_up = False
-        """Whether it was told as a failure: nothing more of it is stored, whatever follows."""
+        """True if it was reported as a failure: nothing more of it is stored."""
         self.orphans = "keep"
-        """What becomes of results without their call: an export has them where they were kept."""
+        """Treatment of results without their call: an export has those that were kept."""
         self.is_conversation = False
         self.open_calls = self.orphan_count = 0
         """Of the last commit that stored a part of it."""
@@ -205,7 +205,7 @@ class Incoming:
 
     @property
     def lines_left(self) -> int:
-        """How many of its lines were not read yet."""
+        """Number of its lines not read yet."""
         left = self._items_left + self._views_left
         return left + self._checkpoints_left + self._states_left
 
@@ -472,7 +472,7 @@ Place: TypeAlias = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did."""
+    """Result of an import."""
 
     sessions: int = 0
     """Sessions of an export."""
@@ -500,7 +500,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """What was asked of an import; ``Database.import_`` describes it.
+    """Options of an import; see ``Database.import_``.
 
     Raises:
         InvalidOptionError: an option is out of range.
@@ -548,7 +548,7 @@ class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
 
 @dataclass(slots=True)
 class _Part:
-    """What one commit stores of a session."""
+    """Part of a session that one commit stores."""
 
     session: Incoming
     entries: list[LoadedItem]
@@ -572,10 +572,10 @@ class _Import:
         self.whole: dict[Place, Incoming] = {}
         """Sessions that were read and wait for the commit."""
         self.names_tried: dict[Place, int] = {}
-        """How many other names of a session are taken."""
+        """Number of alternative names of a session that are taken."""
         self.items = 0
         self.bytes = 0
-        """What waits for the commit."""
+        """Bytes that wait for the commit."""
 
     def run(self, lines: Iterable[bytes]) -> Imported:
         """Read all lines; commit whenever enough was read."""
@@ -725,7 +725,7 @@ class _Import:
         return title
 
     def _renamed(self, owner: Owner) -> Owner:
-        """Who owns a state that was ``owner``'s."""
+        """Return the owner of an imported state after renaming."""
         if self.options.rename is None:
             return owner
         app, user = owner
@@ -762,19 +762,19 @@ class _Import:
         return title
 
     def _is_there_now(self, title: Title) -> bool:
-        """Whether the name is taken; if by a session that waits for the commit, that is made."""
+        """Return True if the name is taken, after committing a pending session of that name."""
         if _place(title) in self.whole:
             self._commit()
         return self.engine.store.read(lambda txn: _is_taken(txn, title))
 
     def _is_same(self, title: Title) -> bool:
-        """Whether the stored session is the one of the title, as far as its head tells."""
+        """Return True if the stored session has the title's revision, next seq and time."""
         head = self.engine.store.read(lambda txn: _head_of(txn, title))
         wanted = (title.revision, title.next_seq, title.updated_ms)
         return head is not None and (head.revision, head.next_seq, head.updated_ms) == wanted
 
     def _holds(self, title: Title, prepared: list[Prepared]) -> bool:
-        """Whether the stored session is of these items and no others."""
+        """Return True if the stored session consists of exactly these items."""
         head = self.engine.store.read(lambda txn: _head_of(txn, title))
         if head is None or head.policy != title.policy or head.count != len(prepared):
             return False
@@ -948,7 +948,7 @@ def _write_view(draft: SessionTxn, view: View) -> None:
 
 
 def _is_taken(txn: ReadTxn, title: Title) -> bool:
-    """Whether there is a session of the name; while one is imported, it has another."""
+    """Return True if a session has the name; one being imported has a temporary name."""
     scope = names.scope_of(txn, title.app, title.user)
     return scope is not None and names.session_of(txn, scope, title.session) is not None
 
@@ -965,7 +965,7 @@ def _head_of(txn: ReadTxn, title: Title) -> Head | None:
 
 
 def _calls(items: Iterable[Prepared]) -> int:
-    """How many calls items make."""
+    """Count the calls that items make."""
     return sum(len(classify(item.message)[1]) for item in items)
 
 

@@ -65,7 +65,7 @@ _PAIR: Final = 2
 
 @dataclass(slots=True)
 class StateLines:
-    """Which lines the state of a session has; their values are read when they are written."""
+    """Lines of a session's state; their values are read when they are written."""
 
     place: Place
     counters: list[int]
@@ -243,7 +243,7 @@ _FIELD = "shared"
 
 
 def is_shared(found: object) -> bool:
-    """Whether a parsed line holds what sessions share."""
+    """Return True if a parsed line holds a state that sessions share."""
     return isinstance(found, dict) and _FIELD in found
 
 

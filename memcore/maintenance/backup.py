@@ -58,7 +58,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What ``Database.copy_compact`` made of the file."""
+    """Result of ``Database.copy_compact``."""
 
     bytes_before: int
     bytes_after: int
@@ -68,14 +68,14 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What ``restore`` put in place."""
+    """Result of ``restore``."""
 
     path: str
     bytes: int
     kept: str | None
-    """Where the file that was replaced lies now; None if there was none or it was not kept."""
+    """Path of the replaced file; None if there was none or it was not kept."""
     findings: tuple[str, ...]
-    """What ``force`` accepted."""
+    """Findings that ``force`` accepted."""
     unsure: tuple[str, ...] = ()
     """Users who may have been erased in the file that was replaced, in words: they kept their keys
     and are back if the backup has them."""
@@ -240,14 +240,14 @@ def _free_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What ``migrate`` found and did."""
+    """Result of ``migrate``."""
 
     path: str
     version_before: int
     version: int
     """The format that the file has now."""
     kept: str | None
-    """Where the old file lies; None if it was not kept, or nothing was to be done."""
+    """Path of the old file; None if it was not kept, or nothing was to be done."""
 
 
 def migrate(

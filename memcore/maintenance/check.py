@@ -90,7 +90,7 @@ __all__ = [
 def check_checkpoints(
     txn: ReadTxn, scope: int, session: int, head: Head, live: History
 ) -> Iterator[str]:
-    """What is wrong with the checkpoints of a session."""
+    """Verify a session's checkpoints; yield the findings in words."""
     try:
         last_number(txn, scope, session)
     except CorruptValueError as exc:
@@ -135,7 +135,10 @@ def _refers_astray(history: History, stops: dict[int, int]) -> str:
 
 
 def _breaks(txn: ReadTxn, scope: int, saved: CheckpointRow, history: History, live: History) -> str:
-    """Whether the prefix hashes of items that are not live any more lead to the checkpoint's."""
+    """Verify a checkpoint's prefix hashes over items that are no longer live; return the finding.
+
+    Empty: there is none.
+    """
     start = history.shared_with(live)
     chain = 0
     if start:
@@ -191,7 +194,7 @@ def check_expiries(engine: Engine) -> Iterator[str]:
 
 
 def check_terms(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
-    """Whether the index leads to a row of terms."""
+    """Verify that an expiry index row leads to a row of terms; yield the findings."""
     return _terms(txn, key, value)
 
 
@@ -241,7 +244,7 @@ _ROW_AT = 17
 
 
 def counted_references(txn: ReadTxn, scope: int) -> Counter[bytes]:
-    """How many rows of the scope refer to each slot; damaged rows are passed over."""
+    """Count the scope's references to each blob slot; damaged rows are skipped."""
     found: Counter[bytes] = Counter()
     for ref in (*_of_items(txn, scope), *_of_addresses(txn, scope)):
         found[blobs.slot_of(ref)] += 1
@@ -295,7 +298,7 @@ def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
 
 
 def check_shared(txn: ReadTxn, scope: int) -> list[str]:
-    """What is wrong with the state that a scope holds, in words."""
+    """Verify the state that a scope's sessions share; return the findings in words."""
     try:
         return [f"scope {scope}: {what}" for what in check_state(txn, scope, 0, pinned=())]
     except MemcoreError as exc:
@@ -316,7 +319,7 @@ def scopes_with_state(txn: ReadTxn) -> list[int]:
 
 
 def count_shared(txn: ReadTxn) -> int:
-    """How many fields the states of all users and applications have."""
+    """Count the fields in the states of all users and applications."""
     start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
     rows = sum(len(value) != HEADER_BYTES for _, value in txn.scan(start, stop))
     headers = (header_key(scope, 0) for scope in scopes_with_state(txn))
@@ -324,7 +327,7 @@ def count_shared(txn: ReadTxn) -> int:
 
 
 def label_of(app: str, user: str) -> str:
-    """Whose state it is, in words."""
+    """Describe a shared state by its owner."""
     return f"the state of user {user!r} in app {app!r}" if user else f"the state of app {app!r}"
 
 
@@ -405,7 +408,7 @@ def check_database(engine: Engine, progress: Callable[[int, int], None] | None) 
 
 
 def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> list[str]:
-    """What rows promise of each other."""
+    """Verify the references between rows; return the findings."""
     findings = engine.store.read(check_removals)
     findings += engine.store.read(lambda txn: check_care(txn, partial(_is_shredded, engine)))
     findings += engine.store.read(lambda txn: check_demand(txn, engine.store.path))
@@ -449,7 +452,7 @@ def _is_shredded(engine: Engine, scope: int) -> bool:
 
 
 def _check_keys(engine: Engine) -> list[str]:
-    """Whether the key file of an encrypted database has all the keys that it should."""
+    """Verify that the key file of an encrypted database is complete; return the findings."""
     vault = engine.store.vault
     if vault is None:
         return []
@@ -493,7 +496,7 @@ def _damaged_rows(engine: Engine) -> Iterator[str]:
 
 
 def _check_page(txn: ReadTxn, start: bytes) -> tuple[dict[int, list[str]], bytes | None]:
-    """What is damaged in the next rows, by scope; 0: of none. And where to go on."""
+    """Verify the next page of rows; return findings by scope (0: no scope) and the next key."""
     found: dict[int, list[str]] = {}
     key = None
     rows = 0
@@ -554,7 +557,7 @@ def sessions_of(txn: ReadTxn) -> list[tuple[int, int]]:
 
 
 def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Whether a session that was listed by name has lost its name since."""
+    """Return True if a listed session has lost its name since."""
     return all(number != session for _, number in names.sessions(txn, scope))
 
 
@@ -568,7 +571,7 @@ class SessionCheck:
         self.named = named
 
     def run(self, txn: ReadTxn) -> list[str]:
-        """What is wrong with the session, in words."""
+        """Verify the session; return the findings in words."""
         if names_gone(txn, self.scope, self.session):
             return []  # deleted since it was listed
         try:
@@ -611,7 +614,7 @@ class SessionCheck:
             yield from check_terms(txn, key, said)
 
     def _held(self, txn: ReadTxn) -> Iterator[str]:
-        """What was put aside of it."""
+        """Verify its quarantined originals: each has a placeholder."""
         for held in held_in(txn, self.scope, self.session):
             if txn.get(keys.session_row(self.scope, self.session, Row.ITEM, held.seq)) is None:
                 yield f"item {held.seq} is in the quarantine, and has no placeholder"
@@ -639,7 +642,7 @@ class SessionCheck:
                 yield f"it lists session {child} as a fork, which is gone"
 
     def _usage(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """What providers reported is about items that there were."""
+        """Verify that usage reports are about items that existed."""
         for learned in read_usage(txn, self.scope, self.session):
             anchor = learned.anchor
             if anchor is not None and anchor.seq >= head.next_seq:
@@ -750,6 +753,6 @@ class SessionCheck:
 
 
 def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Whether nothing of the session is left."""
+    """Return True if no row of the session is left."""
     prefix = keys.session_prefix(scope, session)
     return not any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))

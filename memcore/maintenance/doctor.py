@@ -63,15 +63,15 @@ _PASSING: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What was found out of a file."""
+    """Facts about a file, and advice."""
 
     path: str
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Names and values, by what they are about: file, store, keys, pages, use, place, versions."""
+    """Names and values by subject: file, store, keys, pages, use, place, versions."""
     advice: tuple[str, ...] = ()
     """What to do, the most urgent first; empty means that nothing needs to be done."""
     error: MemcoreError | None = None
-    """Why the store cannot be opened."""
+    """Error with which opening the store failed."""
 
 
 def examine(
@@ -190,7 +190,7 @@ def _place(path: str) -> dict[str, Any]:
 
 
 def _store(path: str) -> dict[str, Any]:
-    """What only an open store tells."""
+    """Read the facts that need an open store."""
     store = open_store(path, read_only=True, blind=True)
     try:
         record = Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), path)
@@ -210,7 +210,7 @@ def _store(path: str) -> dict[str, Any]:
 
 
 def _keys(path: str, key_file: str, access: KeyOptions | None) -> dict[str, Any]:
-    """What there is to know of the key file.
+    """Read the facts about the key file.
 
     Raises:
         KeyFileError: it is missing, damaged, of another database or older than this one.

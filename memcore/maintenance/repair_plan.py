@@ -125,17 +125,17 @@ class Damage(Enum):
 
     @property
     def about(self) -> str:
-        """What is concerned."""
+        """The damaged part."""
         return str(self.value[0])
 
     @property
     def salvage(self) -> str:
-        """What ``memcore salvage`` makes of it."""
+        """Effect of ``memcore salvage`` on it."""
         return str(self.value[1])
 
     @property
     def instead(self) -> str:
-        """What can be done without a new file; empty if nothing."""
+        """Remedy that needs no new file; empty if there is none."""
         return str(self.value[2])
 
 
@@ -201,20 +201,20 @@ _WORDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """What becomes of the findings of one sort."""
+    """Remedies for all findings of one sort of damage."""
 
     about: str
-    """What is damaged."""
+    """The damaged part."""
     findings: tuple[str, ...]
     salvage: str
-    """What a salvage keeps and loses of it."""
+    """What a salvage keeps of it, and loses."""
     instead: str
-    """What can be done without a new file; empty if nothing."""
+    """Remedy that needs no new file; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What to do, and what it does about each finding."""
+    """Steps of a repair, and their effect on each finding."""
 
     steps: tuple[str, ...]
     """In the order to do them."""
@@ -238,7 +238,7 @@ def plan_repairs(findings: Iterable[str], path: str) -> RepairPlan:
 
 
 def damage_of(finding: str) -> Damage:
-    """What sort of damage a finding tells of; what is not understood is the file's structure."""
+    """Classify a finding; one that is not understood counts as damage of the structure."""
     key = _KEY.search(finding)
     if key is not None:
         raw = bytes.fromhex(key[1][: len(key[1]) & ~1])

@@ -54,7 +54,7 @@ _KEY_BYTES: Final = {
 
 
 def is_row(key: bytes, value: bytes) -> bool:
-    """Whether ``value`` is one that was sealed under ``key``, and makes sense there."""
+    """Return True if ``value`` was sealed under ``key`` and has the shape of its kind."""
     if not is_proven(key, value):
         return False
     kind = key[0]

@@ -238,7 +238,7 @@ class SalvagedSession:
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """What was saved and what was lost."""
+    """Counts of saved and lost rows."""
 
     path: str
     durability: str
@@ -257,9 +257,9 @@ class SalvageReport:
     """Pages in use that could not be read in full; None if the list of free pages is lost."""
     damaged: tuple[SalvagedSession, ...]
     lost: tuple[str, ...]
-    """What is gone, beside items: sessions, entries, blobs, in words."""
+    """Other losses than items: sessions, entries, blobs, in words."""
     unsure: tuple[str, ...]
-    """What was possibly deleted or replaced before, in words."""
+    """Saved rows that may have been deleted or replaced before, in words."""
 
     @property
     def share(self) -> float:
@@ -522,7 +522,7 @@ class _Salvage:
             yield row, seal_value(row, b"")
 
     def _is_kept(self, key: bytes) -> bool:
-        """Whether a session's row is taken over as it is."""
+        """Return True if a session's row is copied unchanged."""
         if key[17] == Row.AUDIT:
             return False
         if key[17] == Row.REQUEST:
@@ -651,7 +651,7 @@ class _Salvage:
             names.drop_session_name(txn, place[0], self._named[place])
 
     def _unsure(self) -> Iterator[str]:
-        """What was possibly deleted or replaced before."""
+        """Describe the saved rows that may have been deleted or replaced before."""
         wreck = self._sieve.wreck
         if wreck.metas_lost and not wreck.redone:
             yield "a meta page is lost: what was committed last may be missing"

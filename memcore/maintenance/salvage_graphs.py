@@ -122,7 +122,7 @@ class Threads:
         return None if found is None else unpack_pool(key, found)
 
     def _value(self, key: bytes) -> bytes | None:
-        """What is surest of a key, however old it may be: for what never changes."""
+        """Return a key's most credible value of any age; only for rows that never change."""
         found = self._sieve.chosen.get(key) or next(iter(self._sieve.wreck.rows.get(key, ())), None)
         return None if found is None else self._sieve.wreck.value(key, found)
 
@@ -215,7 +215,7 @@ class Threads:
                     yield missing, rows.lost_row(missing)
 
     def _is_whole(self, key: bytes, pool: Pair) -> bool:
-        """Whether all that a row's manifests name was found; it is needed then."""
+        """Return True if all chunks that a row's manifests name were found; they are then kept."""
         sieve = self._sieve
         if key not in sieve.chosen:
             return False

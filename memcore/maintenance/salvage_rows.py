@@ -229,7 +229,7 @@ def _add_parents(wreck: PageScan, sessions: set[Place]) -> None:
 
 
 def was_hidden(wreck: PageScan, place: Place) -> bool:
-    """Whether any version of its head says that a session was deleted: none is ever shown again."""
+    """Return True if any version of a session's head says that it was deleted."""
     key = head_key(*place)
     found = wreck.rows.get(key, ())
     with suppress(MemcoreError):
@@ -320,14 +320,14 @@ class RowSelector:
             self.sessions[keys.split_session_prefix(key)].append(key)
 
     def _is_possible(self, key: bytes, at: RowCandidate) -> bool:
-        """Whether the file can hold the items that a row claims: work and memory grow with them."""
+        """Return True if the file is large enough for the seqs that a row claims."""
         seqs = self.wreck.size // _SEQ_BYTES
         if key[_SESSION_ROW_AT] == Row.HEAD:
             return Head.unpack(key, self.wreck.value(key, at)).next_seq <= seqs
         return keys.number_of(key) <= seqs
 
     def _age(self, key: bytes, at: RowCandidate) -> int:
-        """What grows with every new version of a row, as far as the row tells."""
+        """Return a number that grows with each version of a row, as far as the row has one."""
         value = self.wreck.value(key, at)
         body = value[HEADER_BYTES:]
         row = key[_SESSION_ROW_AT] if key[0] == Kind.SESSION else 0
@@ -344,7 +344,7 @@ class RowSelector:
         return body[0] if key[0] == Kind.BLOB and body else 0
 
     def _leave_out_removed(self) -> None:
-        """What was being deleted is not saved: whoever deleted it was told that it is gone."""
+        """Leave out sessions whose deletion had begun: the deletion was already acknowledged."""
         for key in [key for key in self.chosen if key[0] == Kind.REMOVAL]:
             prefix = keys.split_removal_row(key)
             if len(prefix) != _SESSION_ROW_AT or prefix[0] != Kind.SESSION:

@@ -69,7 +69,7 @@ class Remains:
         self.scope, self.session = place
         self.head: Head | None = None
         self.sure = False
-        """Whether the head is the current one."""
+        """True if the head is known to be the current one."""
         self.parent = 0
         self.first = 1
         self.stop = 1
@@ -202,7 +202,7 @@ class Remains:
         return decode_item(seq, body, value[1], 0, payload), encoded
 
     def facts(self, seq: int, counter: TokenCounter | None, tag: int, seed: bytes) -> _Facts | None:
-        """What the item's index record has to say; None if the item makes no sense."""
+        """Return the facts for the item's index record; None if the item is malformed."""
         record = self.records.get(seq)
         if record is not None and seed == self.sieve.seed:
             tokens, created_s, _, its_tag = index.RECORD.unpack_from(record)
@@ -224,7 +224,7 @@ Step = tuple[int, int]
 
 
 class Relatives(Protocol):
-    """What is known of the sessions that are written anew together."""
+    """Sessions that are rebuilt together."""
 
     @property
     def members(self) -> Mapping[int, Remains]:
@@ -235,7 +235,7 @@ class Relatives(Protocol):
         """The prefix hashes that are settled."""
 
     def has_view(self, owner: int, number: int) -> bool:
-        """Whether a view is left."""
+        """Return True if a view was found."""
 
 
 def saved_of(member: Remains) -> Iterator[CheckpointRow]:
@@ -348,7 +348,7 @@ _TRIES: Final = 4096
 
 
 class Rebuilt(NamedTuple):
-    """What became of one session."""
+    """Result of rebuilding one session."""
 
     remains: Remains
     live: int
@@ -378,7 +378,7 @@ class SessionRebuilder:
         self.chains: dict[Step, int] = {}
         """The prefix hashes that are settled."""
         self._places: dict[Step, int] = {}
-        """How many live items there are up to and including each."""
+        """Number of live items up to and including each."""
         self._resaved: dict[int, Resaved] = {}
         self._rows: dict[bytes, bytes] = {}
         self._heads: list[tuple[Remains, Head]] = []
@@ -455,16 +455,16 @@ class SessionRebuilder:
         return list(done.values())
 
     def _owner(self, member: Remains, seq: int) -> Remains | None:
-        """Whose item ``seq`` is in the history of ``member``."""
+        """Return the session that owns item ``seq`` in the history of ``member``."""
         found: Remains | None = member
         while found is not None and seq < found.first:
             found = self.members.get(found.parent)
         return found
 
     def _find_fork_point(self, member: Remains) -> None:
-        """Where a fork without its head left its parent; not at all if that cannot be proven.
+        """Find where a fork without a head left its parent; detach it if that cannot be proven.
 
-        Items that the parent got after the fork bear the same seqs as the fork's own.
+        Items that the parent got after the fork have the same seqs as the fork's own.
         """
         chain, checksum = member.chain_of(member.first), member.sums.get(member.first)
         parent = self.members[member.parent]
@@ -653,7 +653,7 @@ class SessionRebuilder:
         return None
 
     def has_view(self, owner: int, number: int) -> bool:
-        """Whether a view is left."""
+        """Return True if a view was found."""
         member = self.members.get(owner)
         return member is not None and number in member.views
 
