@@ -24,10 +24,10 @@ _log: Final = logging.getLogger("memcore.access")
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """What is about to be opened or done, and for whom."""
+    """Operation that an authorizer is asked to allow, with its actor and object."""
 
     actor: str | None
-    """Who asks: what ``as_user`` or the opening of the database was given."""
+    """Actor: as given to ``as_user`` or when the database was opened."""
     app: str | None
     """The application whose data it is about; None: of all."""
     user: str | None
@@ -52,7 +52,7 @@ class Access:
     authorizer: Authorizer
     actor: str | None = None
     record: list[Recorder] | None = None
-    """What is told of every answer, before it has any effect; shared by all actors."""
+    """Recorders of every decision, called before it takes effect; shared by all actors."""
 
     def of(self, actor: str | None) -> Access:
         """The same authorizer, asked about another actor."""

@@ -45,7 +45,7 @@ UNLIMITED = 2**62
 
 @dataclass(slots=True)
 class Parts:
-    """What a context is made of, in the order in which it is shown."""
+    """Parts of a context, in the order in which they are shown."""
 
     pins: list[WireItem] = field(default_factory=list)
     kept: list[WireItem] = field(default_factory=list)
@@ -57,19 +57,19 @@ class Parts:
     plain: list[Message] | None = None
     """In place of ``suffix`` when it is known to need no repair."""
     altered: bool = False
-    """Whether masks change what the ledger knows of the suffix: of repairs, and of imports."""
+    """True if masks of repairs or imports change what the ledger knows of the suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the context is cut, and whether the fixed user line leads it in."""
+    """Position at which a context is cut; ``lead_in``: the fixed user line precedes it."""
 
     cut: int
     lead_in: bool
     last: bool = False
-    """Whether there is no smaller legal suffix."""
+    """True if there is no smaller legal suffix."""
     limited_by: str | None = None
-    """What kept it from beginning earlier: see ``Context.limited_by``; None: nothing did."""
+    """Reason why it does not begin earlier: see ``Context.limited_by``; None: there is none."""
 
 
 def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
@@ -85,16 +85,16 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """What a cut is chosen for."""
+    """Constraints under which a cut is chosen."""
 
     budget: int
     fixed_tokens: int
-    """What pins, kept items and summary cost."""
+    """Tokens of pins, kept items and summary."""
     first: int
     """The first position that is neither pinned nor covered by the summary."""
     summary: str | None
     uncut: bool = True
-    """Whether a suffix from ``first`` on leaves nothing out."""
+    """True if a suffix from ``first`` on leaves nothing out."""
     at_least: int = 0
 
 
@@ -114,7 +114,7 @@ class Selection:
     budget: int = UNLIMITED
     """The counted tokens that the context may use."""
     folded: bool = False
-    """Whether a view covers what is left out."""
+    """True if a view covers the items left out."""
 
 
 def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest) -> Cut:
@@ -149,7 +149,7 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
 
 
 def _limit(ledger: AnyLedger, cut: int, room: int, *, at_least: int, starts: bool) -> str:
-    """What keeps a suffix from beginning earlier than it was chosen to."""
+    """Return the reason why a suffix does not begin earlier: see ``Context.limited_by``."""
     if 0 <= ledger.cut_for_budget(room, at_least=at_least, starts=False) < cut:
         return "start rule"  # another start fits, or would without the line that leads it in
     open_cost = ledger.cost(cut) - ledger.sum_between(cut, len(ledger))
@@ -299,7 +299,7 @@ def validate(
     *,
     raise_on_error: bool = False,
 ) -> list[Violation]:
-    """What the provider would reject in a message list; an empty list is legal.
+    """Return the rules of the provider that a message list violates; an empty list is legal.
 
     Calls that nothing but results follows are open, not violations.
 
@@ -375,12 +375,12 @@ def fit(
 
 
 def open_from(ledger: AnyLedger, choice: Cut) -> int:
-    """How many open calls the suffix holds."""
+    """Count the open calls in the suffix."""
     return sum(position >= choice.cut for position in ledger.open_positions())
 
 
 def is_regular(ledger: AnyLedger, policy: PairPolicy, cut: int) -> bool:
-    """Whether the suffix can be shown as it is.
+    """Return True if the suffix can be shown unchanged.
 
     The ledger knows what stands directly behind its call, but not what is inside a message that
     answers several calls: policies with such messages always render.

@@ -292,7 +292,7 @@ class KeyNeededError(CallerError):
 
 
 class KeyCopyError(CallerError, TypeError):
-    """What holds a key was to be pickled or copied: open or make another one in its place."""
+    """An object that holds a key was pickled or copied: open or make another one instead."""
 
 
 def uncopied(holder: object, *_: Any) -> NoReturn:
@@ -331,7 +331,7 @@ class AuditError(CallerError):
 
 
 class SummarizerError(CallerError):
-    """What a model answered is no summary; a compaction then takes its fallback.
+    """The answer of a model is no summary; a compaction then takes its fallback.
 
     ``reason`` is ``cut`` (it reached its token limit), ``refused``, ``empty``, ``tool_calls`` (it
     called a tool instead) or ``failed`` (the provider says so, or the answer has another form).

@@ -18,7 +18,7 @@ __all__ = [
 
 
 def homes_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Where each public name of a face is: its module, and its name there (empty: the module)."""
+    """Map each public name of a face to its module and its name there (empty: the module)."""
     found: dict[str, tuple[str, str]] = {}
     for home, names in homes.items():
         for name in names.split():

@@ -92,7 +92,7 @@ _TEXTS: Final = ("type", "request_id", "model", "tool", "status", "author", "age
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What is known of one item. Every field may be left out.
+    """Metadata of one item. Every field is optional.
 
     Raises:
         InvalidOptionError: a field is of a wrong type or out of range, or the type is unknown.
@@ -101,24 +101,24 @@ class Envelope:
     type: str | None = None
     """One of ``TYPES``, or one of your own that begins with ``x-``; None: as the item looks."""
     request_id: str | None = None
-    """Of the request that it belongs to; the same as the item's ``request_id``."""
+    """Id of the request that it belongs to; the same as the item's ``request_id``."""
     model: str | None = None
     tool: str | None = None
     """The name of the tool that is called or answers."""
     duration_ms: float | None = None
-    """How long it took to make, in milliseconds."""
+    """Time it took to make, in milliseconds."""
     status: str | None = None
     """``ok`` or what else is to be said; ``error``, ``failed`` and ``timeout`` are failures."""
     redacted: bool | None = None
-    """Whether personal data was taken out before it came here."""
+    """True if personal data was removed before it was stored."""
     tokens: int | None = None
-    """As the provider billed them; ``Item.tokens`` is what the session's counter says."""
+    """Tokens as billed by the provider; ``Item.tokens`` are those of the session's counter."""
     author: str | None = None
-    """Who wrote it: the name of an agent, or ``user``."""
+    """Author: the name of an agent, or ``user``."""
     agent: str | None = None
-    """In whose run it was written, if the author is a tool or nobody."""
+    """Agent in whose run it was written, if the author is a tool or nobody."""
     owner: str | None = None
-    """Whose data it is."""
+    """Owner of the data."""
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -139,12 +139,12 @@ class Envelope:
 
     @property
     def by(self) -> str | None:
-        """Whose item it is among several agents: the author's, else the agent's."""
+        """Owner among several agents: the author, else the agent."""
         return self.author if self.author is not None else self.agent
 
     @property
     def is_failure(self) -> bool:
-        """Whether its status says that something went wrong."""
+        """True if the status is one of a failure."""
         return self.status in FAILED
 
     def mapping(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ Message: TypeAlias = dict[str, Any]
 
 
 class ItemKind(IntEnum):
-    """What sort of item a wire object is. The numbers are stored and never change."""
+    """Kind of item that a wire object is. The numbers are stored and never change."""
 
     OPAQUE = 0
     SYSTEM = 1
@@ -293,13 +293,13 @@ class Item(NamedTuple):
 
     @property
     def type(self) -> str:
-        """What its envelope says, else an event's own type, else what the item looks like."""
+        """Type from its envelope, else an event's own type, else derived from kind and message."""
         told = None if self.envelope is None else self.envelope.type
         return derived_type(self.kind, self.message) if told is None else told
 
 
 class Receipt(NamedTuple):
-    """What a committed change returns."""
+    """Result of a committed change."""
 
     seq: int
     """The last item that the change appended (the last live item if it appended none)."""
@@ -307,9 +307,9 @@ class Receipt(NamedTuple):
     tokens: int
     """Tokens of the whole live history after the change."""
     open_calls: int
-    """How many calls are unanswered after the change."""
+    """Number of unanswered calls after the change."""
     appended: int = 1
-    """How many items the change appended; their seqs end at ``seq`` without a gap."""
+    """Number of items that the change appended; their seqs end at ``seq`` without a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """Where a tool call was made and answered."""
+    """Location of a tool call and its results."""
 
     call_id: str
     seq: int
@@ -347,7 +347,7 @@ class Checkpoint:
     """The last live item at that moment, 0 if there was none."""
     revision: int
     items: int
-    """How many items were live."""
+    """Number of live items."""
     tokens: int
     """Of these, by ``counter``."""
     counter: str
@@ -384,7 +384,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is handed to the model: pins, summary, and the items from a safe cut on."""
+    """Messages for the model: pins, summary, and the items from a safe cut on."""
 
     messages: list[Message]
     tokens: int
@@ -393,23 +393,23 @@ class Context:
     """The first seq after the cut (a plain list: the first position); everything before it that
     is neither pinned nor summarized is left out."""
     omitted: int
-    """How many items before the cut are not shown as they are."""
+    """Number of items before the cut that are not shown unchanged."""
     summary: str | None = None
     repairs: tuple[Repair, ...] = ()
     open_calls: int = 0
     estimated_tokens: int | None = None
-    """What the provider is estimated to bill for a request with these messages; None if no usage
-    was reported for the model. See ``Session.report_usage``."""
+    """Estimated tokens that the provider bills for these messages; None if no usage was reported
+    for the model. See ``Session.report_usage``."""
     limited_by: str | None = None
-    """What kept earlier items out: ``"budget"``; ``"start rule"``, the items at which the policy
-    lets a context start, or the line that leads in another start; ``"open calls"``, the room that
-    results of unanswered calls may take; ``"repair"``, without which more would have fit;
-    ``"summary"``, a view that stands for them. None: nothing is left out."""
+    """Reason why earlier items are left out: ``"budget"``; ``"start rule"``, the items at which the
+    policy lets a context start, or the line that leads in another start; ``"open calls"``, the
+    tokens that results of unanswered calls may take; ``"repair"``, without which more would have
+    fit; ``"summary"``, a view that stands for them. None: nothing is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the reports on one model say of the session's counter."""
+    """Calibration of the session's counter against one model, from usage reports."""
 
     model: str | None
     """None: reports that named no model."""
@@ -418,23 +418,23 @@ class Calibration:
     factor: float
     """The provider's tokens for one token of the counter: 0.8 to 2.0, 1.0 before two reports."""
     reports: int
-    """How many reports were taken in."""
+    """Number of reports taken in."""
     anchored: bool
-    """Whether the last report still applies: its messages begin what is sent next."""
+    """True if the last report still applies: its messages begin what is sent next."""
     input_tokens: int = 0
-    """Of the report that serves as the anchor: what the provider billed; 0 without one."""
+    """Tokens billed by the provider in the report that serves as the anchor; 0 without one."""
     counted_tokens: int = 0
-    """Of the same: what the counter said of the messages."""
+    """Tokens of the anchor's messages by the counter."""
     seq: int = 0
-    """Of the same: the last item that the messages show."""
+    """Last item in the anchor's messages."""
 
 
 class Mask(NamedTuple):
-    """What a view shows in place of one item; the log keeps the item as it is."""
+    """Replacement that a view shows for one item; the log keeps the item unchanged."""
 
     seq: int
     action: str
-    """What a reducer did: ``cleared``, ``elided``, ``arguments``, ``duplicate``, ``similar``,
+    """Action of a reducer: ``cleared``, ``elided``, ``arguments``, ``duplicate``, ``similar``,
     ``offloaded`` or ``reasoning``; or a repair: ``dropped``, ``orphan``, ``superseded`` or
     ``reasoning``."""
     tokens: int
@@ -448,20 +448,20 @@ class Mask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a summarizer is given."""
+    """Input of a summarizer."""
 
     messages: Sequence[Message]
     """The items to fold, oldest first, without those that an earlier summary covers. With
     ``level`` above 0: earlier summaries, as user messages."""
     previous_summary: str | None = None
-    """What the new summary has to include and replaces."""
+    """Summary that the new one includes and replaces."""
     session_id: str | None = None
     max_tokens: int | None = None
     """The summary is to stay within these; a longer one is refused if it saves nothing."""
     language: str | None = None
     """``"en"`` or ``"zh"``; None: that of the messages."""
     instructions: str | None = None
-    """What the policy asks for beside the usual."""
+    """Additional instructions of the policy."""
     level: int = 0
     """0: of items; above: of the summaries of the level below."""
     system: Sequence[Message] = ()
@@ -500,12 +500,12 @@ class Plan:
 
     @property
     def folds(self) -> bool:
-        """Whether items go into the summary, or out of sight."""
+        """True if items are folded into the summary, or hidden."""
         return self.cut > self.fold_from
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not self.folds and not self.masks
 
 
@@ -519,7 +519,7 @@ class View:
     cut_seq: int
     """The last seq that the view covers."""
     covered: int
-    """How many items of the live history it covers."""
+    """Number of items of the live history that it covers."""
     summary: str | None
     pinned: tuple[int, ...]
     status: str
@@ -530,28 +530,28 @@ class View:
     counter: str
     """Id of the counter whose counts ``tokens_before`` and ``tokens_after`` are."""
     masks: tuple[Mask, ...] = ()
-    """What this view shows in place of items; masks of the views before it stay in force."""
+    """Replacements of items; masks of the views before it stay in force."""
     policy: str = ""
     """``POLICY/STAGE`` that asked for it."""
     reason: str | None = None
-    """Why it is not the summary that was asked for; of a repair how many of each there were."""
+    """Reason why it is not the requested summary; of a repair, the counts of violations by kind."""
     repair: str | None = None
     """``drop`` or ``synthesize`` under a repair, of this view or one before it."""
     repairs: tuple[Repair, ...] = ()
-    """What the repair found, that which rendering mends by itself included."""
+    """Violations that the repair found, including those that rendering mends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What ``Session.repair`` did, or would do."""
+    """Result of ``Session.repair``."""
 
     status: str
     """``repaired``; ``planned``: nothing was written; ``nothing``: there was nothing to do."""
     mode: str
     repairs: tuple[Repair, ...]
-    """What is broken and not recorded yet."""
+    """Violations that are not recorded yet."""
     masks: tuple[Mask, ...]
-    """What contexts show in place of items; what the repairs need beyond that, rendering does."""
+    """Replacements of items in contexts; rendering does the rest of the repairs."""
     tokens_before: int
     """Of the items that a context shows behind its pins."""
     tokens_after: int
@@ -573,31 +573,31 @@ VIEW_STATUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What ``Session.compact`` did."""
+    """Result of ``Session.compact``."""
 
     status: str
-    """That of the view; ``nothing``: there was nothing to do; ``refused``: it would have saved too
+    """Status of the view; ``nothing``: nothing to do; ``refused``: it would have saved too
     little."""
     plan: Plan
     view: View | None = None
     error: BaseException | None = field(default=None, compare=False)
-    """Why the summarizer failed, when a fallback served."""
+    """Error of the summarizer, when a fallback was used."""
     reason: str | None = None
-    """Why it is not the summary that was asked for, or why nothing was recorded."""
+    """Reason why it is not the requested summary, or why nothing was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecountResult:
-    """What ``Session.recount`` did."""
+    """Result of ``Session.recount``."""
 
     items: int
-    """How many items were counted; 0 if the counter was the session's already."""
+    """Number of items counted; 0 if the session used the counter already."""
     counter_before: str
     counter: str
     tokens_before: int
-    """Tokens of the live history by the counter before."""
+    """Tokens of the live history by the previous counter."""
     tokens: int
-    """The same by the counter of now."""
+    """Tokens of the live history by the new counter."""
 
 
 @dataclass(frozen=True, slots=True)

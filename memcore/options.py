@@ -177,7 +177,7 @@ def checked_optional_share(name: str, value: Any) -> float | None:
 
 
 def read_mapping(what: str, path: str | PathLike[str]) -> Any:
-    """What a file of TOML holds, or of JSON if its name ends so.
+    """Read a mapping from a TOML file, or from JSON if the name ends in ``.json``.
 
     Raises:
         NotFoundError: there is no such file.

@@ -47,10 +47,10 @@ async def commit_to(
     makes_room: bool = False,
     large: bool = False,
 ) -> T:
-    """What the closure returned, once it is stored. Cancelled, it waits for the outcome first.
+    """Commit a closure and return its result. Cancelled, it first waits for the outcome.
 
     Args:
-        store: where to.
+        store: the store to commit to.
         closure: as for ``Store.transact``.
         makes_room: as for ``Store.transact``.
         large: the closure computes for more than a millisecond.

@@ -97,7 +97,7 @@ async def run_due(
 async def _answer(
     summarize: AnySummarizer, request: SummaryRequest, timeout_seconds: float | None
 ) -> object:
-    """What the summarizer returns, or the exception that it failed with."""
+    """Await the summarizer; return its result, or the exception that it failed with."""
     waiting = asyncio.current_task()
     assert waiting is not None  # noqa: S101 - a coroutine of asyncio runs in a task
     cancelled_before = waiting.cancelling()

@@ -47,7 +47,7 @@ _now: Final = time.monotonic
 
 
 def key_of(session: Session) -> Key:
-    """What handles of the same session share."""
+    """Return the identity shared by handles of the same session."""
     store = store_of(session)
     return (store.path, store.seed, session.app, session.user, session.id)
 
@@ -76,7 +76,7 @@ class Waiting:
         return key in self._entries
 
     def put(self, key: Key, session: Session) -> bool:
-        """Whether the session stands in the queue now; not if that is full or closed."""
+        """Queue the session; return False if the queue is full or closed."""
         with self._lock:
             known = self._entries.get(key)
             if not self._open or (known is None and len(self._entries) >= self.most):
@@ -103,7 +103,7 @@ class Waiting:
 
     @property
     def lag_seconds(self) -> float:
-        """How long the first one has been standing here."""
+        """Time that the first entry has been waiting."""
         with self._lock:
             first = next(iter(self._entries.values()), None)
         return 0.0 if first is None else max(_now() - first.since, 0.0)
@@ -123,7 +123,7 @@ After = Callable[[AsyncSession, CompactionResult], object]
 
 
 class CompactionFailure(NamedTuple):
-    """What ended the compaction of one session; the others went on."""
+    """Failed compaction of one session; the others went on."""
 
     session: AsyncSession
     error: Exception
@@ -280,27 +280,27 @@ class Compactor:
 
     @property
     def pending(self) -> int:
-        """How many sessions wait for their turn."""
+        """Number of sessions waiting."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """How many are being compacted."""
+        """Number of sessions being compacted."""
         return len(self._running)
 
     @property
     def full(self) -> bool:
-        """Whether ``notify`` would turn away a session that does not wait yet."""
+        """True if ``notify`` would reject a session that is not waiting yet."""
         return len(self._waiting) >= self._waiting.most
 
     @property
     def dropped(self) -> int:
-        """How many notifications were turned away."""
+        """Number of rejected notifications."""
         return self._waiting.dropped
 
     @property
     def lag_seconds(self) -> float:
-        """How long the session that has waited longest has done so; 0.0 if none waits."""
+        """Waiting time of the session that has waited longest; 0.0 if none waits."""
         return self._waiting.lag_seconds
 
     # --- the work ---------------------------------------------------------------------------------
@@ -393,6 +393,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _called(hook: Callable[..., Any] | None, *args: object) -> Any:
-    """What a hook returns, awaited if need be; None without one."""
+    """Call a hook and await its result if needed; None without a hook."""
     found = None if hook is None else hook(*args)
     return await found if inspect.isawaitable(found) else found

@@ -43,7 +43,7 @@ __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
 
 
 class _OpeningDatabase:
-    """What ``memcore.aio.open`` returns: to be awaited, or used in ``async with``."""
+    """Result of ``memcore.aio.open``: await it, or use it in ``async with``."""
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class AsyncDatabase:
 
     @property
     def read_only(self) -> bool:
-        """Whether this handle refuses writes."""
+        """True if this handle refuses writes."""
         return self._database.read_only
 
     @property
@@ -203,9 +203,9 @@ class AsyncDatabase:
 
     @property
     def demands(self) -> dict[str, Any]:
-        """What the file demands of who writes to it: ``redact`` and ``guards``, as JSON.
+        """Policies that a writer of this file must have, as JSON: ``redact`` and ``guards``.
 
-        Of ``names`` only whether there are any: who they are stands under the file's secret.
+        Of ``names`` only whether there are any: they are encrypted with the file's secret.
 
         Raises:
             CorruptValueError: the row is damaged.
@@ -406,7 +406,7 @@ class AsyncDatabase:
         )
 
     async def key_status(self) -> KeyStatus:
-        """What the key file of an encrypted database holds.
+        """Return the status of the key file of an encrypted database.
 
         Raises:
             InvalidOptionError: the database is not encrypted.
@@ -457,7 +457,7 @@ class AsyncDatabase:
 
     @property
     def retention(self) -> Retention:
-        """What stays how long: rules, and times of single things."""
+        """Retention rules and expiry times of the database."""
         return self._database.retention
 
     async def sweep(
@@ -560,7 +560,7 @@ class AsyncDatabase:
         *,
         app: str | None = None,
     ) -> dict[str, int]:
-        """What ``erase`` would remove: ``scopes``, ``rows`` and, by what they are, some of these.
+        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by sort.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -645,7 +645,7 @@ class AsyncDatabase:
 
     @property
     def receipt_key(self) -> bytes:
-        """What receipts are signed with if the caller gives no key. Keep it secret."""
+        """Key that signs receipts if the caller gives none. Keep it secret."""
         return self._database.receipt_key
 
     # --- end of what scripts/make_aio writes ---
@@ -740,7 +740,7 @@ class AsyncScope:
 
     @property
     def memory_opt_out(self) -> bool:
-        """Whether the user wants no long-term memory."""
+        """True if the user opted out of long-term memory."""
         return self._scope.memory_opt_out
 
     async def opt_out_memory(

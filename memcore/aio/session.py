@@ -95,7 +95,7 @@ class AsyncLadder:
 
     @property
     def rules(self) -> LadderRules:
-        """What it goes by."""
+        """Rules of the ladder."""
         return self._ladder.rules
 
     async def due(self) -> list[Cause]:
@@ -192,7 +192,7 @@ class AsyncLease:
 
 
 class AsyncLeaseContext:
-    """What ``AsyncSession.lease`` returns: to be awaited, or used in ``async with``."""
+    """Result of ``AsyncSession.lease``: await it, or use it in ``async with``."""
 
     def __init__(self, session: Session, owner: str, ttl_seconds: float, *, force: bool) -> None:
         self._session = session
@@ -379,7 +379,7 @@ class AsyncSession:
         return type(self)(target)
 
     async def _ready(self) -> None:
-        """What the first use of the handle begins with may take its time."""
+        """Run a due recount of the session's tokens in a thread, at the handle's first use."""
         if self._session.recounting.is_due:
             await asyncio.to_thread(self._session.recounting.touch)
 

@@ -166,7 +166,7 @@ def _page(txn: ReadTxn, place: Place, after: int) -> list[AuditedEntry]:
 
 
 def _told(place: Place, entry: AuditEntry) -> str:
-    """What an entry tells of, in words."""
+    """Describe the subject of an entry."""
     teller = _TELLERS.get(entry.op)
     return "" if teller is None else teller(place, entry.said)
 

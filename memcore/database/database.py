@@ -69,29 +69,29 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """What the key file of a database holds."""
+    """Contents of a database's key file."""
 
     key_file: str | None
     """None: the database is in memory, and so are its keys."""
     users: int
     """Scopes of users and applications that have a data key."""
     unfinished: tuple[tuple[str, str], ...]
-    """``(app, user)`` of those with several: a rotation was cut short, or is under way."""
+    """``(app, user)`` of scopes with several keys: a rotation was cut short, or is under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What a rotation of data keys has done."""
+    """Result of a rotation of data keys."""
 
     values: int
-    """Values that were encrypted anew."""
+    """Values encrypted with the new key."""
     finished: bool
     """False: another process has the file open, or a value does not decrypt (``check`` names it):
     the older keys stay until it is done again."""
 
 
 def _status(engine: Engine) -> KeyStatus:
-    """What the key file holds."""
+    """Read the status of the key file."""
     ring = _vault(engine).ring
     ring.refresh()
 
@@ -217,7 +217,7 @@ class Database:
 
     @property
     def engine(self) -> Engine:
-        """What all handles of this database share (for memcore's own facades)."""
+        """Engine shared by all handles of this database; for memcore's own adapters."""
         return self._engine
 
     @property
@@ -232,7 +232,7 @@ class Database:
 
     @property
     def read_only(self) -> bool:
-        """Whether this handle refuses writes."""
+        """True if this handle refuses writes."""
         return self._engine.store.read_only
 
     @property
@@ -332,9 +332,9 @@ class Database:
 
     @property
     def demands(self) -> dict[str, Any]:
-        """What the file demands of who writes to it: ``redact`` and ``guards``, as JSON.
+        """Policies that a writer of this file must have, as JSON: ``redact`` and ``guards``.
 
-        Of ``names`` only whether there are any: who they are stands under the file's secret.
+        Of ``names`` only whether there are any: they are encrypted with the file's secret.
 
         Raises:
             CorruptValueError: the row is damaged.
@@ -398,7 +398,7 @@ class Database:
         at: Position | None = None,
         other_at: Position | None = None,
     ) -> Difference:
-        """What two histories begin with together, and what each has for itself behind that.
+        """Compare two histories: their common beginning, and the rest of each.
 
         Args:
             a: a session of this database.
@@ -707,7 +707,7 @@ class Database:
     # --- keys -------------------------------------------------------------------------------------
 
     def key_status(self) -> KeyStatus:
-        """What the key file of an encrypted database holds.
+        """Return the status of the key file of an encrypted database.
 
         Raises:
             InvalidOptionError: the database is not encrypted.
@@ -788,7 +788,7 @@ class Database:
 
     @property
     def retention(self) -> Retention:
-        """What stays how long: rules, and times of single things."""
+        """Retention rules and expiry times of the database."""
         self._need("retention")
         return retention.Retention(self._engine)
 
@@ -951,7 +951,7 @@ class Database:
         return retention.finish_erasures(self._engine, judge, key=key)
 
     def would_erase(self, user: str, *, app: str | None = None) -> dict[str, int]:
-        """What ``erase`` would remove: ``scopes``, ``rows`` and, by what they are, some of these.
+        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by sort.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -960,7 +960,7 @@ class Database:
         return retention.would_erase(self._engine, user, app)
 
     def pending_erasures(self) -> int:
-        """How many erasures are not finished."""
+        """Count the unfinished erasures."""
         self._need("pending_erasures")
         return retention.count_pending(self._engine)
 
@@ -1027,7 +1027,7 @@ class Database:
 
     @property
     def receipt_key(self) -> bytes:
-        """What receipts are signed with if the caller gives no key. Keep it secret."""
+        """Key that signs receipts if the caller gives none. Keep it secret."""
         self._need("receipt_key")
         return retention.receipt_key(self._engine.store)
 

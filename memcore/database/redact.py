@@ -58,7 +58,7 @@ _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agen
 
 @dataclass(slots=True)
 class Finding:
-    """How often each class was found at one place; never what."""
+    """Number of findings of each class at one place; never their content."""
 
     app: str
     user: str
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def is_left(self) -> bool:
-        """Whether something is, or may be, still there."""
+        """True if findings are, or may be, still there."""
         return bool(self.unreadable or self.kept or self.held)
 
 

@@ -69,7 +69,7 @@ class Scope:
 
     @property
     def actor(self) -> str | None:
-        """Who works with it, as the authorizer is told; None without one."""
+        """Actor as given to the authorizer; None without one."""
         return None if self._access is None else self._access.actor
 
     @property
@@ -234,7 +234,7 @@ class Scope:
 
     @property
     def _passes(self) -> ScopeFilter | None:
-        """What content of the scope passes before it is stored; None: nothing."""
+        """Write filter of the scope; None: content is stored unfiltered."""
         border = self._engine.border
         if border is None:
             return None
@@ -324,7 +324,7 @@ class Scope:
 
     @property
     def quarantine(self) -> Quarantine:
-        """What guards put aside of the scope's sessions."""
+        """Quarantine of the scope's sessions: items that guards held back."""
         self._need("quarantine")
         label = f"user {self._user!r} in app {self._app!r}"
         return sessions.Quarantine(self._engine, self._find, label)
@@ -428,7 +428,7 @@ class Scope:
 
     @property
     def memory_opt_out(self) -> bool:
-        """Whether the user wants no long-term memory."""
+        """True if the user opted out of long-term memory."""
         self._need("memory_opt_out")
         return retention.opted_out(self._engine, self._app, self._user)
 
@@ -464,7 +464,7 @@ class Scope:
 
 
 def engine_of(scope: Scope | SessionRef) -> Engine:
-    """What all handles of the scope's database share."""
+    """Return the engine shared by all handles of the scope's database."""
     return scope.engine if isinstance(scope, SessionRef) else scope._engine  # noqa: SLF001
 
 
@@ -477,7 +477,7 @@ def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
 
 
 def passage_of(scope: Scope) -> ScopeFilter | None:
-    """What content of the scope passes before it is stored; None: nothing."""
+    """Return the scope's write filter; None: content is stored unfiltered."""
     return scope._passes  # noqa: SLF001 - this module's
 
 

@@ -58,12 +58,12 @@ def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[
 
 
 def _calibrated(txn: ReadTxn) -> int:
-    """How many sessions have a usage row."""
+    """Count the sessions with a usage row."""
     return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
 
 
 def _threads(txn: ReadTxn) -> int:
-    """How many threads of graphs there are."""
+    """Count the threads of graphs."""
     start = bytes((Kind.THREAD_NAME,))
     return sum(1 for _ in txn.scan(start, keys.after(start)))
 
@@ -91,7 +91,7 @@ class Branch:
     checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
     """Oldest first, each with whether all its items are live."""
     damage: str | None = None
-    """Why the rest cannot be told."""
+    """Damage that hides the rest."""
 
 
 def branches_of(txn: ReadTxn, scope: int, app: str, user: str) -> Iterator[Branch]:
@@ -156,14 +156,14 @@ Side = tuple[int, History]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two histories part."""
+    """Common beginning of two histories, and the rest of each."""
 
     shared: int
     """Items that both begin with: the same rows."""
     alike: int
     """Items that follow in both with equal content, stored for each by itself."""
     only_a: tuple[Item, ...]
-    """What follows in the first; tokens are those of the counter that counted first."""
+    """Rest of the first history; tokens are those of the counter that counted first."""
     only_b: tuple[Item, ...]
 
 
@@ -187,7 +187,7 @@ def compare(
 
 
 def _shared(txn: ReadTxn, one: Side, other: Side) -> int:
-    """How many items both begin with: the prefix hashes are equal up to there, and no further."""
+    """Count the items that both begin with, by a binary search over their prefix hashes."""
     low, high = 0, min(one[1].count, other[1].count)
     while low < high:
         middle = (low + high + 1) // 2

@@ -147,7 +147,7 @@ class AccessLog(Sink):
         self._flush_seconds = flush_seconds
         self.names = checked_names(names)
         self.lines_lost = 0
-        """How many lines were given up because the device took nothing."""
+        """Lines lost because the device was full or failed."""
         self._renew()
         _logs.add(self)
 

@@ -172,10 +172,10 @@ class Telemetry:
 
 
 def telemetry_of(wanted: Any) -> Telemetry | None:
-    """What ``memcore.open(telemetry=...)`` asks for; None: nothing.
+    """Build the Telemetry for ``memcore.open(telemetry=...)``; None without a sink.
 
     Raises:
-        InvalidOptionError: it is no sink, or needs a package that is not installed.
+        InvalidOptionError: it is not a sink, or needs a package that is not installed.
     """
     if wanted is None:
         return None
@@ -221,9 +221,9 @@ class Operation(NamedTuple):
     ``handle`` (or is a property that does) or a ``pair`` of which the second is one is no
     operation."""
     measure: str = "nothing"
-    """What its result tells; see ``measures``."""
+    """Measure of its result; see ``measures``."""
     names_session: bool = False
-    """Whether the first argument is the session (or thread)."""
+    """True if the first argument is the session (or thread)."""
 
 
 def _ops(*lines: str) -> dict[str, Operation]:
@@ -465,11 +465,11 @@ class Running(Figures):
 
 
 class Observer:
-    """What the records of one handle have in common.
+    """State shared by the records of one handle.
 
-    ``plain`` is the handle as it is without telemetry: what it calls on itself is part of the
-    operation, and no operation of its own. Adapters have none: see ``is_within``; where a call of
-    theirs works, ``place_of`` tells.
+    ``plain`` is the handle without telemetry: calls it makes on itself belong to the operation
+    and are not operations of their own. Adapters have none: see ``is_within``; ``place_of``
+    returns the place that a call of theirs works on.
     """
 
     __slots__ = (
@@ -494,7 +494,7 @@ class Observer:
         self.adapter = adapter
         self._place_of = place_of
         self.is_special = plain is None or place_of is not None or bool(telemetry.enters)
-        """Whether its operations need more to begin than their figures."""
+        """True if its operations need more than counters when they begin."""
         self._seen_revision = getattr(plain, "seen_revision", None)
 
     def beside(self, handle: Any) -> Observer:
@@ -509,7 +509,7 @@ class Observer:
         return Observer(self.telemetry, handle, place, actor=actor)
 
     def is_within(self) -> bool:
-        """Whether a method of an adapter was called by another one of the same object."""
+        """Return True if a method of an adapter was called by another one of the same object."""
         under_way = noting.get()
         return isinstance(under_way, Running) and under_way.owner is self
 
@@ -906,7 +906,7 @@ def adopt(handle: Any, other: object) -> None:
 
 
 def observer_of(handle: object) -> Observer | None:
-    """Who observes a handle, None if nobody does."""
+    """Return the observer of a handle, or None."""
     found = getattr(handle, "observer", None)
     return found if isinstance(found, Observer) else None
 
@@ -1013,7 +1013,7 @@ def adapting(
 
 
 def _state_of(handle: object) -> Iterator[tuple[str, Any]]:
-    """What a handle consists of: its slots, and its dictionary."""
+    """Yield a handle's attributes: its slots, and its dictionary."""
     for cls in type(handle).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

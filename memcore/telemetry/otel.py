@@ -97,7 +97,7 @@ GENAI_CONVERSATION: Final = "gen_ai.conversation.id"
 
 
 def genai_wanted() -> bool:
-    """Whether the environment asks for the conventions that are in development."""
+    """Return True if the environment opts in to the GenAI conventions in development."""
     chosen = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "")
     return "gen_ai_latest_experimental" in {name.strip() for name in chosen.split(",")}
 

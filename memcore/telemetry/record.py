@@ -35,22 +35,22 @@ class Record(NamedTuple):
     status: str
     """``"ok"``, or the type of the error that it ended with."""
     duration_seconds: float
-    """How long the caller waited; of an iterator, the time within it."""
+    """Time that the caller waited; of an iterator, the time within it."""
     started_at: float
-    """When it began: seconds since 1970."""
+    """Start: seconds since 1970."""
     app: str | None = None
     user: str | None = None
     session: str | None = None
     """The session, or the thread of a graph."""
     actor: str | None = None
-    """Who acts for the user, if the handle is bound to somebody."""
+    """Actor of the handle, if it is bound to one."""
     request_id: str | None = None
     adapter: str | None = None
     """The adapter that was called, None for memcore's own surface."""
     revision: int | None = None
     """The session's, as this process knew it last; of a state, its counter."""
     items: int | None = None
-    """How many items (entries, sessions, ...) were stored, handed out or removed."""
+    """Number of items (entries, sessions, ...) stored, returned or removed."""
     bytes: int | None = None
     """Encoded bytes of what was stored or handed out."""
     tokens: int | None = None
@@ -60,13 +60,13 @@ class Record(NamedTuple):
     ratio: float | None = None
     """Tokens after a compaction by those before it."""
     retries: int = 0
-    """How often transactions of the operation were run again."""
+    """Number of times that transactions of the operation were run again."""
     backend: str = "lmdb"
     durability: str = "full"
 
     @property
     def is_error(self) -> bool:
-        """Whether it did not end well."""
+        """True if the operation did not succeed."""
         return self.status != OK
 
     def figures(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ Tell = Callable[[Record], object]
 
 
 class Sink:
-    """Who is told of operations. Derive from it, or pass any callable that takes a ``Record``.
+    """Receiver of operation records. Derive from it, or pass any callable that takes a ``Record``.
 
     A sink is called where the operation ran, after it: in the caller's thread or loop. What it
     raises is counted and logged once, and breaks nothing. Threads may call it at once.
@@ -104,7 +104,7 @@ class Sink:
         raise NotImplementedError
 
     def redacted(self, found: Mapping[str, int], backend: str) -> None:
-        """So many values of each class were redacted in a database of this backend."""
+        """Take the number of values of each class redacted in a database of this backend."""
 
     def attach(self, store: Any) -> None:
         """A database was opened: ``store.stats()`` tells its sizes while it is open."""
@@ -143,9 +143,9 @@ class Figures:
     ratio: float | None = None
     durability: str | None = None
     transactions: int = 0
-    """How many closures were handed to the store."""
+    """Closures handed to the store."""
     runs: int = 0
-    """How often they were run."""
+    """Runs of those closures."""
 
     change: Any = None
     """The one whose items were counted last."""
