@@ -14,8 +14,8 @@ The digest is xxh3_128 under the store's random seed: fast, but not collision-re
 is compared byte by byte and other content under the same digest takes the next disambiguator.
 
 A large blob is *staged*: its chunks are committed in transactions of their own while the header
-says ``STAGING`` and carries the stager's token. Whoever removes such rows (``collect``) takes the
-token away with them, and the stager notices in its next transaction. A staged blob without a
+says ``STAGING`` and carries the stager's token. ``collect`` removes such rows together with their
+token, and the stager finds it missing in its next transaction. A staged blob without a
 reference may vanish at any time; ``acquire`` looks again inside the referrer's transaction.
 
 A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``blobs.removal``).

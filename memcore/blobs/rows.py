@@ -61,12 +61,12 @@ DISAMBIGUATORS: Final = 256
 
 
 class StagedBlobLost(InternalError):  # noqa: N818 - a signal between our own layers
-    """A staged blob vanished before its referrer committed: stage it again (``refer`` does)."""
+    """A staged blob was removed before its referrer committed: stage it again (``refer`` does)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
-    """What a referrer stores in place of the content: 25 bytes."""
+    """A reference to a blob, stored in the referrer in place of the content: 25 bytes packed."""
 
     digest: bytes
     disambiguator: int
@@ -91,7 +91,7 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class BlobHeader:
-    """What a header row says; ``token`` tells one writing of the slot from another."""
+    """The fields of a header row; ``token`` identifies the writer that staged the slot."""
 
     state: int
     size: int
@@ -110,12 +110,12 @@ def chunk_range(scope: int, slot: bytes) -> tuple[bytes, bytes]:
 
 
 def chunk_count(size: int) -> int:
-    """How many chunks hold that many bytes."""
+    """The number of chunks of a content of ``size`` bytes."""
     return -(-size // BLOB_CHUNK_BYTES)
 
 
 def header_of(txn: ReadTxn, scope: int, slot: bytes) -> BlobHeader | None:
-    """The header of the slot, whatever its state."""
+    """The header of the slot in whatever state, staging or complete; None if the slot is free."""
     key = keys.scoped(Kind.BLOB, scope, slot)
     value = txn.get(key)
     return None if value is None else unpack_header(key, open_value(key, value)[1])
@@ -161,7 +161,7 @@ def put_chunk(txn: Txn, scope: int, slot: bytes, number: int, piece: bytes) -> N
 
 
 def references(txn: ReadTxn, scope: int, slot: bytes) -> int:
-    """How many rows refer to the blob."""
+    """The reference count of the blob."""
     key = keys.scoped(Kind.BLOB_REFS, scope, slot)
     value = txn.get(key)
     return 0 if value is None else open_number(key, value)
@@ -176,7 +176,7 @@ def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> BlobHeader | None:
 
 
 def is_free(txn: ReadTxn, scope: int, slot: bytes) -> bool:
-    """Whether nothing claims the slot."""
+    """Return whether the slot has no header, so that a new blob may take it."""
     return txn.get(keys.scoped(Kind.BLOB, scope, slot)) is None
 
 
@@ -198,20 +198,21 @@ _ROW_PAGES = 8
 
 
 def removal_of(scope: int, slot: bytes) -> bytes:
-    """The row that says that the slot's rows are to go."""
+    """The key of the ``REMOVAL`` row that marks a removal of the slot as unfinished."""
     return keys.removal_row(chunk_range(scope, slot)[0])
 
 
 def pages_of(size: int) -> int:
-    """The pages that ``discard`` frees in the transaction that it is called in, at most."""
+    """The most pages that ``discard`` frees in the transaction that calls it."""
     chunks = min(chunk_count(size), BLOB_CHUNKS_PIECE)
     return _ROW_PAGES + chunks * (BLOB_CHUNK_BYTES // PAGE_BYTES + 1)
 
 
 def discard(txn: Txn, scope: int, slot: bytes) -> bool:
-    """Remove the slot's rows, or the first piece of them; whether none are left.
+    """Remove the slot's rows, or the first piece of a large blob's; return whether none are left.
 
-    If some are, the caller goes on with ``finish`` after its commit. Without references only.
+    The blob must have no references. On False a ``REMOVAL`` row is written, and the caller calls
+    ``finish`` after its commit.
     """
     start, stop = chunk_range(scope, slot)
     marker = removal_of(scope, slot)
@@ -242,9 +243,10 @@ def finish(store: Store, scope: int, slot: bytes) -> None:
 
 
 def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
-    """Go on with what ``let_go`` told of, after its commit.
+    """Finish the removals that ``let_go`` returned, after the commit.
 
-    Nobody waits for these rows: what fails here stays for whoever deletes next.
+    Errors are suppressed: the caller's work is committed, and a removal that fails here is resumed
+    by a later deletion.
     """
     with suppress(MemcoreError):
         for row in rows:
@@ -421,12 +423,12 @@ def _equals(txn: ReadTxn, scope: int, ref: BlobRef, payload: bytes) -> bool:
 
 
 def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
-    """Count one more reference, in the transaction that writes the referrer; the new count.
+    """Increment the reference count, in the transaction that writes the referrer.
 
-    To replace a reference, acquire the new one before the old one is released.
+    Return the new count.
 
     Raises:
-        StagedBlobLost: the blob is not there (any more): stage it again.
+        StagedBlobLost: the blob is not there any more: stage it again.
     """
     if complete(txn, scope, ref) is None:
         msg = f"the staged blob {ref.digest.hex()} is gone from scope {scope}: stage it again"
@@ -435,10 +437,12 @@ def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
 
 
 def release(txn: Txn, scope: int, ref: BlobRef) -> int:
-    """Count one reference less, in the transaction that removes the referrer; the new count.
+    """Decrement the reference count, in the transaction that removes the referrer.
 
-    At 0 the blob is gone. The rows of a large one leave a piece at a time: ``finish`` goes on after
-    the commit, else whoever deletes something next.
+    Return the new count.
+
+    At 0 the blob is removed. A large one is removed a piece at a time: ``finish`` removes the rest
+    after the commit, or else a later deletion does.
 
     Raises:
         CorruptValueError: the blob had no reference.
@@ -457,9 +461,10 @@ def release(txn: Txn, scope: int, ref: BlobRef) -> int:
 
 
 def let_go(txn: Txn, scope: int, ref: BlobRef) -> list[bytes]:
-    """As ``release``, where a damaged count is nobody's concern; the rows to go on with.
+    """As ``release``, but ignores a damaged count; return the removals to finish after the commit.
 
-    That is the ``REMOVAL`` row of the blob, if rows of it are still to go.
+    The list has the key of the blob's ``REMOVAL`` row if some of its rows are left, else it is
+    empty.
     """
     slot = slot_of(ref)
     with suppress(CorruptValueError):  # check() reports it
@@ -479,7 +484,7 @@ def _set_references(txn: Txn, scope: int, slot: bytes, count: int) -> int:
 
 
 def exists(txn: ReadTxn, scope: int, ref: BlobRef) -> bool:
-    """Whether the blob is completely stored in this snapshot."""
+    """Return whether the blob is complete in this snapshot."""
     return complete(txn, scope, ref) is not None
 
 

@@ -67,9 +67,9 @@ def stage(store: Store, scope: int, payload: bytes | Iterable[bytes], *, seed: i
 
 
 def unstage(store: Store, scope: int, ref: BlobRef) -> None:
-    """Remove a staged blob to which nothing came to refer; one that is referred to stays.
+    """Remove a staged blob that nothing refers to; one with references stays.
 
-    Whoever staged the same content meanwhile finds it gone, and stages it again.
+    A writer that staged the same content meanwhile finds it missing and stages it again.
     """
 
     def closure(txn: Txn) -> None:
@@ -131,7 +131,10 @@ def _stage_once(store: Store, scope: int, source: Source) -> BlobRef:
 
 
 def _matches(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
-    """Whether the slot holds exactly this content; compared in short reads."""
+    """Return whether the slot holds exactly this content.
+
+    Compares chunk by chunk, in short reads.
+    """
     try:
         if not store.read(lambda txn: exists(txn, scope, ref)):  # empty content streams nothing
             return False
@@ -190,7 +193,7 @@ def _stage_batch(
 
 
 def _batches(source: Source) -> Iterator[tuple[int, list[bytes], bool]]:
-    """``(first chunk number, chunks, whether they are the last)``; at least one batch.
+    """Yield ``(first chunk number, chunks, is the last batch)``; at least one batch.
 
     The content is hashed again on the way: a file that changed after it was measured is refused
     before the header can say complete.

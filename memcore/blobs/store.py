@@ -70,7 +70,7 @@ _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def admitted(passage: ScopeFilter, payload: Any) -> bytes | Any:
-    """What is to be stored of bytes or a binary file: redacted bytes, or the file as it was given.
+    """Filter bytes or a binary file: return redacted bytes, or a binary file's content unchanged.
 
     Raises:
         BlockedError: a guard refuses it.
@@ -170,7 +170,7 @@ def _reaping(scope: int, slots: list[bytes]) -> Callable[[Txn], list[bytes]]:
 
 
 def check(txn: ReadTxn, scope: int) -> list[str]:
-    """What is wrong with the blobs of a scope; empty if nothing is.
+    """Check the blobs of a scope: a description of each finding, empty if there is none.
 
     Blobs without a reference and unfinished staging are no findings: ``collect`` removes them.
     """
@@ -283,11 +283,11 @@ class BlobStore:
             raise InternalError(msg)
 
     def put(self, payload: bytes | IO[bytes]) -> str:
-        """Store bytes, or a binary file from its current position on; the address.
+        """Store bytes, or a binary file from its current position on, and return the address.
 
-        Equal content is stored once, and one ``delete`` removes it. A file is read twice (one
-        that cannot seek goes through a temporary file) and never held in memory as a whole; but
-        where content is redacted or judged, all that is text is held in memory.
+        Equal content is stored once, and one ``delete`` removes it. A file is read twice (one that
+        cannot seek goes through a temporary file) and never held in memory as a whole; but where
+        content is redacted or judged, all that is text is held in memory.
 
         Raises:
             InvalidOptionError: neither bytes nor a binary file, or the file changed meanwhile.
@@ -374,7 +374,7 @@ class BlobStore:
         return (self._lookup(address) or _unknown(address))[1].size
 
     def delete(self, address: str) -> bool:
-        """Take the address away; whether it was there.
+        """Remove the address; return whether it existed.
 
         The bytes go with the last reference: an item or a checkpoint may still hold one.
 

@@ -59,10 +59,10 @@ class KeyValue:
 
     Keys are non-empty strings in code point order, values anything JSON or bytes (a tuple comes
     back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
-    namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
-    write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
-    store's, for the names of contents; ``gate`` the border of the file. One of ``memory`` finds
-    nothing and stores nothing (OptedOutError) for a user who opted out of memory.
+    namespace up in a snapshot (None: nothing stored yet), ``ensure`` allocates them with the first
+    write, ``now_ms`` is the clock for expiry. Reading never writes. ``seed`` is the store's, for
+    the digests of contents; ``gate`` the content filter of the file. With ``memory``, a user who
+    opted out of memory finds nothing, and storing raises OptedOutError.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class KeyValue:
         return blobs.stage(self._store, scope, content, seed=seed)
 
     def unstage(self, ref: BlobRef) -> None:
-        """Remove a staged content again if nothing has it."""
+        """Remove a staged content again if nothing refers to it."""
         blobs.unstage(self._store, self._scope()[0], ref)
 
     def _scope(self) -> tuple[int, int]:
@@ -246,8 +246,8 @@ class KeyValue:
     def read(self, fn: Callable[[KeyValueView], T]) -> T:
         """Run ``fn(view)`` on one snapshot and return its result: reads that belong together.
 
-        It waits for no writer and holds none up, but keeps what it sees on the device until it
-        returns: ``fn`` must not wait for anything. Raises whatever ``fn`` raises.
+        It neither waits for writers nor blocks them, but the pages of its snapshot cannot be
+        reused until it returns: ``fn`` must not block. Raises what ``fn`` raises.
         """
         return self._read(shown(fn))
 
@@ -258,17 +258,17 @@ class KeyValue:
         makes_room: bool = False,
         idempotency_key: str | None = None,
     ) -> T:
-        """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
+        """Run ``fn(kv)`` in one write transaction and return its result: all its writes or none.
 
         ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
-        must not use this handle, only ``kv``. Raises whatever ``fn`` raises (nothing is stored).
+        must not use this handle, only ``kv``. Raises what ``fn`` raises (nothing is stored).
 
         Args:
             fn: what to do.
-            makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
-                that is kept for this when the device is full.
-            idempotency_key: ``fn`` is carried out once under the same key, within a week; who tries
-                again gets what it returned, which has to be JSON.
+            makes_room: ``fn`` mostly deletes, a few hundred entries at most; when the device is
+                full it may use the space that is reserved for deletions.
+            idempotency_key: ``fn`` is carried out once under the same key, within a week; a retry
+                returns the first result, which has to be JSON.
         """
         return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
 
@@ -314,7 +314,7 @@ class KeyValue:
         return self._write(incrementing(key, n, idempotency_key))
 
     def expires(self, key: str) -> int | None:
-        """When the key expires, in milliseconds since 1970; None if never or if it is not there.
+        """The expiry time of the key, in milliseconds since 1970; None: never, or no such key.
 
         Raises:
             InvalidOptionError: the key is not legal.
@@ -340,7 +340,7 @@ class KeyValue:
         return removed
 
     def passed(self, key: str | None = None) -> None:
-        """Have a change judged that brings no value; ``key`` if it may make an entry.
+        """Run the guards on a change without a value; ``key``: the entry that it may create.
 
         Raises:
             BlockedError: a guard refuses it, or something is found in the key.
@@ -403,7 +403,7 @@ class KeyValue:
         return result
 
     def _writers(self) -> Callable[[Txn], NamespaceWriter]:
-        """What makes a writer of a transaction."""
+        """A factory that makes the namespace writer of a transaction."""
         known = self._known
 
         def find(txn: ReadTxn) -> Place | None:

@@ -121,7 +121,7 @@ class Requests:
         return KvRequest(keys.pack_text(digest), told, text)
 
     def recall(self, txn: ReadTxn, request: KvRequest) -> tuple[Any] | None:
-        """What the request returned when it was carried out; None if it was not yet.
+        """The result of the request if it was carried out, in a tuple; None if it was not yet.
 
         Raises:
             DuplicateRequestError: the key was used for something else.
@@ -164,7 +164,7 @@ class Requests:
         write_entry(txn, key, entry, now_ms, [])
 
     def once(self, fn: Callable[[Txn], T], request: KvRequest) -> Callable[[Txn], T]:
-        """``fn``, or what it returned when it was carried out first."""
+        """A change that runs ``fn``, or returns its first result if it was run before."""
 
         def closure(txn: Txn) -> T:
             told = self.recall(txn, request)
@@ -270,7 +270,7 @@ class NamespaceReader:
 
     @property
     def wants_no_memory(self) -> bool:
-        """Whether the user of the scope opted out of memory."""
+        """True if the user of the scope opted out of memory."""
         return self._place is not None and is_opted_out(self._txn, self._place[0])
 
     def veiled(self, text: str) -> str:
@@ -291,7 +291,7 @@ class NamespaceReader:
         return entry if entry.is_visible(self._now_ms) else None
 
     def recall(self, key: str, content: bytes) -> tuple[Any] | None:
-        """What a request returned; None if it was not carried out yet."""
+        """The result of a request if it was carried out, in a tuple; None if it was not yet."""
         requests = self._needed()
         return requests.recall(self._txn, requests.request(key, (content,)))
 
@@ -326,7 +326,7 @@ class NamespaceReader:
         )
 
     def due(self, limit: int) -> list[bytes]:
-        """Up to ``limit`` expiry rows whose time has come."""
+        """The first ``limit`` expiry rows whose time has come."""
         if self._prefix is None:
             return []
         return due_rows(self._txn, self._prefix, self._now_ms, limit)
@@ -396,7 +396,7 @@ class NamespaceWriter(NamespaceReader):
 
     @property
     def forgets(self) -> bool:
-        """Whether it is memory of a user who wants none: what is put is refused."""
+        """True if this is memory of a user who opted out: ``put`` is refused."""
         return self._memory and is_opted_out(self._txn, self._ensured()[0])
 
     def need_wanted(self) -> None:
@@ -449,7 +449,7 @@ class NamespaceWriter(NamespaceReader):
 
 
 class EntryFilter:
-    """The border as the entries of one namespace pass it."""
+    """The content filter for the entries of one namespace."""
 
     __slots__ = ("_is_named", "_namespace", "_passage")
 
@@ -461,11 +461,13 @@ class EntryFilter:
 
     @property
     def is_operator(self) -> bool:
-        """Whether the caller is an operator."""
+        """True if the caller is an operator."""
         return is_operator()
 
     def value(self, value: Any, key: Any) -> Any:
-        """A value as it may be stored; what is no JSON is refused where it is encoded.
+        """Filter a value that is put under ``key``.
+
+        What is not JSON is refused later, by the encoder.
 
         Raises:
             BlockedError: a guard refuses it, or something is found in its key or namespace.
@@ -479,20 +481,25 @@ class EntryFilter:
         return self._passage.value(value, "kv", name=self._namespace, under=under)
 
     def values(self, entries: Any) -> Any:
-        """The values of a mapping; raises what ``value`` raises."""
+        """Filter the values of a mapping; raises what ``value`` raises."""
         if not isinstance(entries, Mapping):
             return entries
         return {key: self.value(value, key) for key, value in entries.items()}
 
     def content(self, content: Any, key: Any) -> Any:
-        """A content as it may be stored under a key; raises what ``value`` raises."""
+        """Filter a content that is put under ``key``; raises what ``value`` raises."""
         if isinstance(content, BlobRef) or not isinstance(content, bytes | bytearray | memoryview):
             return content
         under = key if isinstance(key, str) else None
         return self._passage.bytes(bytes(content), "kv", name=self._namespace, under=under)
 
     def change(self, key: Any = None) -> None:
-        """Entries are changed otherwise; raises what ``value`` raises. ``key``: one may be made."""
+        """Run the guards on a change without a value, such as a deletion.
+
+        Raises what ``value`` raises.
+
+        ``key`` is given if the change may create that entry.
+        """
         if key is not None:
             self._name(key)
         self._passage.judge(None, "kv", name=self._namespace)
@@ -532,7 +539,7 @@ class KeyValueView:
 
     @property
     def wants_no_memory(self) -> bool:
-        """Whether the user opted out of memory (``Scope.opt_out_memory``)."""
+        """True if the user opted out of memory (``Scope.opt_out_memory``)."""
         return self._reader().wants_no_memory
 
     def veiled(self, text: str) -> str:
@@ -543,7 +550,7 @@ class KeyValueView:
         return self._reader().veiled(text)
 
     def recall(self, idempotency_key: str, content: bytes = b"") -> tuple[Any] | None:
-        """What was remembered under the key, in a tuple; None if nothing was yet.
+        """The result that ``remember`` kept under the key, in a tuple; None if there is none.
 
         Raises:
             DuplicateRequestError: the key was used for other ``content``.
@@ -592,10 +599,10 @@ class KeyValueTxn(KeyValueView):
         ttl_seconds: float | None = None,
         content: bytes | BlobRef | None = None,
     ) -> None:
-        """As ``KeyValue.put``; a content above 192 KiB is staged before the transaction.
+        """As ``KeyValue.put``; a content above 192 KiB must be staged before the transaction.
 
-        A content that was staged makes it raise StagedBlobLost if it vanished: it must be the
-        first that ``fn`` writes, and whoever gave ``fn`` stages it again.
+        Raises StagedBlobLost if the staged content was removed meanwhile. So this must be the first
+        write of ``fn``; the caller of ``transact`` then stages the content again.
         """
         if self._gate is not None:
             value, content = self._gate.value(value, key), self._gate.content(content, key)
@@ -609,7 +616,7 @@ class KeyValueTxn(KeyValueView):
         self._writer().put(packed_key(key), *encoded(value), ttl_ms, bytes_)
 
     def remember(self, idempotency_key: str, result: Any, content: bytes = b"") -> None:
-        """Keep what a request returns, for who tries again: JSON, for a week.
+        """Keep the result of a request for a retry: JSON, for a week.
 
         Raises:
             InvalidItemError: it is no JSON.
@@ -618,20 +625,20 @@ class KeyValueTxn(KeyValueView):
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether rows of large contents stay that nothing refers to any more.
+        """True if this transaction leaves rows of large contents that nothing refers to any more.
 
-        They leave with the next deletion. ``KeyValue.transact`` removes them when it has committed,
-        but nobody does after ``submit``.
+        The next deletion removes them. ``KeyValue.transact`` does so after its commit; ``submit``
+        does not.
         """
         return bool(self._writer().leaving)
 
     @property
     def forgets(self) -> bool:
-        """Whether it is memory of a user who opted out: ``put`` raises OptedOutError."""
+        """True if this is memory of a user who opted out: ``put`` raises OptedOutError."""
         return self._writer().forgets
 
     def need_wanted(self) -> None:
-        """Raise OptedOutError if it is memory of a user who opted out, as ``put`` does."""
+        """Raise OptedOutError if this is memory of a user who opted out, as ``put`` does."""
         self._writer().need_wanted()
 
     def delete(self, key: str) -> bool:
@@ -661,7 +668,7 @@ def _held(of: NamespaceReader) -> tuple[list[Any], Callable[[], Any]]:
 
 
 def shown(fn: Callable[[KeyValueView], T]) -> Callable[[NamespaceReader], T]:
-    """``fn`` with a view that dies when it returns."""
+    """``fn`` with a view that is closed when it returns."""
 
     def closure(reader: NamespaceReader) -> T:
         held, current = _held(reader)
@@ -676,7 +683,7 @@ def shown(fn: Callable[[KeyValueView], T]) -> Callable[[NamespaceReader], T]:
 def lent(
     fn: Callable[[KeyValueTxn], T], gate: EntryFilter | None = None
 ) -> Callable[[NamespaceWriter], T]:
-    """``fn`` with a handle that dies when it returns."""
+    """``fn`` with a handle that is closed when it returns."""
     operator = gate is not None and gate.is_operator
 
     def closure(writer: NamespaceWriter) -> T:
@@ -695,7 +702,7 @@ def lent(
 def once(
     change: Callable[[NamespaceWriter], T], key: str | None, content: bytes = b""
 ) -> Callable[[NamespaceWriter], T]:
-    """``change``, or what it returned when it was carried out under that key; None: no key."""
+    """``change``, carried out once under that key: a retry gets the first result. None: no key."""
     if key is None:
         return change
     checked_idempotency_key(key)
@@ -738,7 +745,7 @@ Change = Callable[[NamespaceWriter], T]
 
 
 def is_staged(content: object) -> bool:
-    """Whether a content is so large that it is stored ahead, in commits of its own."""
+    """Return whether a content is so large that it is stored ahead, in commits of its own."""
     size = content.nbytes if isinstance(content, memoryview) else 0
     if isinstance(content, bytes | bytearray):
         size = len(content)
@@ -748,14 +755,14 @@ def is_staged(content: object) -> bool:
 def putting(
     key: str, value: Any, *, ttl_seconds: float | None, content: bytes | BlobRef | None
 ) -> Change[None]:
-    """What ``KeyValue.put`` writes; it raises what that raises."""
+    """The change that ``KeyValue.put`` makes; raises what ``put`` raises for its arguments."""
     packed, (flags, payload) = packed_key(key), encoded(value)
     ttl_ms, held = checked_ttl_ms(ttl_seconds), checked_content(content)
     return lambda writer: writer.put(packed, flags, payload, ttl_ms, held)
 
 
 def putting_many(entries: Mapping[str, Any], *, ttl_seconds: float | None) -> Change[None] | None:
-    """What ``KeyValue.put_many`` writes; None if that is nothing."""
+    """The change that ``KeyValue.put_many`` makes; None if there are no entries."""
     given: object = entries
     if not isinstance(given, Mapping):
         msg = f"put_many takes a mapping of keys to values, got {type(given).__name__}"
@@ -771,12 +778,12 @@ def putting_many(entries: Mapping[str, Any], *, ttl_seconds: float | None) -> Ch
 
 
 def deleting(key: str) -> Change[bool]:
-    """What ``KeyValue.delete`` does."""
+    """The change that ``KeyValue.delete`` makes."""
     packed = packed_key(key)
     return lambda writer: writer.remove(packed)
 
 
 def incrementing(key: str, n: int, idempotency_key: str | None = None) -> Change[int]:
-    """What ``KeyValue.increment`` does."""
+    """The change that ``KeyValue.increment`` makes."""
     content = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
     return once(lambda writer: increment(writer, key, n), idempotency_key, content)

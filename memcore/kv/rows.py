@@ -81,11 +81,11 @@ class KvEntry:
     """Its content, of which it holds one reference."""
 
     def is_visible(self, now_ms: int) -> bool:
-        """Whether it has not expired."""
+        """Return whether the entry has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
 
     def value(self) -> Any:
-        """What the caller stored."""
+        """The decoded value: the JSON value or the bytes of the caller."""
         return self.payload if self.flags & FLAG_BYTES else decode_json(self.payload, self.flags)
 
 
@@ -127,7 +127,7 @@ def _body(entry: KvEntry) -> tuple[bytes, int]:
 
 
 def references(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, BlobRef]]:
-    """Key and content of each entry of the scope that has one; damaged entries are passed over."""
+    """Yield key and content reference of each entry that has one; skips damaged entries."""
     prefix = keys.scoped(Kind.KV, scope)
     for key, value in txn.scan(prefix, keys.after(prefix)):
         if any(flags & FLAG_BLOB for flags in value[1:2]):

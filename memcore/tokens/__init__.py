@@ -1,6 +1,6 @@
 """Token counters: exact, estimated, scaled for other models, or the caller's own.
 
-``registry`` finds one by name, ``message`` says what a message counts.
+``registry`` finds one by name, ``message`` has the rules by which a message is counted.
 """
 
 from memcore.tokens.builtin import BytesEstimate, ExactCounter, ScaledCounter, TiktokenCounter

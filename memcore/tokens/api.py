@@ -44,8 +44,8 @@ def truncate(
 ) -> Truncated:
     """The largest part of a text within ``max_tokens``: ``(text, kept, total)``.
 
-    ``keep`` says what stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends. ``marker``
-    stands where something was left out, and counts. A text that fits comes back as it is.
+    ``keep`` is the part that stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends.
+    ``marker`` replaces what was left out, and counts. A text that fits is returned unchanged.
 
     Raises:
         InvalidItemError: ``text`` is no str.

@@ -1,4 +1,4 @@
-"""TokenCounter protocol, what every counter's answer is held to, and truncation of texts.
+"""TokenCounter protocol, checks of the results of counters, and truncation of texts.
 
 A counter's id is stored with every count and in the head of each session; counts of two counters
 are never added up.
@@ -50,7 +50,7 @@ class Truncated(NamedTuple):
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Counts tokens. Of a counter of yours ``id`` and ``count`` are enough for ``get_counter``."""
+    """Protocol of a token counter; ``get_counter`` completes one with only ``id`` and ``count``."""
 
     @property
     def id(self) -> str:
@@ -58,7 +58,7 @@ class TokenCounter(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether ``count`` counts as a model's tokenizer does."""
+        """True if ``count`` gives the same number as a model's tokenizer."""
 
     def count(self, text: str) -> int:
         """Tokens of a text as it stands, base64 included."""
@@ -71,8 +71,8 @@ class TokenCounter(Protocol):
     ) -> Truncated:
         """The largest part of a text within ``max_tokens``, cut between characters.
 
-        ``keep`` says what stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends. ``marker``
-        stands where something was left out, and counts.
+        ``keep`` is the part that stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends.
+        ``marker`` replaces what was left out, and counts.
 
         Raises:
             InvalidItemError: ``text`` is no str.
@@ -88,7 +88,7 @@ class TokenCounter(Protocol):
 
 
 def checked_count(counter: TokenCounter, message: Mapping[str, Any], encoded: bytes) -> int:
-    """What the counter says of a message, if it can be stored.
+    """Count a message and check the result.
 
     Raises:
         InvalidOptionError: the counter returned no int of 0 .. 2**32 - 1.
@@ -210,9 +210,9 @@ class TextCounter(ABC):
         name: the id, to which a profile other than the default and an override of it are added.
         exact: whether it counts as a model's tokenizer does.
         profile: a name of ``memcore.tokens.PROFILES``.
-        media: what images and other media cost, in place of what the profile says: a function from
-            ``Media`` to tokens, or a mapping from kinds (``image``, ``audio``, ``video``,
-            ``document``) to tokens.
+        media: costs of images and other media in place of the profile's: a function from ``Media``
+            to tokens, or a mapping from kinds (``image``, ``audio``, ``video``, ``document``) to
+            tokens.
         encoding: the encoding, if tools are counted differently for it.
 
     Raises:
@@ -257,7 +257,7 @@ class TextCounter(ABC):
         return checked_tokens(self.id, self._tokens_of(checked_text(text)))
 
     def fits(self, text: str, max_tokens: int) -> bool:
-        """Whether a text has at most ``max_tokens`` tokens; may be told without counting it.
+        """Return whether a text has at most ``max_tokens`` tokens, without counting if possible.
 
         Raises:
             InvalidItemError: ``text`` is no str.
@@ -381,7 +381,7 @@ class CallableCounter(TextCounter):
 
 
 class CompletedCounter(TextCounter):
-    """A counter of the caller's that lacks methods of the protocol: what it has is used."""
+    """A counter of the caller's; methods of the protocol that it lacks are derived."""
 
     __slots__ = ("_counter",)
 

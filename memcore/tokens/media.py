@@ -49,7 +49,7 @@ _NO_SIZE_SOF: Final = frozenset((0xC4, 0xC8, 0xCC))
 
 
 def byte_length(text: str) -> int:
-    """How many bytes base64 ``text`` stands for, about (padding is at its end)."""
+    """The approximate number of bytes that base64 ``text`` encodes (padding is not subtracted)."""
     return len(text) * 3 // 4
 
 
@@ -65,7 +65,10 @@ def _read(text: str, offset: int, size: int) -> bytes:
 
 
 def image_size(text: str) -> tuple[int, int] | None:
-    """``(width, height)`` in pixels of a PNG, JPEG, GIF or WebP image in base64, if it tells."""
+    """``(width, height)`` in pixels of a PNG, JPEG, GIF or WebP image in base64.
+
+    None if not found.
+    """
     head = _read(text, 0, 30)
     found = None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:  # noqa: PLR2004 - offsets of formats
@@ -114,7 +117,10 @@ def _jpeg_size(text: str) -> tuple[int, int] | None:
 
 
 def wav_seconds(text: str) -> float | None:
-    """How long a WAV recording in base64 is, by the byte rate in its header."""
+    """The duration of a WAV recording in base64 in seconds, by the byte rate in its header.
+
+    None if it has no such header, or the rate is not plausible.
+    """
     head = _read(text, 0, 32)
     if len(head) < 32 or head[:4] != b"RIFF" or head[8:12] != b"WAVE":  # noqa: PLR2004
         return None
@@ -274,7 +280,7 @@ def read_media(block: Mapping[str, Any]) -> tuple[Media | None, list[Any]] | Non
 
 
 def _is_reference(text: str) -> bool:
-    """Whether a string is a URL, or too long for a name."""
+    """Return whether a string is a reference (a URL), or so long that it cannot be a name."""
     return ":" in text[:_SCHEME_CHARS_MAX] or len(text) > _REFERENCE_CHARS_MAX
 
 
@@ -283,7 +289,7 @@ def _rest(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_content(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
-    """Where a media block has its content, base64 or a reference: the object and the key."""
+    """Find the content of a media block, base64 or a reference: its object and key."""
     holder = block
     for _ in range(3):  # a block, its source, a file in that
         for key in _CONTENT_KEYS:

@@ -1,7 +1,7 @@
 """Token count of a message: the rules, and their reference in plain Python.
 
-Everything is judged on the message's compact JSON, as it is stored; no code of the caller's objects
-runs. (The C twin walks the message that this JSON was just made of: nobody may change it
+Everything is counted on the message's compact JSON, as it is stored; no code of the caller's
+objects runs. (The C twin walks the message from which this JSON was just made; it must not change
 meanwhile.) A message counts a fixed part, each of its texts on its own, and its media:
 
 1. A message costs 3 (OpenAI's cookbook, "How to count tokens with tiktoken"), and what its members
@@ -24,8 +24,8 @@ meanwhile.) A message counts a fixed part, each of its texts on its own, and its
 10. A text that holds ``data:...;base64,`` and at least 256 characters of base64 loses these
     characters and costs an estimate for them instead.
 
-Unknown fields count as text: too much is safer than too little. Rules 9 and 10 concern
-only messages of which ``media.may_hold_media`` says so.
+Unknown fields count as text: too much is safer than too little. Rules 9 and 10 apply only to
+messages for which ``media.may_hold_media`` is true.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ library writes it (big integers, lone surrogates, subclasses)."""
 
 
 class Gathered(NamedTuple):
-    """What there is to count in a message."""
+    """The countable parts of a message: fixed tokens, texts, media."""
 
     fixed: int
     """Tokens that need no counting."""
@@ -178,7 +178,7 @@ def _is_hidden(key: str, entry: Any) -> bool:
 
 
 def gather(encoded: bytes) -> Gathered:
-    """What there is to count in a message, by the rules of this module, from its compact JSON.
+    """Collect the countable parts of a message, by the rules of this module, from its compact JSON.
 
     Raises:
         InvalidItemError: ``encoded`` is no JSON, or nested too deeply for the stack.
@@ -220,7 +220,7 @@ class _MessageWalk:
             self.texts.append(text)
 
     def members(self, value: dict[str, Any], *, framed: bool) -> None:
-        """What the members of an object cost; ``framed`` is false for the message itself."""
+        """Add the members of an object to the count; ``framed`` is false for the message itself."""
         found = read_media(value)
         if found is not None:
             if found[0] is not None:
@@ -281,7 +281,7 @@ _RENDERED: Final = frozenset((
 
 
 class ToolRules(NamedTuple):
-    """How a provider's tools are counted."""
+    """Rules by which a provider's tools are counted."""
 
     function_init: int | None = None
     """Tokens before each function in OpenAI's rendering; None: tools are counted as JSON."""

@@ -5,7 +5,7 @@ tiktoken:ENCODING              exact, by tiktoken
 bytes/N                        an estimate
 BASE*FACTOR[+digits[*N]]       a scaled counter, BASE one of the above
 ...@PROFILE                    with the media and tools of another provider
-model:NAME                     whatever counts for that model; its id is one of the above
+model:NAME                     the counter of that model; its id is one of the above
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:
 
 
 def _begins(name: str, prefix: str) -> bool:
-    """Whether a name begins with a prefix: a number in it must not go on."""
+    """Return whether a name begins with a prefix; a number at its end must end there too."""
     if not name.startswith(prefix):
         return False
     rest = name[len(prefix) :]
@@ -266,7 +266,7 @@ def _check_id(name: str) -> None:
 
 
 def _is_taken(name: str) -> bool:
-    """Whether a name is a built-in counter's."""
+    """Return whether a name belongs to a built-in counter, available or not."""
     try:
         _named(name)
     except CounterUnavailableError:
