@@ -1,8 +1,8 @@
-"""Check of graph threads: what their rows promise, without the serializer that wrote them.
+"""Check of graph threads: structure of their rows, without the serializer that wrote them.
 
-Names, heads, pools, namespaces, keys; the manifests that stand in clear, with every page and chunk
+Checks names, heads, pools, namespaces and keys; the manifests in clear, with every page and chunk
 that they name; the bodies that are JSON or msgpack in clear, with every version that they name. No
-object is made of what is stored. What a cipher hides is checked by ``checking.py``, with the coder.
+object is created from stored content. Encrypted content is checked by ``Checking``, with the coder.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Read = Callable[[Callable[[ReadTxn], Any]], Any]
 
 
 def check_threads(read: Read, scope: int) -> list[str]:
-    """What is wrong with the threads of a scope, in words; a read transaction a thread."""
+    """Check the threads of a scope, a read transaction for each: a description of each finding."""
     try:
         named: dict[int, str] = read(lambda txn: {n: name for name, n in names.threads(txn, scope)})
     except (StoreAccessError, StoreLockedError):
@@ -89,7 +89,7 @@ def check_threads(read: Read, scope: int) -> list[str]:
 
 
 def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: int) -> list[str]:
-    """What late writes left in a thread, in words; nothing of it is damage.
+    """Describe what writes after a deletion left in a thread; none of it is damage.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -109,7 +109,7 @@ def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: in
 
 
 def is_leaving(txn: ReadTxn, prefix: bytes) -> bool:
-    """Whether the rows under a prefix were deleted, and some of them are still to go."""
+    """Return whether the rows under a prefix belong to a deletion that is not finished."""
     return txn.get(keys.removal_row(prefix)) is not None and removal.is_unused(txn, prefix)
 
 
@@ -179,7 +179,7 @@ class ThreadCheck:
         """Keys of values that bodies named and that were looked at."""
 
     def run(self, txn: ReadTxn) -> list[str]:
-        """What is wrong with the thread, in words."""
+        """Check the thread: a description of each finding, up to a limit."""
         prefix = keys.thread_prefix(self._scope, self._thread)
         first = next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None)
         if first is None or is_leaving(txn, prefix):
@@ -267,7 +267,7 @@ class ThreadCheck:
 
 
 def clear_body(row: CheckpointRow) -> Any:
-    """The body of a checkpoint as plain data; Opaque if only its serialiser can tell."""
+    """The body of a checkpoint as plain data; ``Opaque`` if only its serialiser can decode it."""
     try:
         return StoredCoder().decode(row.body)
     except CorruptValueError:  # the row is proven: a serialiser wrote it so
@@ -277,11 +277,11 @@ def clear_body(row: CheckpointRow) -> Any:
 def body_findings(
     txn: ReadTxn, prefix: bytes, row: CheckpointRow, body: Any, known: set[bytes]
 ) -> Iterator[str]:
-    """What is wrong with what a body names, in words.
+    """Yield a description of each missing value and impossible version that a body names.
 
-    ``prefix`` is that of the values of its namespace (``rows.values_of``).
-    ``known`` are the keys of values that were looked at, for the next checkpoint. Of a row that is
-    not complete only the versions that it brought itself must be there.
+    ``prefix`` is that of the values of its namespace (``rows.values_of``). ``known`` are the keys
+    of values that were looked at, for the next checkpoint. Of a row that is not complete only the
+    versions that it brought itself must be there.
     """
     if isinstance(body, Opaque):
         return
@@ -311,7 +311,10 @@ def body_findings(
 
 
 def _is_ahead(seen: Any, version: Any) -> bool:
-    """Whether a version lies behind the channel's; versions of two sorts have no order."""
+    """Return whether a seen version is greater than the channel's.
+
+    Versions of two types have no order.
+    """
     if isinstance(seen, str) and isinstance(version, str):
         return seen > version
     numbers = isinstance(seen, int | float) and isinstance(version, int | float)
@@ -327,7 +330,7 @@ Judge = Callable[[Any], list[tuple[int, str]]]
 
 @dataclass(frozen=True, slots=True)
 class LostCheckpoint:
-    """A checkpoint that cannot be read whole, and why."""
+    """A checkpoint that cannot be read whole, with the reason."""
 
     checkpoint: str
     reason: str
@@ -335,7 +338,7 @@ class LostCheckpoint:
 
 @dataclass(slots=True)
 class RecoveredNamespace:
-    """What a recovery found of one namespace of a thread."""
+    """The result of a recovery for one namespace of a thread."""
 
     namespace: str
     kept: str | None = None
@@ -350,10 +353,18 @@ Diagnosis = list[tuple[RecoveredNamespace, list[_Broken]]]
 
 
 class Checking(Listing, Deltas):
-    """Reads everything of a scope's threads. Give it a cache of its own: it has to see the file."""
+    """Check and recovery that decode all that a scope's threads hold.
+
+    Needs a cache of its own, so that everything is read from the file.
+    """
 
     def findings(self, coder: Coder, judge: Judge) -> Iterator[str]:
-        """What is wrong, in words; what is wrong in several checkpoints is told of the oldest."""
+        """Yield a description of each finding.
+
+        Damage that several checkpoints share is reported once.
+
+        It is reported for the oldest of them.
+        """
         for thread in self._names(None):
             for namespace, number in self._namespaces(thread, None):
                 seen: set[tuple[str, object]] = set()
@@ -422,7 +433,10 @@ class Checking(Listing, Deltas):
     # --- recovery ---------------------------------------------------------------------------------
 
     def diagnosis(self, thread: str, coder: Coder) -> Diagnosis | None:
-        """The newest whole checkpoint of each namespace, and those behind it; None: no thread."""
+        """Find the newest whole checkpoint of each namespace, and the later ones.
+
+        None: no such thread.
+        """
         names = self._namespaces(thread, None)
         return [self._diagnosed(thread, space, coder) for space in names] if names else None
 
@@ -445,7 +459,7 @@ class Checking(Listing, Deltas):
         return one, []
 
     def removal(self, found: Diagnosis) -> Steps[None]:
-        """Remove what is not whole, where something is."""
+        """Remove the checkpoints that are not whole, as ``diagnosis`` found them."""
         doomed = [row for _, broken in found for row in broken]
         while doomed:
             taken = yield partial(self._remove_broken, doomed=doomed)
@@ -460,7 +474,10 @@ class Checking(Listing, Deltas):
         checkpoint: str,
         coder: Coder,
     ) -> tuple[str, _Broken] | None:
-        """Why a checkpoint is not whole, with its key, its value, the prefix of its writes."""
+        """The fault of a checkpoint that cannot be read whole, with its key, value, writes' prefix.
+
+        None: it is whole, or not there any more.
+        """
         view = self._view(txn, thread, coder)
         if view is None:
             return None
@@ -504,7 +521,7 @@ class Checking(Listing, Deltas):
 
 
 def _need_structure(view: ThreadView, number: int, row: CheckpointRow) -> None:
-    """Have all that a checkpoint refers to be there, without a look at what it means.
+    """Raise unless all rows that a checkpoint refers to are there; their content is not decoded.
 
     Raises:
         CorruptValueError: something is lost or damaged.

@@ -116,9 +116,9 @@ class Shapes:
         return shape
 
     def take_replaced(self) -> bool:
-        """Whether a type went since this was asked: its module was loaded anew, say.
+        """Return whether a type was replaced since the last call, as by a module that was reloaded.
 
-        What was decoded before is then of types that no serialiser would make any more.
+        Values decoded before are then instances of types that no serialiser would create any more.
         """
         gone = [where for where, kind in tuple(self._named.items()) if _named(where) is not kind]
         for where in gone:
@@ -152,7 +152,8 @@ def classify(kind: type) -> Shape:
 
 
 def _dumps_all(kind: Any, pydantic: Any) -> bool:
-    """Whether a model is stored without code that may look which fields were given."""
+    """Return whether a model is serialised by pydantic alone, so that unset fields cannot matter.
+    """
     made = kind.__pydantic_decorators__
     return kind.model_dump is pydantic.BaseModel.model_dump and not (
         made.model_serializers or made.field_serializers or made.computed_fields
@@ -160,7 +161,7 @@ def _dumps_all(kind: Any, pydantic: Any) -> bool:
 
 
 def _made_by_python(kind: type, base: type) -> bool:
-    """Whether all classes above, up to ``base``, were made by Python code and hold nothing else."""
+    """Return whether all classes above, up to ``base``, are Python classes that add no storage."""
     above = [cls for cls in kind.__mro__ if cls not in (base, object)]
     return all(cls.__flags__ & _HEAP_TYPE for cls in above) and (
         base is object or kind.__dictoffset__ == 0
@@ -194,7 +195,7 @@ V = TypeVar("V")
 
 
 class DecodeCache(Generic[K, V]):
-    """A bounded mapping in two generations: what is not asked for while one fills up is dropped."""
+    """A bounded cache in two generations: entries not read while one fills up are dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(limit // 2, 1)
@@ -206,7 +207,7 @@ class DecodeCache(Generic[K, V]):
         return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
-        """The value; asked for, it stays."""
+        """The value, moved to the young generation; None if it is not cached."""
         found = self._young.get(key)
         if found is None:
             found = self._old.pop(key, None)
@@ -216,9 +217,9 @@ class DecodeCache(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, *, weight: int = 1) -> None:
-        """Remember. Two threads at once may lose an entry: nothing but time is lost with it.
+        """Cache a value. Two threads at once may lose an entry, which costs only time.
 
-        There is no lock, for none could be held by nobody in the child of a fork.
+        There is no lock: after a fork the child could inherit it locked by a thread that it lacks.
         """
         before = self._young.get(key)
         if before is not None:
@@ -256,7 +257,7 @@ class ValueParts:
 
 @dataclass(slots=True)
 class Decoded:
-    """A whole value as it was decoded, by whom."""
+    """A whole decoded value, with the identity of the coder that decoded it."""
 
     identity: object
     tree: Any
@@ -316,7 +317,7 @@ MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
 
 
 class Memo(NamedTuple):
-    """An object that was put: kept, so that its ``id()`` is nobody else's."""
+    """An object that was put, kept alive so that its ``id()`` is not reused."""
 
     value: Any
     tree: Any
@@ -339,7 +340,7 @@ class Cache:
         self.forget()
 
     def forget(self) -> None:
-        """Remember nothing any more: whose values these are was erased."""
+        """Clear the cache, after an erasure of the data that it may hold."""
         self.versions: DecodeCache[Hashable, ValueParts] = DecodeCache(VALUES_CACHED_BYTES)
         """By scope, thread, namespace and channel: what the next put is compared with."""
         self._forget_decoded()
@@ -349,7 +350,7 @@ class Cache:
         """By ``id()`` of an object."""
 
     def refresh(self) -> None:
-        """Forget what was decoded, if a class was replaced meanwhile (a module loaded anew)."""
+        """Drop the decoded values if a class was replaced meanwhile (its module was reloaded)."""
         if self._shapes.take_replaced():
             self._forget_decoded()
 
@@ -366,7 +367,7 @@ class Cache:
 
 
 def _memory_bytes() -> int:
-    """The machine's memory; 0 if it does not say."""
+    """The physical memory of the machine in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -390,7 +391,7 @@ _SHARED: Final = frozenset((type(None), bool, int, float, str, bytes, *_LEAVES))
 
 
 def weight_of(tree: Any) -> int:
-    """The memory of a copy of a tree, about."""
+    """The approximate memory of a copy of a tree, in bytes."""
     total, work = 0, [tree]
     while work:
         each = work.pop()
@@ -410,9 +411,9 @@ MISSING: Any = object()
 
 
 class Joiner:
-    """Reads values of one pool. ``fetch(id)`` gives what is stored under a chunk's id.
+    """Decodes values of one pool; ``fetch(id)`` returns the content stored under a chunk's id.
 
-    What it returns is the caller's: it shares nothing with what is remembered.
+    Its results belong to the caller: they share no object with the cache.
     """
 
     def __init__(
@@ -463,7 +464,7 @@ class Joiner:
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
     def begin(self) -> None:
-        """Weigh anew: what follows belongs to another checkpoint."""
+        """Reset the memory budget, before the values of another checkpoint."""
         self._named: set[bytes] = set()
         """Nodes of chunks and pages that were named, and ids of pieces."""
         self._pages: dict[tuple[int, bytes], Entries] = {}
@@ -484,7 +485,7 @@ class Joiner:
         self._spend(part.weight)
 
     def _spend(self, weight: int) -> None:
-        """Have what is repeated be no more than somebody may have put.
+        """Charge repeated parts to the memory budget, and refuse more than a writer may have put.
 
         Raises:
             CorruptValueError: it is.
@@ -571,7 +572,7 @@ class Joiner:
         return kept
 
     def _name_entries(self, page: Entries) -> None:
-        """What is named by a page that was decoded for another value."""
+        """Account for the entries of a page that was decoded for another value."""
         self._spend(page.repeated)
         distinct = set(page.nodes)
         if not self._named.isdisjoint(distinct):
@@ -600,7 +601,7 @@ class Joiner:
         return kept
 
     def _kept(self, value: Any) -> Any:
-        """A decoded value that nobody else has, if copies of it can be made."""
+        """The decoded value as the cache keeps it; opaque if it cannot be copied."""
         opaque = self._cache.trees.opaque
         return opaque if self._cache.trees.copy(value) is opaque else value
 

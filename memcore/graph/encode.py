@@ -56,7 +56,7 @@ _NUMBER_BYTES: Final = 40
 class Splitter:
     """Splits values for one pool, and collects the chunks that may have to be stored.
 
-    ``fresh`` maps ids to contents in clear. ``believe`` tells which are known to be stored.
+    ``fresh`` maps the ids of chunks to store to their contents in clear.
     """
 
     def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
@@ -85,10 +85,10 @@ class Splitter:
     def split(
         self, value: Any, base: ValueParts | None, path: str, name: str | None = None
     ) -> tuple[bytes, ValueParts | None]:
-        """The manifest of a value, and what to compare the next one with.
+        """Split a value: its manifest, and the parts that the next version is compared with.
 
-        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it
-        stands, for errors; ``name`` that of its channel.
+        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it stands,
+        for errors; ``name`` that of its channel.
 
         Raises:
             InvalidItemError: a part cannot be serialised; the message names its place.
@@ -117,11 +117,7 @@ class Splitter:
         return self._part(value, path, under)[0], None
 
     def _weigh(self, parts: ValueParts, path: str) -> None:
-        """Refuse what could not be read again: a reader bounds what equal parts take in memory.
-
-        Raises:
-            InvalidItemError: they would take more than that.
-        """
+        """Refuse a value whose repeated parts exceed the memory that a reader allows."""
         if parts.size < decode.REPEATED_BYTES_MAX // _MEMORY_TIMES:  # it stays below the bound
             return
         seen: set[bytes] = set()
@@ -196,7 +192,8 @@ class Splitter:
         return version
 
     def _moved(self, value: list[Any], base: ValueParts, at: int, stop: int) -> slice:
-        """Which parts the values from ``at`` on are, if they stood further behind before."""
+        """Find the parts that hold the values from ``at`` on, if these stood further behind before.
+        """
         trees = self._cache.trees
         if stop - at >= _MOVED_MIN:
             for start in range(at + 1, len(base.trees)):
@@ -310,7 +307,7 @@ class Splitter:
         return node, tree
 
     def _is_stored(self, node: bytes) -> bool:
-        """Whether the chunk of the node, if it is one, is known to be stored or among ``fresh``."""
+        """Return whether the node needs no storing: no chunk, or one stored or among ``fresh``."""
         if node[0] != Sort.CHUNK:
             return True
         part = node[1:]
@@ -350,7 +347,7 @@ class Splitter:
         return part
 
     def _refusal(self, value: Any, path: str, exc: Exception) -> InvalidItemError:
-        """The error for what the serialiser refuses, with the place of the innermost culprit."""
+        """The error for a value that the serialiser refuses, with the path of the part at fault."""
         place, culprit = self._culprit(value, path, 0)
         msg = (
             f"{place} cannot be stored: {exc} (it is a {type(culprit).__name__}); make it a type "

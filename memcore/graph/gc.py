@@ -1,14 +1,13 @@
 """Garbage collection of chunks that no manifest refers to.
 
-1. A transaction begins the next *epoch* of the pool and says that it is being swept. Whoever
-   prepared a put for the epoch before prepares it again, and has every chunk that it refers to
-   written, or touched: made one of this epoch.
+1. A transaction begins the next *epoch* of the pool and marks the pool as being swept. A put that
+   was prepared for the epoch before is prepared again, and has every chunk that it refers to
+   written, or touched: moved to this epoch.
 2. On one snapshot all chunks are marked that values and writes refer to.
-3. Piece by piece, chunks go that are neither marked nor of this epoch.
-4. A last transaction says that the sweep is over.
+3. Chunks that are neither marked nor of this epoch are deleted, piece by piece.
+4. A last transaction clears the mark of the sweep.
 
-A sweep that was cut short is begun anew by the next one; until then nothing is wrong but that the
-chunks are there.
+An interrupted sweep is begun anew by the next one; until then only the unused chunks remain.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _SCAN: Final = 1000
 
 
 def begin(txn: Txn, scope: int, pool: int) -> int | None:
-    """Begin the next epoch of a pool; which one, None if there is no such pool."""
+    """Begin the next epoch of a pool; return its number, None if there is no such pool."""
     row = None if is_erased(txn, scope) else read_pool(txn, scope, pool)
     if row is None:
         return None
@@ -77,7 +76,7 @@ def sweep(
     epoch: int,
     coder: Coder,
 ) -> Steps[int]:
-    """The rest of a sweep that ``begin`` began; how many chunks went."""
+    """Finish a sweep that ``begin`` began; return the number of chunks deleted."""
     live: set[bytes] = read(lambda txn: marked(txn, scope, pool, coder))
     removed = 0
     start: bytes | None = chunk_key(scope, pool, b"\x00")
@@ -125,10 +124,10 @@ def _older(key: bytes, value: bytes, epoch: int) -> bool:
 def _remove(
     txn: Txn, scope: int, pool: int, doomed: list[bytes], epoch: int
 ) -> tuple[int | None, int]:
-    """Remove a piece of them; how many were looked at, and how many went.
+    """Delete a piece of the doomed chunks; return how many were examined and how many deleted.
 
-    None: another sweep has begun since, and may be over. Then nobody touches any more what only
-    this one would take: the next sweep takes it.
+    ``(None, 0)`` if another sweep has begun since: chunks that only this sweep would delete are not
+    touched by writers any more, so they are left for the next sweep.
     """
     row = read_pool(txn, scope, pool)
     if row is None or row.epoch != epoch or not row.sweeping:
@@ -169,7 +168,10 @@ def _mark(
     work: list[tuple[int, bytes]],
     live: set[tuple[int, bytes]],
 ) -> None:
-    """A part may be named as content, and as a page of lists or of dicts: each is looked at."""
+    """Mark the chunks of ``work`` as live, with those that their pages name.
+
+    A part may be named as content, as a page of lists and as a page of dicts: each is followed.
+    """
     while work:
         named = work.pop()
         if named in live:
@@ -239,7 +241,7 @@ def clear_pool() -> Pool:
 
 
 def is_pool_row(key: bytes, value: bytes) -> bool:
-    """Whether this is a pool's own row, or a chunk.
+    """Return whether this is a pool's own row, or a chunk.
 
     Raises:
         CorruptValueError: it is malformed.
@@ -251,7 +253,7 @@ def is_pool_row(key: bytes, value: bytes) -> bool:
 
 
 def is_thread_row(key: bytes, value: bytes) -> bool:
-    """Whether this is a row that a thread has.
+    """Return whether this is a valid row of a thread.
 
     Raises:
         CorruptValueError: it is malformed.

@@ -52,9 +52,9 @@ class Wrapper:
 class Coder(Protocol):
     """A serialiser as the graph store sees it.
 
-    ``identity``: what it decodes may be reused by coders of the same identity. ``splits``: whether
-    a list may be stored as its elements: what the elements decode to is what the list holds.
-    ``secret``: whether content is encrypted; ``seal`` and ``open`` then are its cipher.
+    ``identity``: values that it decoded may be reused by coders of the same identity. ``splits``:
+    true if a list may be stored as its elements, each encoded on its own. ``secret``: true if
+    content is encrypted; ``seal`` and ``open`` then are its cipher.
     """
 
     @property
@@ -63,11 +63,11 @@ class Coder(Protocol):
 
     @property
     def splits(self) -> bool:
-        """Whether the parts of lists and dicts may be stored apart."""
+        """True if the parts of lists and dicts may be stored apart."""
 
     @property
     def secret(self) -> bool:
-        """Whether ``seal`` encrypts."""
+        """True if ``seal`` encrypts."""
 
     @property
     def wrappers(self) -> Mapping[type, tuple[str, Wrapper]]:
@@ -80,10 +80,10 @@ class Coder(Protocol):
         """The value of ``encode``."""
 
     def seal(self, typed: Typed) -> Typed:
-        """What is stored."""
+        """Encrypt for storage, or return as it is."""
 
     def open(self, typed: Typed) -> Typed:
-        """What was sealed.
+        """Decrypt what ``seal`` returned.
 
         Raises:
             CorruptValueError: it was stored in clear, or under another key.
@@ -148,7 +148,7 @@ class JsonCoder:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Stands for stored content that is neither JSON nor msgpack: its type and size are known."""
+    """A placeholder for stored content that is neither JSON nor msgpack: its type and size."""
 
     kind: str
     size: int
@@ -167,11 +167,11 @@ _OURS: Final = frozenset(("node", "page", "writes", _BYTES))
 
 @dataclass(frozen=True, slots=True)
 class StoredCoder:
-    """Reads what any serialiser wrote as plain data, and makes no object of it.
+    """Decodes what any serialiser wrote as plain data, and creates no object from it.
 
-    For whoever looks at a file that others wrote: JSON and msgpack become lists, dicts, strings and
+    For inspecting files that others wrote: JSON and msgpack become lists, dicts, strings and
     numbers, msgpack's extensions stay bytes (``Extension``), other types are ``Opaque``. Nothing
-    that the content names is imported or called. It stores nothing.
+    that the content names is imported or called. It cannot encode.
     """
 
     identity: object = "stored"
@@ -192,7 +192,7 @@ class StoredCoder:
         """The content as plain data.
 
         Raises:
-            CorruptValueError: it is not what its type says.
+            CorruptValueError: it is malformed for its type.
         """
         kind, body = typed
         try:
@@ -405,7 +405,7 @@ def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
 
 
 class NodeReader:
-    """Walks over bytes; whatever does not parse is a damaged value (CorruptValueError)."""
+    """Parser of a node's bytes; malformed input raises CorruptValueError."""
 
     __slots__ = ("at", "body")
 
@@ -415,7 +415,7 @@ class NodeReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return self.at >= len(self.body)
 
     def varint(self) -> int:
@@ -567,7 +567,7 @@ _RUN_MEMORY: Final = {b"d": 4, b"B": 8, b"H": 20, b"I": 10, b"q": 5}
 
 
 class ListRun(NamedTuple):
-    """Some values of a list as they are stored; equal if they are, bit for bit."""
+    """A run of numbers of a list in their stored form; equal if bit for bit equal."""
 
     content: bytes
 
@@ -604,14 +604,14 @@ def flattened(trees: list[Any]) -> list[Any]:
 def units_of(
     value: list[Any], kinds: frozenset[type], *, finite: bool
 ) -> tuple[list[Any], list[int] | None]:
-    """The units that a list is stored by, runs and other values; and where each begins in it.
+    """The units in which a list is stored, runs and other values, with their start indexes.
 
-    None: there is no run, and the units are the values.
+    None for the starts: there is no run, and the units are the values.
 
     Args:
-        value: the list, which nobody else changes.
+        value: the list, which must not change meanwhile.
         kinds: the types that runs may be made of.
-        finite: whether NaN and infinities are for the serialiser to refuse.
+        finite: leave NaN and infinities out of runs, for the serialiser to refuse.
     """
     runs = pack_runs(value, kinds is NUMBERS, finite)
     if not runs:

@@ -1,7 +1,7 @@
 """Delete checkpoints: by age, by count, by run, by thread; copies of threads.
 
 A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
-one with a value. So whatever a checkpoint that stays is rebuilt from stays, too.
+one with a value. So the ancestors from which a kept checkpoint is rebuilt are kept, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ATTEMPTS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PruneCandidate:
-    """A checkpoint as a rule for pruning sees it."""
+    """A checkpoint as a prune rule is given it."""
 
     namespace: str
     checkpoint: str
@@ -79,7 +79,7 @@ Rule = Callable[[list[PruneCandidate]], set[str]]
 
 @dataclass(slots=True)
 class PrunePlan:
-    """What a rule comes to for one thread."""
+    """The effect of a rule on one thread: the rows to delete, those to keep, in order."""
 
     place: Place
     pool: Pool
@@ -105,7 +105,7 @@ class PrunePlan:
 
 @dataclass(slots=True)
 class Pruned:
-    """What went, or would go."""
+    """Counts of what a prune deleted, or would delete."""
 
     checkpoints: int = 0
     needed: int = 0
@@ -123,7 +123,7 @@ Found = dict[str, PruneCandidate]
 
 
 class Planner:
-    """Works out what a rule comes to, in time linear in the checkpoints."""
+    """Applies a rule to a thread, in time linear in its checkpoints."""
 
     def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder) -> None:
         self._txn = txn
@@ -136,7 +136,10 @@ class Planner:
         """Of the namespace, what was written or needed since the sweep began."""
 
     def plan(self, rule: Rule, *, epoch: int | None = None) -> PrunePlan:
-        """What goes and what stays; under the sweep of an epoch, what arrived in it stays."""
+        """Plan what a rule deletes and keeps.
+
+        In the sweep of ``epoch``, rows written during it are kept.
+        """
         plan = PrunePlan(self._place, self._pool)
         for number, namespace in threads.namespaces_of(self._txn, self._place):
             self._stamped = set()
@@ -213,10 +216,10 @@ class Planner:
         found: Found,
         ways: dict[tuple[str, str], bool],
     ) -> bool:
-        """Whether a channel without a value below is rebuilt from here on up.
+        """Return whether a channel without a value below is rebuilt from here on up.
 
-        It is if any checkpoint up to the nearest one with a value says that it is one of deltas, or
-        if that value is a snapshot. ``ways`` are the answers so far.
+        It is if the metadata of any checkpoint up to the nearest one with a value mark it as a
+        delta channel, or if that value is a snapshot. ``ways`` caches the answers.
         """
         path: dict[tuple[str, str], None] = {}
         answer = False
@@ -251,7 +254,7 @@ class Planner:
             at = None if at.parent is None else found.get(at.parent)
 
     def _value(self, number: int, channel: str, version: Any) -> tuple[bool, bool]:
-        """Whether there is one, and whether it is a snapshot; looked up once."""
+        """``(has a value, it is a snapshot)`` of a channel's version; cached."""
         if version is None:
             return False, False
         named = number, channel, version
@@ -273,7 +276,7 @@ def _version_in(one: PruneCandidate, channel: str) -> Any:
 
 
 def _children_first(going: list[str], found: Found) -> list[str]:
-    """Each before its parent: what is left when a prune is cut short can still be rebuilt."""
+    """Order children before parents: what is left by an interrupted prune can still be rebuilt."""
     among = set(going)
     parents = {name: found[name].parent for name in going}
     waiting = Counter(parent for parent in parents.values() if parent in among)
@@ -370,7 +373,7 @@ def _begin(txn: Txn, place: Place) -> int | None:
 
 
 def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool]:
-    """Remove the doomed; False: one of them is needed by what arrived, so plan anew for the rest.
+    """Delete the doomed checkpoints; False if a new one needs one of them: plan the rest again.
 
     Raises:
         Stale: the epoch is over.
@@ -386,7 +389,7 @@ def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool
 
 
 def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, int]:
-    """Remove some of the doomed from a place in their order on: how many were looked at, and went.
+    """Delete some of the doomed, from index ``at`` on: the numbers examined and deleted.
 
     Raises:
         Stale: the epoch is over.
@@ -417,7 +420,7 @@ def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, 
 
 
 def _remove_strays(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[None]:
-    """Remove the writes of what is gone; raises Stale as ``_remove_checkpoints``."""
+    """Delete the writes of deleted checkpoints; raises Stale as ``_remove_checkpoints``."""
     strays = plan.strays
     while strays:
         taken, gone = yield partial(_remove_late, place=plan.place, strays=strays, epoch=epoch)
@@ -445,7 +448,7 @@ def _remove_late(
 
 
 def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
-    """Have the sweep still be under way: what arrives is stamped only while it is.
+    """Raise unless the sweep is still under way: new rows are stamped only while it is.
 
     Raises:
         Stale: it is not.
@@ -458,7 +461,7 @@ def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
 
 
 def _remove_values(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[None]:
-    """Remove the values that nothing names which stays; raises Stale as ``_remove_checkpoints``."""
+    """Delete the values that no kept checkpoint names; raises Stale as ``_remove_checkpoints``."""
     unneeded = plan.unneeded
     while unneeded:
         taken, gone = yield partial(
@@ -496,7 +499,7 @@ _UUID_EPOCH: Final = 0x01B21DD213814000
 def keep_rule(
     *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
 ) -> Rule:
-    """All go but the newest ``keep_last``, and those younger than ``max_age_seconds``.
+    """A rule that keeps the newest ``keep_last``, and those younger than ``max_age_seconds``.
 
     ``now``: seconds since 1970; None: the clock's. The age is by ``ts`` of the checkpoint's body.
 
@@ -524,10 +527,10 @@ def keep_rule(
 
 
 def limits_rule(*, keep_last: int | None, since_ms: int | None, at_most: int | None = None) -> Rule:
-    """All go that are beyond a limit: not of the newest ``keep_last``, or older than ``since_ms``.
+    """A rule that deletes checkpoints beyond the newest ``keep_last`` or before ``since_ms``.
 
-    The newest checkpoint of a namespace always stays, and so does one whose age nothing tells; of
-    those that may go the first ``at_most`` do.
+    The newest checkpoint of a namespace is always kept, and so is one of unknown age. With
+    ``at_most``, only the first of those to delete are deleted.
     """
 
     def rule(found: list[PruneCandidate]) -> set[str]:
@@ -550,7 +553,7 @@ def _is_older(one: PruneCandidate, since_ms: int | None) -> bool:
 
 
 def changed_ms(txn: ReadTxn, place: Place) -> int | None:
-    """When the newest checkpoint of a thread, of whatever namespace, was made; None: nothing tells.
+    """The time of the newest checkpoint of a thread, over all namespaces; None: unknown.
 
     The time is that in the checkpoint's id, if it is one of LangGraph's, or else ``ts`` of its
     body, if that is not encrypted: milliseconds since 1970 by the writer's clock. A copy is at
@@ -570,7 +573,7 @@ def changed_ms(txn: ReadTxn, place: Place) -> int | None:
 
 
 def is_encrypted(txn: ReadTxn, place: Place) -> bool:
-    """Whether a serialiser encrypted the newest checkpoint of a namespace of the thread.
+    """Return whether a serialiser encrypted the newest checkpoint of a namespace of the thread.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -596,7 +599,7 @@ def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int 
 
 
 def _time_ms(checkpoint: str, body: Any) -> int | None:
-    """When a checkpoint was made."""
+    """The time at which a checkpoint was made, in milliseconds since 1970; None: unknown."""
     found = _id_ms(checkpoint)
     if found is None:
         made = _made_at(body)
@@ -612,7 +615,7 @@ def _id_ms(checkpoint: str) -> int | None:
 
 
 def run_rule(run_ids: Sequence[str]) -> Rule:
-    """The checkpoints of these runs go."""
+    """A rule that deletes the checkpoints of these runs."""
     wanted = set(run_ids)
 
     def rule(found: list[PruneCandidate]) -> set[str]:
@@ -640,7 +643,10 @@ def _made_at(body: Any) -> float:
 
 
 def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[bytes]]:
-    """Delete a thread by name: where its pool goes on to be used by others, and what is left."""
+    """Begin to delete a thread by name: its place if others still use its pool, and the rows left.
+
+    The rows are the keys of ``REMOVAL`` rows, for ``remove_piece``.
+    """
     number = names.thread_of(txn, scope, name)
     if number is None:
         return None, []
@@ -668,7 +674,7 @@ def _mark(txn: Txn, prefix: bytes) -> bytes:
 
 
 def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
-    """Whether what a ``REMOVAL`` row names was deleted: a pool without its row, a thread's head."""
+    """Return whether the pool's row or thread's head above a ``REMOVAL`` row's range is gone."""
     key = prefix
     if prefix[0] == Kind.THREAD:
         key = threads.head_key(*keys.split_session_prefix(prefix))
@@ -685,7 +691,7 @@ def under_way(txn: ReadTxn, scope: int) -> list[bytes]:
 
 
 def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
-    """Remove the next piece of the range that a ``REMOVAL`` row names; the row, if more is left.
+    """Delete the next piece of the range of a ``REMOVAL`` row; return the row if more is left.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -716,7 +722,7 @@ _ROWS = (ThreadRow.NAMESPACE, ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.W
 
 
 def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) -> bool:
-    """Make ``target`` a copy of ``source``; whether there is a source.
+    """Make ``target`` a copy of ``source``; return whether ``source`` exists.
 
     Raises:
         InvalidOptionError: the target exists and holds checkpoints.

@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as it was stored. All of it is the caller's."""
+    """A checkpoint as it was stored; all its objects belong to the caller."""
 
     thread: str
     namespace: str
@@ -49,7 +49,7 @@ class StoredCheckpoint:
 
 @dataclass(slots=True)
 class Delta:
-    """What the ancestors of a checkpoint contributed to one channel, oldest first."""
+    """The history of a channel: a value and the ancestors' writes after it, oldest first."""
 
     writes: list[tuple[str, str, Any]] = field(default_factory=list)
     seed: Any = MISSING
@@ -58,7 +58,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEntry:
-    """One line of a list of threads."""
+    """An entry of a list of threads."""
 
     thread: str
     created_at: float
@@ -82,7 +82,7 @@ class ThreadView:
 
     @property
     def place(self) -> Place:
-        """Where it lies."""
+        """The thread's scope, number and pool."""
         return self.thread.place
 
 
@@ -230,7 +230,7 @@ Matches = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Which checkpoints of a namespace."""
+    """A request for checkpoints of one namespace: filters and page size."""
 
     thread: str
     namespace: str
@@ -243,7 +243,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Descending:
-    """An id that is smaller the later it is: a heap gives the smallest first."""
+    """An id with reversed order, so that a heap yields the greatest first."""
 
     id: str
 
@@ -252,7 +252,7 @@ class _Descending:
 
 
 class Listing(GraphReader):
-    """The lists of one scope. A consumer that stops half-way holds nothing up."""
+    """The lists of one scope; a consumer that stops half-way blocks nothing."""
 
     def checkpoints(
         self,
@@ -328,7 +328,7 @@ class Listing(GraphReader):
     def _next_id(
         self, txn: ReadTxn, *, asked: _Asked, number: int, below: str | None
     ) -> str | None:
-        """The greatest id of a namespace that is asked for and below another one."""
+        """The greatest id of a namespace that matches the request and is below another one."""
         scope = self._find(txn)
         thread = None if scope is None else threads.thread_of(txn, scope, asked.thread)
         if thread is None or threads.namespace_of(txn, thread.place, asked.namespace) != number:
@@ -460,11 +460,11 @@ class Deltas(GraphReader):
         channels: Sequence[str],
         coder: Coder,
     ) -> dict[str, Delta]:
-        """What the ancestors of a checkpoint (None: the newest) wrote to these channels.
+        """Collect what the ancestors of a checkpoint (None: the newest) wrote to these channels.
 
         For each channel the walk ends at the nearest ancestor that holds a value of it, whose own
-        writes belong to it; those of the checkpoint itself do not. A chain that runs into itself
-        ends there.
+        writes are included; those of the checkpoint itself are not. A chain that is a cycle ends
+        where it closes.
         """
 
         def look(txn: ReadTxn) -> dict[str, Delta]:

@@ -86,7 +86,7 @@ Version = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread lies, by numbers."""
+    """The numbers that address a thread's rows: scope, thread, pool."""
 
     scope: int
     thread: int
@@ -178,12 +178,12 @@ class Write:
 
     @property
     def order(self) -> tuple[str, str, int]:
-        """What LangGraph applies the writes of a step by: ``writes_sort_key``."""
+        """The sort key by which LangGraph applies the writes of a step (``writes_sort_key``)."""
         return self.path, self.task, self.index
 
 
 def is_delta(metadata: Any, channel: str) -> bool:
-    """Whether a checkpoint's metadata say that the channel is stored as deltas."""
+    """Return whether a checkpoint's metadata mark the channel as stored as deltas."""
     counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
     return isinstance(counters, dict) and channel in counters
 
@@ -198,7 +198,7 @@ def versions_in(body: Any) -> Mapping[str, Version]:
 
 
 def checkpoint_id_key(checkpoint: str) -> bytes:
-    """An id as it stands in keys: its order is that of the strings.
+    """An id packed for keys, whose order is that of the strings.
 
     Raises:
         InvalidOptionError: it is no string, or too long.
@@ -282,7 +282,7 @@ def _version_text(version: object) -> str:
 
 
 def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
-    """The prefix of the writes that wait at a checkpoint."""
+    """The prefix of the pending writes of a checkpoint."""
     prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
     return prefix + checkpoint_id_key(checkpoint) + _ID_END
 
@@ -293,7 +293,7 @@ def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> byte
 
 
 def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
-    """Ids of checkpoints that are gone, of which writes are left.
+    """Yield the ids of deleted checkpoints of which pending writes are left.
 
     Writes may come before their checkpoint, but then it is to be the newest: below the newest one
     nothing is still to come.
@@ -327,10 +327,11 @@ def put_sealed(
 
 
 def put_row(txn: Txn, key: bytes, body: bytes, sweep: int) -> None:
-    """Write a row of a thread, under a sweep with its epoch as a stamp; ``sweep`` 0: there is none.
+    """Write a row of a thread; during a sweep with its epoch as a stamp (``sweep`` 0: no sweep).
 
-    A sweep takes nothing with its stamp: it was written, or needed, since the sweep began. Stamps
-    lie where a rewritten row has the checksum of what it was (``seal_rewritten``).
+    A sweep deletes nothing with its stamp: the row was written, or needed, since the sweep began.
+    The stamp is stored where a rewritten row has the checksum of its former content
+    (``seal_rewritten``).
     """
     if sweep:
         txn.put(key, seal_rewritten(key, body, 0, sweep.to_bytes(_STAMP_BYTES, "big")))
@@ -346,7 +347,8 @@ def stamp_of(value: bytes) -> int:
 
 
 def stamp(txn: Txn, key: bytes, value: bytes, sweep: int) -> None:
-    """Have no sweep of this epoch, or of one before, take the row."""
+    """Stamp a row with a sweep's epoch, so that neither that sweep nor an earlier one deletes it.
+    """
     if stamp_of(value) < sweep:
         put_row(txn, key, open_value(key, value)[1], sweep)
 
@@ -372,7 +374,7 @@ def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
 
 
 def _seal(coder: Coder, typed: Typed, place: bytes) -> Typed:
-    """Seal; what is encrypted says where it belongs, so that it opens nowhere else.
+    """Seal; encrypted content includes its place, so that it opens nowhere else.
 
     The place leaves out thread and pool: rows are copied with their thread.
     """
@@ -431,17 +433,17 @@ def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
 
 
 def is_sealed(key: bytes, value: bytes) -> bool:
-    """Whether the content of a row of ``put_sealed`` is encrypted."""
+    """Return whether the content of a row of ``put_sealed`` is encrypted."""
     return SEALED in unpack_typed(open_value(key, value)[1])[0]
 
 
 def lost_row(key: bytes) -> bytes:
-    """The value that says that the one of this key was lost."""
+    """The row value that marks the value under this key as lost."""
     return seal_value(key, pack_typed(LOST, b""))
 
 
 def is_lost(key: bytes, value: bytes) -> bool:
-    """Whether the row stands for a value of which a salvage found too little."""
+    """Return whether the row marks a value that a salvage could not recover."""
     return unpack_typed(open_value(key, value)[1])[0] == LOST
 
 
@@ -493,7 +495,7 @@ KEY: Final = "bytes"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What a pool's row says."""
+    """The fields of a pool's row."""
 
     epoch: int
     """Grows with every sweep."""
@@ -578,13 +580,19 @@ def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
 
 
 def is_stored(txn: ReadTxn, key: bytes) -> bool:
-    """Whether the chunk is there; one that is damaged is not: whoever asks is about to write it."""
+    """Return whether the chunk is there and sound.
+
+    A damaged one counts as missing, to be rewritten.
+    """
     value = txn.get(key)
     return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
 
 
 def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
-    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there."""
+    """Move a stored chunk to this epoch, so that no sweep deletes it.
+
+    Return whether it is there.
+    """
     value = txn.get(key)
     if value is None or not is_stored(txn, key):
         return False
@@ -600,7 +608,7 @@ def epoch_of(key: bytes, value: bytes) -> int:
 
 
 def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
-    """What was stored.
+    """The content of a chunk: ``(type, bytes)``.
 
     Raises:
         CorruptValueError: the chunk is missing or damaged.
@@ -616,7 +624,7 @@ def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
 
 
 def unpack_chunk(key: bytes, value: bytes) -> Typed:
-    """What a chunk's row holds.
+    """Unpack a chunk's row: ``(type, bytes)``.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -672,14 +680,14 @@ def read_thread(txn: ReadTxn, scope: int, number: int) -> Thread:
 
 
 def is_alive(txn: ReadTxn, place: Place) -> bool:
-    """Whether the thread was not deleted (its number is never given out again)."""
+    """Return whether the thread still exists (a thread's number is never reused)."""
     return txn.get(head_key(place.scope, place.thread)) is not None
 
 
 def is_abandoned(txn: ReadTxn, scope: int, thread: int, *, now_ms: int) -> bool:
-    """Whether a thread has no checkpoint, and has long been there: writes came after its deletion.
+    """Return whether a thread is old and has no checkpoint: it was written to after its deletion.
 
-    What somebody set a time or rules for is no such thread.
+    A thread for which a retention time or rules are set is not abandoned.
     """
     prefix = keys.thread_rows(scope, thread, ThreadRow.CHECKPOINT)
     if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
@@ -757,7 +765,7 @@ def pack_namespace(place: Place, name: str, number: int) -> tuple[bytes, bytes]:
 
 
 def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
-    """The number of a namespace; the first call gives it one."""
+    """The number of a namespace, allocated if it has none."""
     found = namespace_of(txn, place, name)
     if found is None:
         found = names.next_number(txn, Counter.GRAPH_NAMESPACE)
@@ -766,7 +774,7 @@ def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
 
 
 def namespaces_of(txn: ReadTxn, place: Place) -> list[tuple[int, str]]:
-    """``(number, name)`` in the order in which they came into being."""
+    """Yield ``(number, name)`` in the order in which the namespaces were created."""
     prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
     return sorted(unpack_namespace(*row) for row in txn.scan(prefix, keys.after(prefix)))
 

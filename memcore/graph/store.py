@@ -37,7 +37,10 @@ __all__ = [
 
 
 def _go_on(txn: Txn, row: bytes) -> list[bytes]:
-    """Remove a piece of what another deletion left; a damaged mark is check()'s to report."""
+    """Delete a piece of what another deletion left.
+
+    A damaged mark is left for ``check`` to report.
+    """
     try:
         return remove_piece(txn, row)
     except CorruptValueError:
@@ -48,12 +51,12 @@ class GraphStore(Listing, Deltas):
     """Threads of a graph: checkpoints of channel values by version, with pending writes.
 
     A thread has namespaces (one a subgraph), a namespace checkpoints by id, in the order of the ids
-    as strings. A checkpoint has a body (with ``channel_versions``: which version of which channel
-    belongs to it), metadata, and a parent; values lie under (namespace, channel, version), list
-    elements and dict entries once for all versions of a thread.
+    as strings. A checkpoint has a body (with ``channel_versions``: the version of each channel),
+    metadata, and a parent; values are stored under (namespace, channel, version), list elements
+    and dict entries once for all versions of a thread.
 
-    Handles are made by ``scope.graph`` and may be shared by threads. ``plan_*`` give the steps of a
-    change, for whoever commits from a loop.
+    Handles are made by ``scope.graph`` and may be shared by threads. ``plan_*`` return the steps of
+    a change, for callers that commit from an event loop.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class GraphStore(Listing, Deltas):
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
     def __contains__(self, thread: object) -> bool:
-        """Whether there is a thread of that name."""
+        """Return whether there is a thread of that name."""
 
         def look(txn: ReadTxn) -> bool:
             scope = self._find(txn)
@@ -118,11 +121,11 @@ class GraphStore(Listing, Deltas):
         return self._writing.put_writes(thread, namespace, new, coder)
 
     def check(self, coder: Coder, judge: Judge) -> list[str]:
-        """What is wrong with the threads of the scope, in words; empty: nothing.
+        """Check the threads of the scope: a description of each finding; empty if there is none.
 
         Args:
             coder: the serialiser that wrote them.
-            judge: what is wrong with the value of a channel, by position in it.
+            judge: checks the value of a channel; returns findings by position in it.
         """
         scope = self._read(self._find)
         if scope is None:
@@ -136,22 +139,22 @@ class GraphStore(Listing, Deltas):
     ) -> list[RecoveredNamespace] | None:
         """Go back to the newest checkpoint of each namespace that can be read whole.
 
-        Those behind it are removed, with their pending writes; in a namespace that has none that is
-        whole nothing is. A ``StoredCoder`` looks whether all that a checkpoint refers to is there,
+        Later ones are removed, with their pending writes; in a namespace without a whole one
+        nothing is removed. A ``StoredCoder`` checks that all that a checkpoint refers to is there;
         any other one also decodes it, and the ancestors that delta channels are rebuilt from.
 
         Args:
-            thread: which one.
+            thread: its name.
             coder: the serialiser that wrote it.
-            dry_run: only say what is whole and what is not.
+            dry_run: report only; remove nothing.
 
         Returns:
-            What was found, by namespace; None if there is no such thread.
+            The result for each namespace; None if there is no such thread.
 
         Raises:
             HeldError: a legal hold covers it.
             UndecodableError: something is sound, but not of this serialiser; nothing was removed.
-            InvalidOptionError: only the thread's own serialiser can tell.
+            InvalidOptionError: only the thread's own serialiser can decide.
         """
         checking = Checking(Cache(), self._read, self._find)
         found = checking.diagnosis(thread, coder)
@@ -162,7 +165,7 @@ class GraphStore(Listing, Deltas):
     # --- threads ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread: str, coder: Coder) -> bool:
-        """Delete a thread; whether there was one. Works on a full device.
+        """Delete a thread; return whether there was one. Works on a full device.
 
         Raises:
             HeldError: a legal hold covers it.
@@ -172,7 +175,7 @@ class GraphStore(Listing, Deltas):
     def _deletion(
         self, thread: str, coder: Coder, *, due: Callable[[ReadTxn], bool] | None = None
     ) -> Steps[bool]:
-        """The steps of a deletion, if the thread is still ``due`` to go."""
+        """The steps of a deletion, if ``due`` still holds for the thread."""
 
         def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
             scope = self._find(txn)
@@ -222,14 +225,14 @@ class GraphStore(Listing, Deltas):
         return closure
 
     def would_prune(self, thread: str, rule: Rule, coder: Coder) -> PrunePlan | None:
-        """What ``prune`` would do; None if there is no such thread."""
+        """Plan ``prune`` without running it; None if there is no such thread."""
         return self._read(self._planner(thread, rule, coder))  # type: ignore[no-any-return]
 
     def prune(self, thread: str, rule: Rule, coder: Coder) -> Pruned:
-        """Remove the checkpoints of a thread that the rule names, but what others are rebuilt from.
+        """Remove the checkpoints of a thread that the rule names, except those that others need.
 
-        It goes in small commits, beside writers of the thread: what they store meanwhile stays, and
-        what it needs. Cut short, it keeps what was done; the next one goes on with the rest.
+        It runs in small commits, beside writers of the thread: what they store meanwhile is kept,
+        with all that it needs. An interrupted prune keeps what it did; the next one continues.
 
         Raises:
             OutpacedError: others pruned the thread at the same time, again and again.
@@ -244,7 +247,7 @@ class GraphStore(Listing, Deltas):
         return take(self._store, steps, makes_room=True)
 
     def leftovers(self) -> list[str]:
-        """What late writes left in the scope, in words: no damage, ``prune`` removes it.
+        """Describe what writes after a deletion left in the scope: no damage; ``prune`` removes it.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -281,5 +284,5 @@ class GraphStore(Listing, Deltas):
 
 
 def store_of(graph: GraphStore) -> Store:
-    """The open store that the checkpoints lie in (for memcore's own facades)."""
+    """The open store that holds the checkpoints (for memcore's own adapters)."""
     return graph._store  # noqa: SLF001 - this module's

@@ -56,7 +56,7 @@ Values = Mapping[str, tuple[rows.Version, Any]]
 
 @dataclass(frozen=True, slots=True)
 class NewCheckpoint:
-    """What ``put`` stores."""
+    """The arguments of ``put``: a checkpoint and the values of its channels."""
 
     checkpoint: str
     parent: str | None
@@ -72,7 +72,7 @@ class NewCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class NewWrites:
-    """What ``put_writes`` stores: one task's."""
+    """The arguments of ``put_writes``: the pending writes of one task."""
 
     checkpoint: str
     task: str
@@ -83,7 +83,10 @@ class NewWrites:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a write is prepared for: a thread as it was seen, or one that is still to be made."""
+    """The state of a thread for which a write is prepared.
+
+    ``place`` None: the thread is to be created.
+    """
 
     place: Place | None
     pool: Pool
@@ -237,7 +240,7 @@ class Writing:
         prepare: Prepare,
         admit: Admit | None,
     ) -> Steps[tuple[Place, Pool]]:
-        """Prepare and store until what was prepared fits the store."""
+        """Prepare and store, again until the thread is as it was when the write was prepared."""
         orphaned = False
         for _ in range(ATTEMPTS_MAX):
             basis = self._basis(thread, coder)
@@ -264,7 +267,7 @@ class Writing:
         raise OutpacedError(msg)
 
     def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
-        """Store so many of the chunks that the rest fits one commit: nothing refers to them yet."""
+        """Store chunks ahead, so many that the rest fits one commit; nothing refers to them yet."""
         *batches, last = _batches(chunks)
         for first in batches:
 
@@ -306,7 +309,7 @@ class Writing:
         return closure
 
     def _basis(self, thread: str, coder: Coder) -> _Basis:
-        """The thread as it is, or what a new one would be made of."""
+        """The thread as it is, or the pool of one that is to be created."""
         kept = self._bases.get((thread, id(coder.identity)))
         if kept is not None and kept.identity is coder.identity:
             return kept
@@ -325,10 +328,10 @@ class Writing:
         return basis
 
     def _place(self, txn: Txn, thread: str, basis: _Basis) -> tuple[Place | None, Pool]:
-        """Where the thread lies, None if it is still to be made; and its pool as it is now.
+        """The thread's place, None if it is to be created; and its pool as it is now.
 
         Raises:
-            Stale: it is not what the write was prepared for.
+            Stale: the thread or its pool changed since the write was prepared.
         """
         place = basis.place
         if place is None:
@@ -365,7 +368,7 @@ _STRUCTURE: Final = frozenset((
 
 
 def _body(coder: Coder, body: Any) -> Typed:
-    """The body of a checkpoint; in versions there is nothing to redact, and much that looks so."""
+    """Encode the body of a checkpoint; one of ids and versions alone is not redacted."""
     plain = getattr(coder, "encode_plain", None)
     if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
         return _encoded(coder, body, "the checkpoint", by=plain)
@@ -382,7 +385,7 @@ def _complete(
     sweep: int,
     whole: bool,
 ) -> None:
-    """Give every version that the body names a row: one that is missing later was lost.
+    """Write a row for every version that the body names: one missing later was lost.
 
     What neither this put nor one before it stored is an empty channel. A put that comes late, with
     the value of that version, replaces the row. Under a sweep, what is there is kept from it, and
@@ -459,7 +462,7 @@ def _batches(chunks: Chunks) -> list[Chunks]:
 
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
-    """Write what is not there; under a sweep, what is there is made one of this epoch."""
+    """Write the chunks that are missing; during a sweep, move those that are there to its epoch."""
     for part, stored in chunks:
         key = chunk_key(place.scope, place.pool, part)
         there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
@@ -477,7 +480,7 @@ _JSON: Final = {"json": 0, "json-plain": 1}
 
 @dataclass(frozen=True, slots=True)
 class RedactingCoder:
-    """A coder whose values are redacted when they are written; it reads what any other wrote."""
+    """A coder that redacts values when it encodes them; it decodes what any other wrote."""
 
     inner: Coder
     redacts: Redacts
@@ -517,15 +520,15 @@ class RedactingCoder:
         return self._redacted(*self.inner.encode(value), None)
 
     def encode_under(self, key: str, value: Any) -> Typed:
-        """As ``encode``, of what stands under a key: that tells ids from numbers."""
+        """As ``encode``, for the value of a key, which helps to tell ids from numbers."""
         return self._redacted(*self.inner.encode(value), key)
 
     def key_of(self, around: str | None, key: str) -> str:
-        """The key that says what an entry is, of a dict that stands under another key."""
+        """The key by which an entry is classified, in a dict that is itself the value of a key."""
         return inherited(around, key)
 
     def holds(self, key: str) -> bool:
-        """Whether something is found in the key of an entry."""
+        """Return whether something to redact is found in the key of an entry."""
         return bool(self.redacts.counted(key)[1])
 
     def encode_plain(self, value: Any) -> Typed:
@@ -575,7 +578,7 @@ class RedactingCoder:
 
 
 def admitting(passage: ScopeFilter, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
-    """The coder that writes these values, by channel, once they were judged.
+    """Run the guards on these values, by channel; return the coder that writes them.
 
     Raises:
         BlockedError: a guard refuses one of them, or something is found in the name of a channel.
