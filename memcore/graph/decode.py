@@ -152,8 +152,7 @@ def classify(kind: type) -> Shape:
 
 
 def _dumps_all(kind: Any, pydantic: Any) -> bool:
-    """Return whether a model is serialised by pydantic alone, so that unset fields cannot matter.
-    """
+    """Return whether a model is serialised by pydantic alone; unset fields then cannot matter."""
     made = kind.__pydantic_decorators__
     return kind.model_dump is pydantic.BaseModel.model_dump and not (
         made.model_serializers or made.field_serializers or made.computed_fields

@@ -192,8 +192,7 @@ class Splitter:
         return version
 
     def _moved(self, value: list[Any], base: ValueParts, at: int, stop: int) -> slice:
-        """Find the parts that hold the values from ``at`` on, if these stood further behind before.
-        """
+        """Find the parts of the values from ``at`` on, if these stood later in the list before."""
         trees = self._cache.trees
         if stop - at >= _MOVED_MIN:
             for start in range(at + 1, len(base.trees)):

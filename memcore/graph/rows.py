@@ -347,8 +347,7 @@ def stamp_of(value: bytes) -> int:
 
 
 def stamp(txn: Txn, key: bytes, value: bytes, sweep: int) -> None:
-    """Stamp a row with a sweep's epoch, so that neither that sweep nor an earlier one deletes it.
-    """
+    """Stamp a row with a sweep's epoch: neither that sweep nor an earlier one deletes it."""
     if stamp_of(value) < sweep:
         put_row(txn, key, open_value(key, value)[1], sweep)
 
