@@ -122,7 +122,7 @@ def anchor(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Put down where all chains stand, now; nothing is written to the database."""
+    """Write an anchor: the present end of every chain. Nothing is written to the database."""
     if reset and not yes:
         complain("--reset gives up what was anchored before: say --yes, too")
         raise typer.Exit(ExitCode.REFUSED)
@@ -141,7 +141,7 @@ def cut(
     anchor: AnchorPath = None,
     yes: Yes = False,
 ) -> None:
-    """Forget old entries. What they say of rows that are there stays, and is still proven."""
+    """Delete old entries of the audit. What they prove of present rows stays proven."""
     if not yes:
         complain("say --yes to forget entries of the audit")
         raise typer.Exit(ExitCode.REFUSED)

@@ -1,4 +1,4 @@
-"""``memcore check``: whether a file is sound, and the repairs that its findings ask for."""
+"""``memcore check``: check a file, and list the repairs that its findings call for."""
 
 from __future__ import annotations
 

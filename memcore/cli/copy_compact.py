@@ -28,7 +28,7 @@ def copy_compact(
     verify: VerifyCopy = True,
     as_json: AsJson = False,
 ) -> None:
-    """Swap the file for a compact, proven copy of it. Nobody else may have it open."""
+    """Replace the file by a compact, verified copy of it. No other process may have it open."""
     started = time.perf_counter()
     with writing(store) as db, progress("checking the copy") as report:
         done = db.copy_compact(

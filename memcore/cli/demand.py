@@ -1,4 +1,4 @@
-"""``memcore demand``: show and change what a file demands of its writers."""
+"""``memcore demand``: show and change the guards and redaction that a file requires of writers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def demand_of_store(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which redaction and guards a file demands of who writes to it, or change them.
+    """Show which redaction and guards a file requires of its writers, or change them.
 
     The first opening with redact= or guard= records them. A change needs --yes, is noted by the
     audit, and holds from the next opening on.

@@ -109,17 +109,17 @@ CONTEXT_ROUNDS: Final = 50
 
 @dataclass(slots=True)
 class Findings:
-    """What the demo claims, row by row, and whether it held."""
+    """The results of the demo, row by row, and the claims that did not hold."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def note(self, step: str, result: str, took: str) -> None:
-        """One row of the closing table."""
+        """Add a row to the closing table."""
         self.rows.append((step, result, took))
 
     def claim(self, what: str, *, holds: bool) -> None:
-        """Something that must be true."""
+        """Record a claim as failed unless it holds."""
         if not holds:
             self.failed.append(what)
             print(f"   FAILED: {what}")

@@ -21,7 +21,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What the program returns."""
+    """Exit codes of the program."""
 
     OK = 0
     FINDINGS = 1
@@ -37,11 +37,11 @@ class ExitCode(IntEnum):
 
 
 class OutputError(OSError):
-    """Standard output takes no more: its device is full, or nobody reads it any more."""
+    """Standard output cannot be written: its device is full, or its reader has closed it."""
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors can be told from those of files."""
+    """Standard output, whose errors can be distinguished from those of files."""
 
     def write(self, data: Any) -> int:
         try:
@@ -54,7 +54,7 @@ _LIBRARIES: Final = ("click", "rich", "typer")
 
 
 class Settings(NamedTuple):
-    """What was asked of the program as a whole."""
+    """The options of the program as a whole."""
 
     debug: bool
 
@@ -103,7 +103,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def missing_package(error: ImportError) -> str:
-    """What to tell of a package that cannot be imported; empty if it is memcore's own."""
+    """The message for a package that cannot be imported; empty if it is memcore's own."""
     if not error.name or error.name.partition(".")[0] == "memcore":
         return ""
     if error.name.partition(".")[0] in _LIBRARIES:
@@ -112,7 +112,7 @@ def missing_package(error: ImportError) -> str:
 
 
 def _open_streams() -> None:
-    """Give what was closed a place to go: else the next file that is opened, a database, has it."""
+    """Open closed standard streams, so that no database gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -136,7 +136,7 @@ def _open_streams() -> None:
 
 
 def give_up_output(error: OutputError) -> int:
-    """Say why nothing more can be printed; the exit code for it."""
+    """Report that nothing more can be printed; return the exit code."""
     from memcore.cli.output import complain
 
     # Somewhere to go for what is left, or Python complains when it flushes at exit.

@@ -1,4 +1,4 @@
-"""``memcore erase``: delete all data of a user, to the last byte."""
+"""``memcore erase``: delete all data of a user, including the bytes in free pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def erase_user(
 ) -> None:
     """Erase a user in all applications, or in one, and print the signed receipt.
 
-    The exit code is 1 if something is still to be done: the receipt says what, and why.
+    The exit code is 1 if something is still to be done; the receipt lists it with the reason.
     """
     if (user is None) != finish:
         complain("name the user to erase, or say --finish")

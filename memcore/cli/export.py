@@ -57,10 +57,10 @@ def export_sessions(
     """Write sessions as JSON lines. 'memcore import' reads them all.
 
     jsonl holds everything of a session: seqs, times, meta, events, compactions. The other formats
-    are one line {"id": ..., "metadata": ..., "messages": [...]} a session, with the messages as
-    they were appended; what such a list has no place for is listed on stderr, and the exit code is
-    1 then, unless --lossy says that it may stay out. Nothing is converted: a session of another
-    format is refused. The file gets its name when it is complete.
+    have one line {"id": ..., "metadata": ..., "messages": [...]} for each session, with the
+    messages as they were appended; everything that such a list has no place for is listed on
+    stderr, and the exit code is then 1, unless --lossy is given. Nothing is converted: a session of
+    another format is refused. The file gets its name when it is complete.
     """
     if bool(sessions) == everything:
         msg = "name the sessions to export, or give --all: one of the two"
@@ -106,7 +106,7 @@ def export_sessions(
 
 @contextmanager
 def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Standard output, or a file that gets its name when all is written."""
+    """Standard output, or a file that gets its name when everything is written."""
     if to == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -128,7 +128,7 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _why_not(to: str, store: str, *, overwrite: bool) -> str:
-    """Why what is there must not be replaced; empty if it may be."""
+    """The reason why the target must not be replaced; empty if it may be."""
     if not overwrite:
         return "exists; --overwrite replaces it"
     if os.path.exists(to):

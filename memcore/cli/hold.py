@@ -33,7 +33,7 @@ def hold_data(
 ) -> None:
     """Show legal holds, or set or end one, in all applications of the user or in one (--app).
 
-    What is held is neither deleted nor erased.
+    Data under a hold is neither deleted nor erased.
     """
     if reason is None and not release:
         _show(store, user, app, as_json=as_json)

@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """Where sessions go, if not where they came from."""
+    """The names under which sessions are imported: another user or application, a prefix."""
 
     user: str | None
     app: str | None
@@ -88,7 +88,7 @@ def import_file(
         bool, typer.Option("--json", help="The summary as one JSON object.")
     ] = False,
 ) -> None:
-    """Load sessions: conversations, one a line, or what 'memcore export' wrote.
+    """Load sessions: conversations, one a line, or the output of 'memcore export'.
 
     A conversation is {"id": ..., "messages": [...]} or a list of messages; one without an id makes
     a session named after the file and the line. An export's sessions come back with their users,
@@ -146,7 +146,7 @@ def _policy(form: str, policy: str | None) -> str | None:
 
 
 def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
-    """Say what was done, and end with what could not be loaded."""
+    """Print the counts, warn about each failure; exit with code 1 if there is one."""
     for text in (*done.left_out, *done.failures):
         warn(f"{file}: {text}")
     shown: dict[str, Any] = asdict(done) | {"left_out": len(done.left_out)}

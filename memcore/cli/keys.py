@@ -34,9 +34,9 @@ def show_keys(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the key file holds, or change keys. MEMCORE_KEY says where the present key is.
+    """Show the key file, or rotate keys. MEMCORE_KEY is the present key or names its place.
 
-    The exit code is 1 if older data keys had to stay, for another process has the file open.
+    The exit code is 1 if older data keys had to stay because another process has the file open.
     """
     if rotate_to is None and not rotate_data:
         with reading(store) as db:

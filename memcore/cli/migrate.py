@@ -26,9 +26,9 @@ def migrate_file(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a file of an older format one of the present one. Nobody may have it open.
+    """Convert a file of an older format to the present one. No process may have it open.
 
-    The old file is kept beside it, with its format behind its name.
+    The old file is kept beside it, with its format added to its name.
     """
     need_choice(dry_run, yes, see="which format the file has", do="migrate it")
     with progress("checking the copy") as report:

@@ -136,9 +136,9 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
 
 
 def key_options() -> dict[str, Any]:
-    """``key`` and ``key_file`` of an encrypted database, as the environment gives them.
+    """``key`` and ``key_file`` of an encrypted database, from the environment.
 
-    ``MEMCORE_KEY`` says where the key is, or is the key; ``MEMCORE_KEY_FILE`` names the key file.
+    ``MEMCORE_KEY`` is the key or names its place; ``MEMCORE_KEY_FILE`` names the key file.
     """
     found = {}
     key = os.environ.get("MEMCORE_KEY")
@@ -153,7 +153,7 @@ def key_options() -> dict[str, Any]:
 
 @contextmanager
 def reading(store: str) -> Iterator[memcore.Database]:
-    """The database for looking: nothing is written, a live writer is not disturbed."""
+    """Open the database for reading: nothing is written, a live writer is not disturbed."""
     _need_file(store)
     with memcore.open(store, read_only=True, **key_options()) as db:
         if _was_interrupted(db):
@@ -165,7 +165,7 @@ def reading(store: str) -> Iterator[memcore.Database]:
 
 
 def _was_interrupted(db: memcore.Database) -> bool:
-    """Whether a commit waits for recovery; a writer at work looks the same, but moves on."""
+    """Return whether a commit waits for recovery, and not merely for a writer that is at work."""
     if not db.needs_recovery:
         return False
     before = db.engine.store.stats()["last_txnid"]
@@ -176,17 +176,17 @@ def _was_interrupted(db: memcore.Database) -> bool:
 
 @contextmanager
 def writing(store: str) -> Iterator[memcore.Database]:
-    """An existing database for changing it."""
+    """Open an existing database for writing."""
     _need_file(store)
     with _opened(store) as db:
         yield db
 
 
 def _opened(store: str, **options: Any) -> memcore.Database:
-    """The database, with the audit of the environment if it has one.
+    """The database, with the audit from the environment if the file has one.
 
-    Without its guards and redactors, which are code, it can be cared for all the same: whatever
-    would store content is refused.
+    A file that requires guards or redactors, which are code, is opened without them for
+    maintenance: writes of content are then refused.
     """
     options = {**key_options(), **options}
     try:

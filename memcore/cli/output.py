@@ -1,7 +1,7 @@
 """Terminal output: results on stdout, everything else on stderr.
 
-Names and contents come from users and models. Whatever could move the cursor, change colours or
-reorder text is shown as an escape.
+Names and contents come from users and models. Characters that could move the cursor, change colours
+or reorder text are shown as escapes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def warn(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """The line that a failing verb ends with."""
+    """The error line of a failing verb, on stderr."""
     warn(f"error: {text}")
 
 
@@ -136,7 +136,10 @@ def _print_rich(
     *,
     wrap: bool,
 ) -> bool:
-    """Whether the terminal is wide enough for it."""
+    """Print the table with rich.
+
+    Return False, printing nothing, if the terminal is too narrow for it.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -24,7 +24,7 @@ _HEADINGS = ("session", "user", "app", "items", "counted by", "tokens before", "
 
 @dataclass(frozen=True, slots=True)
 class Recounted:
-    """One session and what was done to it."""
+    """One session with its token counts before and after."""
 
     session_id: str
     user: str
@@ -50,11 +50,11 @@ def recount_sessions(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count sessions anew with another token counter; their items stay as they are.
+    """Count the tokens of sessions anew with another counter; their items stay as they are.
 
-    One commit a session: whoever uses the file meanwhile goes on, and an interrupted run can be
+    One commit a session: other processes can use the file meanwhile, and an interrupted run can be
     repeated. Sessions that have the counter already are left alone (one that is named and whose
-    counts are damaged is mended). Sessions that cannot be counted are reported, the others are
+    counts are damaged is repaired). Sessions that cannot be counted are reported, the others are
     counted, and the exit code is 1.
     """
     if every == bool(sessions):
@@ -110,7 +110,7 @@ def _recount_all(
     counter: memcore.TokenCounter,
     report: Progress | None,
 ) -> tuple[list[Recounted], int]:
-    """What was counted anew, and how many sessions could not be."""
+    """Recount the sessions: the results, and the number of sessions that could not be counted."""
     total, before, failed = sum(entry.items for entry in chosen), 0, 0
     done: list[Recounted] = []
 

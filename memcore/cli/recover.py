@@ -53,12 +53,12 @@ def recover_session(
 ) -> None:
     """Make a session usable again: by its last valid checkpoint, from its log, or empty.
 
-    If all its items can be read, what follows from them is made anew and nothing is lost. No item
-    is removed, and where the session was is saved as the checkpoint 'before recovery' if that can
-    be told. The exit code is 1 if items were lost or left out, 5 if no step serves.
+    If all its items can be read, everything derived from them is rebuilt and nothing is lost. No
+    item is removed; if the session's position is known, it is saved as the checkpoint 'before
+    recovery'. The exit code is 1 if items were lost or left out, 5 if no step succeeds.
 
-    With --thread, a thread of a graph goes back to the newest checkpoint of which all is there; the
-    broken ones behind it are removed. Nothing that is stored is built or imported.
+    With --thread, a thread of a graph goes back to its newest complete checkpoint; the broken ones
+    after it are removed. No stored object is constructed or imported.
     """
     if thread:
         if step:

@@ -44,16 +44,16 @@ def redact_store(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count personal data by class and session, or put placeholders in their place.
+    """Count personal data by class and session, or replace it by placeholders.
 
-    --yes writes items and the views of sessions anew, for all forks that share them, states with
-    their past, names and meta of checkpoints, and key/value entries with their contents, expired
-    ones too; then it counts the tokens of these sessions anew. It goes on where it was cut short.
-    What is damaged, under a legal hold, nested too deep or written by adapters is told and stays.
-    Not looked at are blobs and checkpoints of graphs, which are found by their content, keys, names
-    of fields, types of events, envelopes, and the quarantine. What was there before is in free
+    --yes rewrites items and the views of sessions, for all forks that share them, states with their
+    history, names and meta of checkpoints, and key/value entries with their contents, expired ones
+    too; then it counts the tokens of these sessions anew. It resumes an interrupted run. Data that
+    is damaged, under a legal hold, nested too deeply or written by adapters is reported and left as
+    it is. Not examined are blobs and checkpoints of graphs (addressed by their content), keys,
+    names of fields, types of events, envelopes, and the quarantine. The former bytes stay in free
     pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something
-    was found and is still there, or could not be looked at.
+    was found and is still there, or could not be examined.
     """
     from memcore.privacy import redaction_policy
 

@@ -1,4 +1,4 @@
-"""``memcore repair``: mend an illegal history by a recorded view."""
+"""``memcore repair``: repair an illegal history by a recorded view."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def repair_session(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend orphaned results and unanswered calls in what contexts show.
+    """Repair orphaned results and unanswered calls in what contexts show.
 
     The log keeps every item; only contexts change.
     """

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Action(StrEnum):
-    """What to do with rules."""
+    """The operation on retention rules."""
 
     SHOW = "show"
     SET = "set"

@@ -25,9 +25,9 @@ def salvage_file(
     to: Annotated[str, typer.Option("--to", metavar="NEW", help="The file to make.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write all that can be proven good in a damaged file to a new one, and say what was lost.
+    """Write all provably good data of a damaged file to a new one, and report what was lost.
 
-    The exit code is 1 if anything was lost or is not sure.
+    The exit code is 1 if anything was lost or is unsure.
     """
     with stages() as report:
         found = memcore.salvage(damaged, to, progress=report, **key_options())

@@ -43,7 +43,7 @@ class Line:
 
     @property
     def mark(self) -> str:
-        """What a reader should notice."""
+        """The warning marks of the item: open calls, abandoned calls, orphan."""
         marks = []
         if self.open_calls:
             marks.append(f"OPEN {', '.join(self.open_calls)}")
@@ -68,7 +68,7 @@ def kind_of(item: Item) -> str:
 
 
 def transcribe(items: Sequence[Item]) -> list[Line]:
-    """The items with what is known of their calls; give it all items from the first one on."""
+    """The items with the state of their calls; needs all items from the first one on."""
     binding = bind(
         WireItem(item.seq, item.message, event=item.kind == ItemKind.EVENT) for item in items
     )
@@ -89,7 +89,7 @@ def transcribe(items: Sequence[Item]) -> list[Line]:
 
 
 def preview(message: Message) -> str:
-    """What a message says and which tools it calls, in any wire format."""
+    """The texts of a message and the tools that it calls, in any wire format."""
     parts = list(_parts(message))
     return " ".join(parts) if parts else json.dumps(message, ensure_ascii=False)
 
@@ -193,7 +193,7 @@ def session_calls(lines: list[Line]) -> list[str]:
 
 
 def _calibration_of(session: memcore.Session) -> dict[str, Any]:
-    """What is known of the provider's counts; a damaged row keeps nobody from the items."""
+    """Estimates by the provider's counts; if their row is damaged, a flag instead of an error."""
     try:
         estimated, known = session.estimated_tokens, session.calibrations()
     except memcore.CorruptValueError:

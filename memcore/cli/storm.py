@@ -36,7 +36,7 @@ Acknowledged = tuple[int, int, int]
 
 
 def pair(writer: int, number: int) -> list[dict[str, Any]]:
-    """What one commit appends: a call and its result."""
+    """The items of one commit: a call and its result."""
     call_id = f"call_{writer}_{number}"
     function = {"name": "count", "arguments": json.dumps({"writer": writer, "number": number})}
     return [

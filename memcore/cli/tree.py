@@ -68,7 +68,7 @@ class _Forest:
             self._forks[parent if parent in known else None].append(branch)
 
     def starts(self, session_id: str | None) -> list[memcore.Branch]:
-        """Where the trees begin."""
+        """The roots of the trees: all, or the sessions of that name."""
         if session_id is None:
             return self._forks[None]
         return [branch for branch in self._all if branch.session_id == session_id]
@@ -215,7 +215,10 @@ def show_difference(
 def _side(
     db: memcore.Database, spec: str, user: str | None, app: str | None
 ) -> tuple[memcore.Session, int | str | None]:
-    """The session and the position that are meant; a name may hold an ``@`` itself."""
+    """The session and the position that ``spec`` names.
+
+    A session's name may contain an ``@`` itself.
+    """
     cut = len(spec)
     while cut > 0:
         try:

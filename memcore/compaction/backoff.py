@@ -1,4 +1,4 @@
-"""Backoff: when to stop trying a stage that does not help, and when to try again."""
+"""Backoff: a stage that does not help is not tried again until the context has changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OpenHands wants the same 10 % of a condensation to call it progress; opencode's 
 
 
 class Patience:
-    """Which stages of a policy were given up for one session, and at how many tokens.
+    """The stages of a policy that were given up for one session, with the token count at that time.
 
     A runtime asks after every turn. Without this a stage that stays due though it saves nothing (an
-    open call holds the cut, the summaries come out too long, the model is down) would pay for a
-    model on each of them.
+    open call holds the cut, the summaries come out too long, the model is down) would call a model
+    on each of them.
     """
 
     __slots__ = ("_given_up",)
@@ -32,7 +32,7 @@ class Patience:
         return bool(self._given_up)
 
     def allows(self, stage: str, tokens: int) -> bool:
-        """Whether to try the stage while the context has so many tokens."""
+        """Return whether to try the stage, while the context has ``tokens`` tokens."""
         then = self._given_up.get(stage)
         if then is None:
             return True
@@ -42,5 +42,5 @@ class Patience:
         return True
 
     def give_up(self, stage: str, tokens: int) -> None:
-        """Do not try the stage again at about so many tokens."""
+        """Do not try the stage again while the context has about so many tokens."""
         self._given_up[stage] = tokens

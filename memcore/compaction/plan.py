@@ -1,7 +1,7 @@
-"""Plan of a compaction: where to cut, as a pure function of the ledger and the policy.
+"""Plan of a compaction: the cut, as a pure function of the ledger and the policy.
 
 The plain rule is that of MathModelAgent: keep the first system message and at least the last three
-items from a safe cut on, and represent what lies between by a summary. If the summary fails, the
+items from a safe cut on, and represent the items between by a summary. If the summary fails, the
 shortest suffix of one to four items that starts at a safe cut stays; else the last item that is no
 tool result.
 """
@@ -93,7 +93,7 @@ def fallback_plan(
     seq_at: Callable[[int], int],
     answers_of: Callable[[int], list[int]],
 ) -> tuple[str, Plan]:
-    """``(status, plan)`` of what serves when there is no summary.
+    """``(status, plan)`` to record when there is no summary.
 
     ``answers_of`` gives the positions of the results of the calls that an item makes: the last
     resort keeps a calling item together with its results, so that no pair is split.
@@ -136,7 +136,7 @@ _log = logging.getLogger("memcore")
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a compaction is planned on; positions are those of the live history."""
+    """The input of a compaction plan; positions are those of the live history."""
 
     plan: Plan
     items: Mapping[int, Item]
@@ -206,7 +206,7 @@ def _tokens(basis: Basis, positions: Iterable[int], counted: Iterable[int]) -> i
 
 
 def _kept_before(basis: Basis, stage: Stage, names: Mapping[int, set[str]]) -> set[int]:
-    """Positions before the cut that stay, with all that they hang together with."""
+    """Positions before the cut that are kept, with all that may not be separated from them."""
     plan, keep = basis.plan, stage.keep
     if not plan.folds:
         return set(basis.earlier)
@@ -217,7 +217,7 @@ def _kept_before(basis: Basis, stage: Stage, names: Mapping[int, set[str]]) -> s
 
 
 def _is_named(basis: Basis, at: int, keep: Keep, names: Mapping[int, set[str]]) -> bool:
-    """Whether an item stays visible by its place or its tool, wherever the cut is."""
+    """Return whether an item is kept by its position or its tool, wherever the cut is."""
     if at < basis.pins:
         return False
     if at < basis.pins + keep.first_items or not names.get(at, set()).isdisjoint(keep.tools):
@@ -227,7 +227,7 @@ def _is_named(basis: Basis, at: int, keep: Keep, names: Mapping[int, set[str]]) 
 
 
 def _names(basis: Basis, keep: Keep | None) -> dict[int, set[str]]:
-    """The tools that each item calls or answers; empty if nobody asks."""
+    """The tools that each item calls or answers; empty if ``keep`` names no tools."""
     wanted = set(keep.tools) if keep is not None else set()
     if not wanted:
         return {}
@@ -268,7 +268,7 @@ def _visible(basis: Basis, at: int, *, protected: bool = False) -> Visible:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What a repair does about a history."""
+    """The result of a repair plan: masks, and the repairs that they make."""
 
     masks: tuple[Mask, ...] = ()
     repairs: tuple[Repair, ...] = ()
@@ -276,7 +276,7 @@ class Mended:
 
     @property
     def reason(self) -> str | None:
-        """How many of each there are; None if there are none."""
+        """The number of repairs by action, as text; None if there are none."""
         found = Counter(each.action for each in self.repairs)
         return ", ".join(f"{count:,} {action}" for action, count in sorted(found.items())) or None
 
@@ -293,14 +293,14 @@ def mended(
     over: Mapping[int, Mask],
     locked: Collection[int] = (),
 ) -> Mended:
-    """What makes the entries, as they are shown at present, whole; O(n).
+    """Plan the masks that repair the entries, as they are shown at present; O(n).
 
     ``over`` are the masks by which they are shown so, by seq; ``locked`` are the seqs of entries
-    that no mask can show otherwise.
+    that must not be masked.
 
     Raises:
         InternalError: the masks would leave an orphan or an unanswered call, or break a rule of the
-            policy that rendering keeps without them; nothing of it may be stored.
+            policy that rendering keeps without them; nothing may be stored.
     """
     rules = policy.mended
     rendered = render(entries, rules)
@@ -331,7 +331,7 @@ def mended(
 
 
 def _renamed(repair: Repair, mode: str) -> Repair:
-    """What rendering answers synthetically a drop takes out."""
+    """Rename a repair for the mode: a call answered by rendering is dropped in mode ``drop``."""
     if mode == "drop" and repair.action == "synthesized":
         return Repair("dropped", repair.seq, repair.call_id)
     return repair
@@ -344,7 +344,10 @@ def _held(
     mode: str,
     locked: Collection[int],
 ) -> list[Repair]:
-    """Render what would be shown, hold it to what is shown now, and say what rendering mends."""
+    """Render the repaired entries and check that no rule is newly broken.
+
+    Return rendering's repairs.
+    """
     rendered = render(entries, policy)
     actions = {"orphan", "superseded"} | ({"synthesized"} if mode == "drop" else set())
     left = [r for r in rendered.repairs if r.action in actions and r.seq not in locked]
@@ -365,7 +368,7 @@ Base = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """What became of a plan, on its way to a view."""
+    """The outcome of a plan, with the figures that its view records."""
 
     plan: Plan
     status: str
@@ -384,7 +387,7 @@ class PlanOutcome:
 
 
 def applies(draft: SessionTxn, plan: Plan, base: Base) -> bool:
-    """Whether the plan's cut is still live and no other view was recorded since."""
+    """Return whether the plan's cut is still live and no other view was recorded since."""
     head = draft.head
     return (draft.log.session, head.view_session, head.view_number) == base and (
         not plan.cut or draft.position_of(plan.cut_seq) == plan.cut - 1
@@ -396,10 +399,10 @@ def record_view(
 ) -> View:
     """Write the view of a plan and make it the session's current one.
 
-    Items appended since the plan was made stay behind it; masks of items that are not live any more
-    are left out, and those of repairs that rest on other items if the session was changed at all: a
-    result may have come for a call that seemed unanswered. ``inherits`` says that masks of earlier
-    views are in force behind the cut.
+    Items appended since the plan was made stay after its cut. Masks of items that are not live any
+    more are left out, and if the session changed at all, so are those of repairs that depend on
+    other items: a call that seemed unanswered may have its result by now. ``inherits``: masks of
+    earlier views stay in force after the cut.
 
     Raises:
         PlanStaleError: the history was cut below the plan, or another compaction came first.

@@ -1,4 +1,4 @@
-"""Compaction policies: triggers, what is kept, what becomes of the rest.
+"""Compaction policies: triggers, what is kept, and how the rest is reduced.
 
 A policy is data: an ordered list of stages, light to heavy. A stage is due when one of its triggers
 is; the heaviest stage that is due runs. It folds what its ``Keep`` does not keep into a summary (or
@@ -50,9 +50,9 @@ answered without calling anything, what was recorded (plans, errors, decisions o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """What stays: of the numbers for the end that are given, the one that keeps most decides.
+    """The items that a stage keeps: of the numbers for the end, the one that keeps most applies.
 
-    A pair is never split: the cut lies at or before the place that a number names.
+    A pair is never split: the cut is at or before the position that a number gives.
     """
 
     last_items: int | None = 3
@@ -130,7 +130,7 @@ class Keep:
 
     @property
     def pins(self) -> bool:
-        """Whether anything before the cut stays."""
+        """True if anything before the cut is kept."""
         return bool(self.first_items or self.pinned or self.tools)
 
     def _share_of(self, window_tokens: int | None) -> int | None:
@@ -141,7 +141,7 @@ class Keep:
     def _at_start(self, ledger: AnyLedger, cut: int, first: int, *, latest: int) -> int:
         """The start of a context nearest to a cut: a later one if tokens are bounded.
 
-        Never one behind ``latest``, where the first protected call lies.
+        Never one after ``latest``, the position of the first protected call.
         """
         starts = ledger.safe_cuts(starts=True)
         at = bisect_left(starts, cut)
@@ -198,7 +198,7 @@ def _checked_names(given: object) -> tuple[str, ...]:
 
 
 class Pressure(NamedTuple):
-    """How full a session is."""
+    """The current figures of a session to which triggers apply."""
 
     items: int = 0
     """Items that are neither pinned, nor covered by a view, nor events of the end."""
@@ -253,7 +253,7 @@ class Trigger:
             raise InvalidOptionError(msg)
 
     def is_due(self, pressure: Pressure, window_tokens: int | None) -> bool:
-        """Whether all its conditions hold."""
+        """Return whether all its conditions hold."""
         if self.fraction is not None and (
             window_tokens is None or pressure.tokens / window_tokens <= self.fraction
         ):
@@ -277,7 +277,7 @@ LANGUAGES: Final = ("en", "zh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryStyle:
-    """What is asked of the summarizer."""
+    """The options of a summary: length, language, further instructions."""
 
     max_tokens: int | None = None
     """The summary is to stay within these."""
@@ -351,7 +351,7 @@ def _tuple_of(name: str, given: object, kind: type) -> tuple[Any, ...]:
 
 
 def _need_progress(stage: Stage, trigger: Trigger) -> None:
-    """A stage that keeps all that makes it due would be due for ever.
+    """Refuse a trigger that what the stage keeps can satisfy: the stage would be due for ever.
 
     Raises:
         InvalidOptionError: it does.
@@ -374,7 +374,10 @@ def _need_progress(stage: Stage, trigger: Trigger) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """When to compact and what to keep; see ``memcore.compaction.presets`` for ready ones."""
+    """A compaction policy: stages, each with its triggers and what it keeps.
+
+    ``memcore.compaction.presets`` has ready ones.
+    """
 
     name: str = "custom"
     stages: tuple[Stage, ...] = (Stage(triggers=(Trigger(items=12),)),)

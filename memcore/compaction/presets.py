@@ -96,7 +96,7 @@ def token_budget(*, tokens: int = 8_000, keep_tokens: int = 4_000) -> Compaction
 def hybrid(*, low: int = 4_000, high: int = 8_000, key_items: int = 40) -> CompactionPolicy:
     """Above ``low`` tokens outputs shrink; above ``high`` a summary beside the last key events.
 
-    What the user said, tools returned and the runtime recorded are key events; of the last
+    Key events are messages of the user, results of tools and events of the runtime; of the last
     ``key_items`` as many stay as ``low`` tokens hold.
     """
     keep = Keep(last_items=1, key_items=key_items, max_tokens=low)
@@ -166,7 +166,7 @@ def langchain_summary(*, tokens: int = 4_000, keep_items: int = 20) -> Compactio
 
 
 def recursive(*, tokens: int = 12_000, keep_tokens: int = 4_000) -> CompactionPolicy:
-    """Summaries of summaries: what is folded goes to the summarizer with the summary before it.
+    """Summaries of summaries: folded items are summarized together with the summary before them.
 
     With ``memcore.Recursive`` around the summarizer a large fold is summarized part by part, and
     the parts' summaries again.
@@ -180,7 +180,7 @@ def recursive(*, tokens: int = 12_000, keep_tokens: int = 4_000) -> CompactionPo
 
 
 def coding(*, tokens: int = 60_000, keep_turns: int = 2) -> CompactionPolicy:
-    """For agents that write code: old outputs go first, what was changed and why stays."""
+    """For agents that write code: old outputs are reduced first, changes and their reasons stay."""
     reducers: tuple[Reducer, ...] = (
         StripReasoning(),
         DropDuplicates(),
@@ -217,7 +217,7 @@ def analysis(*, tokens: int = 40_000, keep_turns: int = 2) -> CompactionPolicy:
 
 
 def conversation(*, tokens: int = 8_000, keep_turns: int = 6) -> CompactionPolicy:
-    """For talk with people: whole turns stay, who they are and what was promised is kept."""
+    """For conversations with people: whole turns stay; the summary keeps persons and promises."""
     return _task(
         "conversation",
         tokens,

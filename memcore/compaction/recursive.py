@@ -36,12 +36,13 @@ Steps = Generator[SummaryRequest, str, str]
 class Recursive:
     """A summarizer that gives another one only as much at a time as it can take.
 
-    What fits is passed on as it is. Longer histories are split where no call is parted from its
-    result, and each part is summarized (level 0); then groups of up to ``fanout`` summaries are
-    (level 1 and above), until one is left. The previous summary joins the last of these calls.
+    A history that fits is passed on whole. Longer ones are split at safe cuts, so that no call is
+    parted from its result, and each part is summarized (level 0); then groups of up to ``fanout``
+    summaries are (level 1 and above), until one is left. The previous summary joins the last of
+    these calls.
 
-    One call follows the other; where the inner one returns an awaitable, so does this one. An
-    error of the inner one ends it all.
+    The calls are sequential; if the inner summarizer returns an awaitable, so does this one. An
+    error of the inner one is raised.
     """
 
     summarizer: Summarizer
@@ -71,7 +72,7 @@ class Recursive:
 
         Raises:
             SummarizerError: the inner summarizer returned no text.
-            Exception: whatever it raises.
+            Exception: as the inner summarizer raised it.
         """
         steps = self._steps(request)
         asked = next(steps)
@@ -144,7 +145,10 @@ class Recursive:
         return [tuple(messages[start:end]) for start, end in zip(cuts, ends, strict=True)]
 
     def _groups(self, texts: list[str], budget: int, counter: TokenCounter) -> list[list[str]]:
-        """Neighbours that are merged: up to ``fanout`` that fit, and never one alone in a row."""
+        """Group neighbours to merge: up to ``fanout`` that fit.
+
+        Two together even if they do not fit.
+        """
         groups: list[list[str]] = []
         used = 0
         for text in texts:
@@ -166,11 +170,12 @@ def split(
     *,
     items_max: int | None = None,
 ) -> list[int]:
-    """Where the parts start that fit a budget: 0 first, then cuts that split no pair.
+    """Split messages into parts within a budget: the start of each part, 0 first.
 
-    ``tokens`` are those of each message. A message above the budget is a part of its own. Where no
-    safe cut lies within the budget (a call that is answered very late), the part ends at the last
-    message that fits: parts are read, never sent as a history, and losing items would be worse.
+    ``tokens`` are those of each message. Parts start at safe cuts, which split no pair; a message
+    above the budget is a part of its own. Where there is no safe cut within the budget (a call that
+    is answered very late), the part ends at the last message that fits: parts are read, never sent
+    as a history, and losing items would be worse.
     """
     safe = _safe_cuts(messages)
     starts = [0]
@@ -187,7 +192,7 @@ def split(
 
 
 def _safe_cuts(messages: Sequence[Message]) -> set[int]:
-    """Where no call is parted from its result, and no reasoning from what follows it."""
+    """The positions that part no call from its result, and no reasoning from what follows it."""
     ledger = get_policy("openai_responses").new_ledger(0, expect_items=len(messages))
     for message in messages:
         facts = pack_facts(message, _SEED)

@@ -90,7 +90,7 @@ class Visible(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What reducers work with."""
+    """The tools of reducers: policy, token counter, storage for large results, embedder."""
 
     policy: PairPolicy
     counter: TokenCounter
@@ -102,11 +102,14 @@ class Reduction:
 
 
 class Reducer(Protocol):
-    """Makes items smaller without a model. Frozen dataclasses: equal ones do equal things."""
+    """Protocol: makes items smaller without a model.
+
+    Frozen dataclasses: equal ones do equal things.
+    """
 
     @property
     def name(self) -> str:
-        """What a policy in a mapping calls it."""
+        """The name of the reducer in a policy that is a mapping."""
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
         """Masks of some of the items, in their order, each with fewer tokens than the item.
@@ -202,10 +205,10 @@ MARKER: Final = "[… {} tokens left out …]"
 
 
 def shorten(text: str, max_tokens: int, keep: str, by: Reduction) -> str:
-    """The text within ``max_tokens``, a marker in it included that tells what is missing.
+    """Truncate a text to ``max_tokens``, including a marker with the number of tokens left out.
 
-    The text itself, the same object, if it fits. The marker's figure is what was left out if all
-    of ``max_tokens`` is used; where the marker alone would fill a half, there is none.
+    The text itself, the same object, if it fits. The marker's figure is exact if all of
+    ``max_tokens`` is used; if the marker would fill more than half, there is none.
     """
     total = by.counter.count(text)
     if total <= max_tokens:
@@ -220,7 +223,7 @@ def shorten(text: str, max_tokens: int, keep: str, by: Reduction) -> str:
 
 
 class Settings:
-    """What the options of a reducer, a frozen dataclass, have in common."""
+    """Base of the reducers, which are frozen dataclasses: their options as a mapping."""
 
     __slots__ = ()
 
@@ -262,10 +265,10 @@ CLEARED = "[cleared]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearResults(Settings):
-    """Shows a placeholder for tool results, but for the newest.
+    """Shows a placeholder for tool results, except for the newest.
 
-    Offloaded results are cleared like others, with the reference to read them by: where both are
-    wanted, ``keep_last`` says how long references last.
+    Offloaded results are cleared like others, and with them the reference to read them by: if both
+    are used, ``keep_last`` decides for how long references are shown.
 
     Raises:
         InvalidOptionError: a negative number, or an option of a wrong type.
@@ -473,9 +476,9 @@ class DropSimilar(Settings):
     """As ``DropDuplicates``, for texts that are nearly equal.
 
     With an embedder (``Reduction.embed``) two texts are alike if the cosine of their vectors is
-    at least ``threshold``; it has to take in whole texts, or it finds texts alike that are not.
-    Without one they are alike if they share ``resemblance`` of their runs of three words. Of the
-    newest 256 texts, an older one goes if a newer one that stays is alike.
+    at least ``threshold``; it has to embed whole texts, not only their beginnings. Without one
+    they are alike if they share ``resemblance`` of their runs of three words. Of the newest 256
+    texts, an older one is replaced if a newer one that stays is alike.
 
     Raises:
         InvalidOptionError: ``threshold`` or ``resemblance`` is not between 0 and 1, or
@@ -940,7 +943,7 @@ def _hidden(item: Visible) -> Mask | None:
 
 
 def _free_before(reading: ReducerInput, stop: int) -> list[bool]:
-    """For each place: whether reasoning before it may go by what its response says from there."""
+    """For each position: may reasoning before it be removed, judged by the items from there on?"""
     found = [False] * (len(reading.items) + 1)
     for at in range(len(reading.items) - 1, -1, -1):
         kind = reading.binding.kinds[at]
@@ -976,7 +979,7 @@ def _is_thinking(block: dict[str, Any]) -> bool:
 
 
 def _is_emptied(message: Message, edits: Edited) -> bool:
-    """Whether nothing that the model said or called is left."""
+    """Return whether the edits leave no text and no call of the model."""
     body: dict[str, Any] = value_at(message, body_path(message))
     if any(classify(message)[1:3]) or any(body.get(name) for name in _SAID):
         return False
@@ -1076,7 +1079,7 @@ def _masked(item: Visible, mask: Mask) -> Visible:
 
 
 def _check_reduce(item: Visible | None, mask: Mask, reducer: Reducer, by: Reduction) -> None:
-    """Hold a mask to the rules: a broken one would break pairs, and must never be stored."""
+    """Check a mask against the rules: a wrong one would break pairs, and must never be stored."""
     problem = None
     if item is None:
         problem = "is of no item that is shown, or not in the order of the items"

@@ -1,8 +1,8 @@
 """Summarizers that ask a model through a client that the caller made; prompts and answers.
 
-No client library is imported: a client is whatever has the methods of one. A client that answers
+No client library is imported: a client is any object with the methods of one. A client that answers
 with an awaitable makes the summarizer return one, for ``memcore.aio``. Retries, keys and
-connections are the client's; what it raises is raised as it is.
+connections are the client's; its exceptions pass through unchanged.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ _CLOSING: Final = {"en": "Write the summary now.", "zh": "现在请撰写摘要�
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sent to a model."""
+    """The prompt for a model: system and user text."""
 
     system: str
     user: str
@@ -280,8 +280,8 @@ def checked_language(language: object) -> str | None:
 def detect_language(messages: Sequence[Message], previous_summary: str | None = None) -> str:
     """``"zh"`` if at least a fifth of the letters are Chinese characters, else ``"en"``.
 
-    Judged by the texts of users, model and system; by all that is said if there are none. (Results
-    are often English whatever the conversation is.)
+    Judged by the texts of users, model and system; by all texts if there are none. (Results are
+    often English whatever the conversation is.)
     """
     said: list[str] = [] if previous_summary is None else [previous_summary]
     other: list[str] = []
@@ -311,16 +311,16 @@ def make_prompt(
     instructions: str | None = None,
     caps: Caps = DEFAULT_CAPS,
 ) -> Prompt:
-    """What a model is asked for a summary.
+    """Make the prompt that asks a model for a summary.
 
     Args:
-        request: what is to be summarized; its language and instructions come first.
+        request: the messages to summarize; its language and instructions come first.
         counter: counts the input.
-        summary_tokens: what the model is told to stay within.
+        summary_tokens: the length that the model is asked to keep to.
         input_tokens_max: the most tokens of the previous summary and the transcript together.
         language: ``"en"`` or ``"zh"``; None: that of the messages.
-        instructions: what is asked for beside the usual.
-        caps: how much is shown of one text.
+        instructions: further instructions.
+        caps: the most characters shown of one text.
     """
     given = checked_language(request.language) or checked_language(language)
     tongue = given or detect_language(request.messages, request.previous_summary)
@@ -374,7 +374,7 @@ NOTHING: Final = "(nothing of note)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummarizer(ABC):
-    """The base: makes the prompt, has it sent, and judges the answer.
+    """Base class: makes the prompt, has it sent, and checks the answer.
 
     A summarizer is a function of a ``SummaryRequest``: it returns the summary, or with an
     asynchronous client an awaitable of it.
@@ -385,7 +385,7 @@ class ModelSummarizer(ABC):
 
     Raises (when called):
         SummarizerError: the answer was cut, refused, empty, or a tool call.
-        Exception: whatever the client raises.
+        Exception: as the client raised it.
     """
 
     model: str
@@ -437,7 +437,7 @@ class ModelSummarizer(ABC):
         return self._later(answer) if inspect.isawaitable(answer) else self._read(answer)
 
     def prompt(self, request: SummaryRequest) -> Prompt:
-        """What the model is going to be sent."""
+        """The prompt that the model is sent for a request."""
         asked = request.max_tokens or SUMMARY_TOKENS
         return make_prompt(
             request,
@@ -467,7 +467,10 @@ class ModelSummarizer(ABC):
         """The summary in the answer."""
 
     def _options(self, max_tokens: str, limit: int | None) -> dict[str, Any]:
-        """The arguments that all clients share; ``max_tokens`` is what the limit is called."""
+        """The arguments that all clients share.
+
+        ``max_tokens`` is the client's name of the limit.
+        """
         found: dict[str, Any] = {"model": self.model}
         given = {
             max_tokens: limit,

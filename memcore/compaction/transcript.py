@@ -51,7 +51,7 @@ _WRAPPERS: Final = ("compaction", "message", "non_standard", "web_fetch_result")
 
 
 class Part(NamedTuple):
-    """One thing that an item says."""
+    """One readable part of an item: a text, a call, a result, reasoning."""
 
     kind: str
     """``text``, ``call``, ``result`` or ``reasoning``."""
@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 
 def parts_of(message: Message) -> list[Part]:
-    """What a message says, in its order; empty if there is nothing to read.
+    """The readable parts of a message, in order; empty if there are none.
 
     OpenAI Chat and Responses, Anthropic, Gemini, and LangChain's flat, nested and constructor
     forms. Unknown blocks stand as JSON. Deterministic; fails on no JSON object.
@@ -114,7 +114,7 @@ def _is_answer(label: str) -> bool:
 
 
 def _is_result(message: Message, body: Mapping[str, Any]) -> bool:
-    """Whether the message as a whole answers one call."""
+    """Return whether the message as a whole is the result of one call."""
     if isinstance(body.get("parts"), list):
         return False  # Gemini's results are parts
     path = message.get("id")
@@ -168,7 +168,7 @@ def _call(value: Mapping[str, Any]) -> Part:
 
 
 def _answer(body: Mapping[str, Any], depth: int) -> str:
-    """What a result says."""
+    """The readable text of a result."""
     found = [_said(body[key], depth) for key in _ANSWERS if body.get(key) is not None]
     if body.get("error"):
         found.append(_text(body["error"]))
@@ -275,7 +275,7 @@ def _plain(block: Mapping[str, Any], depth: int) -> Iterator[Part]:
 
 
 def placeholder(media: Media, name: str = "") -> str:
-    """What stands for a picture, a recording or a document: ``[image image/png 640x480]``."""
+    """The text shown for a picture, a recording or a document: ``[image image/png 640x480]``."""
     words = [media.kind, name, media.mime]
     if media.width is not None:
         words.append(f"{media.width}x{media.height}")
@@ -430,7 +430,7 @@ def _line(part: Part, kind: int, names: Mapping[str, str], caps: Caps, language:
 def fitted(
     blocks: Sequence[str], budget_tokens: int, counter: TokenCounter, language: str = "en"
 ) -> str:
-    """The blocks as one text of at most ``budget_tokens``: blocks in the middle are left out.
+    """Join the blocks into one text of at most ``budget_tokens``, leaving out blocks in the middle.
 
     A note says how many. Of a last block that does not fit alone, both ends are kept.
     """
@@ -477,9 +477,9 @@ _LABELS: Final = {
 class Extractive:
     """One line for each message and its tool calls, behind those of the previous summary.
 
-    Serves where there is no model to ask: deterministic, incremental (what is folded in two steps
-    gives what is folded in one), and it never fails on JSON items. Of equal lines the newest is
-    kept, and of all lines the newest.
+    A summarizer that needs no model: deterministic, incremental (folding in two steps gives the
+    same as folding in one), and it never fails on JSON items. Of equal lines the newest is kept,
+    and of all lines the newest.
     """
 
     lines_max: int = LINES_MAX

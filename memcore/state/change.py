@@ -63,10 +63,10 @@ __all__ = [
 
 
 def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
-    """What may be written to a field; ``name`` is the field's, with the prefix that all know.
+    """Filter a write to a field; ``name`` is the field's, with its full prefix.
 
-    What a reducer takes and JSON has not is judged alone: what comes of it is redacted when it is
-    stored.
+    A value that is not JSON, for a reducer, is only judged here: the reducer's result is redacted
+    when it is stored.
 
     Raises:
         BlockedError: a guard refuses it.
@@ -106,7 +106,7 @@ def _entry(passage: ScopeFilter, name: str, key: Any, entry: Any) -> Any:
 
 
 def _named(passage: ScopeFilter, key: str, entry: Any) -> Any:
-    """The key of an entry tells what it may be, too."""
+    """Filter an entry once more, by the key it has in a Merge, which may classify it."""
     with suppress(TypeError, ValueError, RecursionError):
         return passage.again(plain_json(entry), key)
     return entry
@@ -134,9 +134,9 @@ class _Ready:
 class StateChange:
     """Steps on one state; ``run`` may be called again by another attempt.
 
-    Reducers run inside the write transaction, on the values that are there then. All names begin
-    with ``prefix``, with which the schema and messages know them; rows leave it out. Values pass
-    the border at ``passage``, which knows fields with ``shown`` before their names.
+    Reducers run inside the write transaction, on its values. All names begin with ``prefix``, as
+    in the schema and in messages; rows leave it out. Values pass the content filter ``passage``,
+    which is given field names with ``shown`` in front.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class StateChange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
+        """True if there is no step and no expected counter."""
         return not self._steps and not self._expected
 
     def expect(self, counter: int | None) -> None:
@@ -189,10 +189,10 @@ class StateChange:
         schema: Any = None,
         trace: Trace | None = None,
     ) -> None:
-        """One step; what is given is copied, so that nobody changes it until it is stored.
+        """Add one step; its values are copied, so that later changes to them have no effect.
 
         Raises:
-            InvalidUpdateError: it is no update, or a field that there is not.
+            InvalidUpdateError: it is no update, or names an unknown field.
             StateSchemaError: ``schema`` is none.
         """
         by = self._schema if schema is None else state_schema(schema)
@@ -200,7 +200,10 @@ class StateChange:
         self.write(self.kept(writes_of(update), by), by, trace)
 
     def kept(self, writes: Iterable[Write], schema: StateSchema) -> list[Write]:
-        """What is to be stored of a step, encoded or, for a reducer, copied; changes nothing."""
+        """Prepare the writes of a step, encoded or, for a reducer, copied.
+
+        Does not change this object.
+        """
         kept: list[Write] = []
         for key, value in writes:
             self._packed(key)
@@ -214,13 +217,13 @@ class StateChange:
         return kept
 
     def write(self, kept: list[Write], schema: StateSchema, trace: Trace | None) -> None:
-        """One step of what was ``kept``."""
+        """Add a step from writes that ``kept`` returned."""
         if kept:
             self.writes = True
             self._steps.append(lambda writer: writer.step(schema, kept, trace))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Fields that are to have no value any more."""
+        """Delete the values of fields."""
         gone = list(names)
         for key in gone:
             self._packed(key)
@@ -230,13 +233,13 @@ class StateChange:
             self._steps.append(lambda writer: writer.delete(gone))
 
     def clear(self) -> None:
-        """No field is to have a value any more."""
+        """Delete the values of all fields."""
         if self._passage is not None:
             self._passage.judge(None, "state", name=f"{self._shown or self._prefix}*")
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
-        """Write what changes; the counter of the state after it. ``seq`` is the session's next.
+        """Write the changed fields; return the new counter. ``seq`` is the session's next.
 
         Raises:
             RevisionConflict: the state is at another counter than was expected.
@@ -245,7 +248,10 @@ class StateChange:
         return self.prepare(txn, scope, session).write(scope, seq=seq)
 
     def prepare(self, txn: Txn, scope: int, session: int) -> StateWriter:
-        """All of ``run`` but what it writes; scope 0 stands for one that is yet to be made."""
+        """Run all of ``run`` except its writes.
+
+        Scope 0 stands for one that is yet to be created.
+        """
         self._traced.clear()
         writer = StateWriter(txn, (scope, session), self._prefix, self._traced, self._passage)
         self.check(writer.header.counter)
@@ -272,7 +278,7 @@ class StateChange:
                 raise RevisionConflict(msg, expected=expected, current=current)
 
     def tell(self) -> None:
-        """After the commit: the traces get what the reducers did."""
+        """Call the traces with what the reducers did; to be called after the commit."""
         for trace, reduction in self._traced:
             trace(reduction)
 
@@ -326,7 +332,7 @@ class StateWriter:
         self._values = schema.apply(self._values, updates, trace=None if trace is None else traced)
 
     def delete(self, names: list[str]) -> None:
-        """Take values away."""
+        """Delete values."""
         for key in names:
             self._load(key)
             self._values.pop(key, None)
@@ -351,7 +357,7 @@ class StateWriter:
         return [*dict.fromkeys((*stored, *self._values))]
 
     def settle(self) -> None:
-        """Find out what changes: the last thing that may fail before something is written."""
+        """Determine the changed fields: the last step that may fail before something is written."""
         for key, before in self._before.items():
             value = self._values.get(key, self)  # no value
             if type(value) is _Ready:
@@ -362,7 +368,7 @@ class StateWriter:
                 self._changed[key] = after
 
     def _made(self, key: str, value: Any) -> tuple[bytes, int]:
-        """What a reducer or a merge made, as it is stored."""
+        """Encode the result of a reducer or a merge, redacted."""
         body, flags = _encoded(key, value)
         if self._passage is None:
             return body, flags
@@ -372,7 +378,7 @@ class StateWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing changes."""
+        """True if no field changes."""
         return not self._changed
 
     def write(self, scope: int, *, seq: int = 0) -> int:
@@ -423,7 +429,7 @@ def _encoded(key: str, value: Any) -> tuple[bytes, int]:
 
 
 def _final(key: str, value: Any) -> Any:
-    """What is written to a field without a reducer: an encoded value, or a Merge that is JSON."""
+    """Prepare a write to a field without a reducer: an encoded value, or a Merge that is JSON."""
     given = overwritten(value, reduced=False)
     value = value if given is None else given[0]
     if isinstance(value, Merge):
@@ -459,19 +465,19 @@ def too_deep(key: str) -> InvalidUpdateError:
 
 
 class Scopes(Protocol):
-    """Where the state of a user, and that of an application, lie."""
+    """Protocol that finds the scopes of a user's and an application's state."""
 
     def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
-        """The scope of what a prefix says; None: nothing was ever stored in it."""
+        """The scope of a prefix's owner; None: nothing was ever stored in it."""
 
     def ensure_scope(self, txn: Txn, prefix: str) -> int:
-        """As ``find_scope``; it makes the scope."""
+        """As ``find_scope``, but creates the scope."""
 
 
 class ScopedChange:
-    """Steps on fields whose prefixes say whose they are; all are stored in one commit, or none.
+    """Steps on fields of several owners, by their prefixes; all are stored in one commit, or none.
 
-    Temporary fields are the handle's: it gets them once the rest is stored.
+    Temporary fields are kept in the handle, and set once the rest is stored.
     """
 
     __slots__ = ("_later", "_schema", "_temporary", "app", "own", "request", "user")
@@ -494,22 +500,22 @@ class ScopedChange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
+        """True if there is no step and no expected counter."""
         return not self._later and self.is_temporary
 
     @property
     def is_temporary(self) -> bool:
-        """Whether nothing is to be stored."""
+        """True if nothing has to be stored."""
         return self.own.is_empty and self.is_own
 
     @property
     def is_own(self) -> bool:
-        """Whether nothing that is shared is changed."""
+        """True if no shared field is changed."""
         return self.user.is_empty and self.app.is_empty
 
     @property
     def writes(self) -> bool:
-        """Whether it may give a field of the session a value: then it may begin one."""
+        """True if it may give a field of the session a value: then it may create the session."""
         return self.own.writes
 
     def expect(self, counter: int | None) -> None:
@@ -573,7 +579,7 @@ class ScopedChange:
             found[key] = value
 
     def delete(self, names: Iterable[str]) -> None:
-        """Fields that are to have no value any more."""
+        """Delete the values of fields."""
         listed = list(names)
         for change, prefix in ((self.own, ""), (self.user, USER), (self.app, APP)):
             change.delete([key for key in listed if prefix_of(key) == prefix])
@@ -582,16 +588,16 @@ class ScopedChange:
             self._later.append(lambda: [self._temporary.pop(key, None) for key in gone])
 
     def clear(self) -> None:
-        """No field of the session's own is to have a value any more."""
+        """Delete the values of all fields of the session's own."""
         self.own.clear()
 
     def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes, *, seq: int = 0) -> int:
-        """Write what changes; the counter of the session's own state after it.
+        """Write the changed fields; return the counter of the session's own state after it.
 
         Args:
             txn: the transaction.
             place: scope and session; None: there is no session, and nothing of its own is written.
-            scopes: where the shared parts lie.
+            scopes: finds the scopes of the shared parts.
             seq: the session's next one.
 
         Raises:
@@ -611,7 +617,7 @@ class ScopedChange:
         return 0 if own is None or place is None else own.write(place[0], seq=seq)
 
     def tell(self) -> None:
-        """After the commit: the handle gets what is temporary, the traces what reducers did."""
+        """Set the handle's temporary fields and call the traces; to be called after the commit."""
         for step in self._later:
             step()
         for change in (self.own, self.user, self.app):

@@ -44,7 +44,7 @@ Place = tuple[int, int]
 
 
 class StateChanges(NamedTuple):
-    """What happened to a state since a counter."""
+    """The changes of a state since a counter."""
 
     counter: int
     """Its counter now; the next ``since``."""
@@ -57,7 +57,10 @@ class StateChanges(NamedTuple):
 
 
 class Watching:
-    """The changes of one state; ``find`` gives its place, None if there is none yet."""
+    """Watches one state.
+
+    ``find`` returns its scope and session, None if there is no such state yet.
+    """
 
     __slots__ = ("_find", "_store")
 
@@ -74,7 +77,7 @@ class Watching:
         return 0 if place is None else read_header(txn, *place).counter
 
     def since(self, counter: int | None) -> int:
-        """Where a watch starts; None: now.
+        """The counter at which a watch starts; the current one if ``counter`` is None.
 
         Raises:
             InvalidOptionError: it is no counter.
@@ -83,7 +86,10 @@ class Watching:
         return self.counter() if counter is None else counter
 
     def wait(self, since: int, timeout_seconds: float | None) -> StateChanges | None:
-        """What changed since a counter, once something did; None: the time is over."""
+        """Block until something changed since a counter.
+
+        Return the changes, None after the timeout.
+        """
         checked_optional_seconds("timeout_seconds", timeout_seconds)
         until = None if timeout_seconds is None else _now() + timeout_seconds
         woken = Event()
@@ -97,7 +103,10 @@ class Watching:
                 woken.wait(min(left, STATE_LOOK_SECONDS))
 
     def run(self, since: int) -> Iterator[StateChanges]:
-        """Every change from a counter on; several that come fast may be told as one."""
+        """Yield every change from a counter on.
+
+        Several in quick succession may be yielded as one.
+        """
         while True:
             found = self.wait(since, None)
             if found is not None:
@@ -150,30 +159,30 @@ class Watching:
 
 
 class Change(Protocol):
-    """What is to be written of a state in one commit."""
+    """Protocol of a change that one commit writes to a state."""
 
     request: StateRequest | None
 
     def update(
         self, update: Update | Iterable[Update], *, schema: Any = None, trace: Trace | None = None
     ) -> None:
-        """One step."""
+        """Add one step."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Fields that are to have no value any more."""
+        """Delete the values of fields."""
 
     def clear(self) -> None:
-        """No field is to have a value any more."""
+        """Delete the values of all fields."""
 
     def tell(self) -> None:
-        """After the commit."""
+        """Call the traces; to be called after the commit."""
 
 
 C = TypeVar("C", bound=Change)
 
 
 class Fields(ABC, Generic[C]):
-    """Fields and JSON values, as a mapping that can be read, and by methods that change it."""
+    """A read-only mapping of fields to JSON values, with methods that change it."""
 
     __slots__ = ()
 
@@ -182,16 +191,16 @@ class Fields(ABC, Generic[C]):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Whose state it is, for messages."""
+        """The owner of the state, for messages."""
 
     @property
     @abstractmethod
     def watching(self) -> Watching:
-        """What waits for its changes (for memcore's own facades)."""
+        """The watch on its changes (for memcore's own adapters)."""
 
     @abstractmethod
     def plan(self, expected: int | None = None) -> C:
-        """A change that is to be filled, then stored by ``closure``."""
+        """An empty change, to be filled and then stored by ``closure``."""
 
     @abstractmethod
     def _value(self, key: str) -> tuple[Any] | None: ...
@@ -282,20 +291,20 @@ class Fields(ABC, Generic[C]):
         return self._commit(change)
 
     def delete(self, *fields: str, expected: int | None = None) -> int:
-        """Take the values of fields away; the counter after it."""
+        """Delete the values of fields; return the counter after it."""
         change = self.plan(expected)
         change.delete(fields)
         return self._commit(change)
 
     def replace(self, values: Mapping[str, Any], *, expected: int | None = None) -> int:
-        """Make these the only fields; the counter after it. A session's are its own fields."""
+        """Make these the only fields; return the counter after it. Of a session, its own fields."""
         change = self.plan(expected)
         change.clear()
         change.update(values)
         return self._commit(change)
 
     def clear(self, *, expected: int | None = None) -> int:
-        """Take all values away, of a session those of its own; the counter after it."""
+        """Delete all values, of a session those of its own; return the counter after it."""
         change = self.plan(expected)
         change.clear()
         return self._commit(change)
@@ -305,13 +314,14 @@ class Fields(ABC, Generic[C]):
     def wait(
         self, *, since: int | None = None, timeout_seconds: float | None = None
     ) -> StateChanges | None:
-        """What changed since a counter, as soon as something did; of a session its own fields.
+        """Wait for a change since a counter; of a session, a change of its own fields.
 
-        A commit of this process wakes it; those of others are found four times a second.
+        A commit of this process wakes the call at once; those of other processes are polled for
+        four times a second.
 
         Args:
-            since: the counter; None: that of now.
-            timeout_seconds: how long to wait at most; None: without end.
+            since: the counter; None: the current one.
+            timeout_seconds: the longest time to wait; None: no limit.
 
         Returns:
             The changes; None if there was none in time.
@@ -320,7 +330,10 @@ class Fields(ABC, Generic[C]):
         return watching.wait(watching.since(since), timeout_seconds)
 
     def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
-        """Every change from a counter on (None: from now), each as ``wait`` tells it; endless."""
+        """Yield every change from a counter on (None: from now), as ``wait`` returns it.
+
+        Endless.
+        """
         watching = self.watching
         return watching.run(watching.since(since))
 
@@ -332,7 +345,7 @@ Once: TypeAlias = Callable[[Callable[[Txn], int], str, bytes], Callable[[Txn], i
 
 
 class SharedState(Fields[StateChange]):
-    """Fields and JSON values of a user, or of an application: the values of now, without a past.
+    """Fields and JSON values of a user, or of an application: current values, without a history.
 
     Every commit that changes a field gives the state its next *counter*. Names are without prefix
     here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
@@ -362,7 +375,7 @@ class SharedState(Fields[StateChange]):
 
     @property
     def label(self) -> str:
-        """Whose state it is, for messages."""
+        """The owner of the state, for messages."""
         return self._label
 
     # --- reading ----------------------------------------------------------------------------------
@@ -400,7 +413,7 @@ class SharedState(Fields[StateChange]):
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, expected: int | None = None) -> StateChange:
-        """A change that is to be filled, then stored by ``closure``."""
+        """An empty change, to be filled and then stored by ``closure``."""
         passage = self._passage
         shown = "" if passage is None else USER if passage.user else APP
         change = StateChange(None, passage=passage, shown=shown)
@@ -408,7 +421,7 @@ class SharedState(Fields[StateChange]):
         return change
 
     def closure(self, change: StateChange) -> Callable[[Txn], int]:
-        """What stores a change."""
+        """The transaction closure that stores a change and returns the counter after it."""
 
         def work(txn: Txn) -> int:
             writer = change.prepare(txn, self._scope(txn), 0)
@@ -424,7 +437,7 @@ class SharedState(Fields[StateChange]):
 
     @property
     def watching(self) -> Watching:
-        """What waits for its changes (for memcore's own facades)."""
+        """The watch on its changes (for memcore's own adapters)."""
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -439,5 +452,5 @@ class SharedState(Fields[StateChange]):
 
 
 def store_of(state: SharedState) -> Store:
-    """The open store that a state lies in (for memcore's own facades)."""
+    """The open store that holds a state (for memcore's own adapters)."""
     return state._store  # noqa: SLF001 - this module's

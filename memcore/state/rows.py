@@ -6,10 +6,10 @@ appends a version of each field that it changes and rewrites none, so the value 
 counter c is its newest version of at most c. An empty body says that the field was deleted.
 ``care`` removes versions.
 
-What the sessions of a scope share lies under ``11 | scope`` in the same rows; in signatures it is
-the state of session 0. It has no past: a version is removed by the next one, and deletions are
-remembered for a while only, for those who watch. Its header's floor is the counter from which on
-all changes can be told.
+The state that the sessions of a scope share is stored under ``11 | scope`` in the same rows; in
+signatures it is the state of session 0. It has no history: a version is removed by the next one,
+and deletions are kept for a while only, for watches. Its header's floor is the counter from which
+on all changes are known.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ _END: Final = 2**63
 
 
 def put_moment(txn: Txn, scope: int, session: int, seq: int, counter: int) -> None:
-    """Say that the state is at a counter while ``seq`` is the next one to be given."""
+    """Record that the state is at a counter when the item ``seq`` is appended next."""
     key = keys.session_row(scope, session, Row.MOMENT, seq)
     txn.put(key, seal_value(key, counter.to_bytes(_COUNTER_BYTES, "little")))
 
 
 def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int | None:
-    """The counter of the state that an item of the session was appended on.
+    """The counter of the state on which an item of the session was appended.
 
-    None: no row says it. The state was empty then, if nothing of its past was forgotten.
+    None: no row records it. The state was empty then, unless its history was trimmed.
 
     Raises:
-        CorruptValueError: the row that says so is damaged.
+        CorruptValueError: the row that records it is damaged.
     """
     start = keys.session_row(scope, session, Row.MOMENT, 0)
     stop = keys.session_row(scope, session, Row.MOMENT, seq + 1)
@@ -110,10 +110,10 @@ def moments_of(
 
 
 def is_moment(key: bytes, value: bytes) -> bool:
-    """Whether it is a row of this sort.
+    """Return whether a row is a valid ``MOMENT`` row.
 
     Raises:
-        CorruptValueError: it is none.
+        CorruptValueError: it is malformed.
     """
     return keys.split_session_row(key)[3] > 0 and bool(unpack_moment(key, value))
 
@@ -144,7 +144,7 @@ _OLDER_BYTES: Final = 32 * _VERSION_BYTES
 
 
 class StateHeader(NamedTuple):
-    """What is said of all fields."""
+    """The header of a state: its counter, and the counters whose values are kept."""
 
     counter: int = 0
     """The number of the last change, 0 if there was none."""
@@ -162,7 +162,7 @@ class StateHeader(NamedTuple):
         """The header that a row holds.
 
         Raises:
-            CorruptValueError: it is damaged, or says what no writer wrote.
+            CorruptValueError: it is damaged, or has numbers that no writer wrote.
         """
         body = open_value(key, value)[1]
         if len(body) >= _NUMBERS * _U64.size and not len(body) % _U64.size:
@@ -174,7 +174,7 @@ class StateHeader(NamedTuple):
         raise CorruptValueError(msg, key=key)
 
     def holds(self, counter: int) -> bool:
-        """Whether the values at a counter are known."""
+        """Return whether the values at a counter are kept."""
         return self.floor <= counter <= self.counter or counter in self.kept
 
 
@@ -187,7 +187,7 @@ class FieldVersion(NamedTuple):
 
     @property
     def is_deletion(self) -> bool:
-        """Whether the field was deleted then."""
+        """True if this version deletes the field."""
         return not self.body
 
     def value(self) -> Any:
@@ -239,7 +239,7 @@ def read_header(txn: ReadTxn, scope: int, session: int) -> StateHeader:
 
 
 def write_header(txn: Txn, scope: int, session: int, header: StateHeader) -> None:
-    """Write the header; whoever watches the state is woken."""
+    """Write the header and wake the watches of the state."""
     key = header_key(scope, session)
     txn.put(key, seal_value(key, header.pack()))
     txn.notify(key)
@@ -304,16 +304,16 @@ def json_fields(
     prefix: str = "",
     names: dict[bytes, tuple[bytes, int]] | None = None,
 ) -> tuple[bytes, int]:
-    """All fields that have a value now as what stands in a JSON object, and flags of the codec.
+    """Members of a JSON object for all fields that have a value now, and the codec flags.
 
-    Nothing is decoded, so this costs a part of what ``values_at`` does.
+    Nothing is decoded, so this costs a fraction of ``values_at``.
 
     Args:
         txn: the transaction.
         scope: the scope.
         session: the session whose state it is.
         prefix: put before each name.
-        names: names that were encoded with the same prefix, for whoever reads many states.
+        names: a cache of names encoded with the same prefix, for reading many states.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -348,7 +348,10 @@ def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:
 def changed_since(
     txn: ReadTxn, scope: int, session: int, counter: int
 ) -> tuple[bool, list[str], list[str]]:
-    """Whether all deletions since a counter are known; the fields written, and those deleted."""
+    """``(is_complete, written, deleted)`` since a counter: the names of fields written and deleted.
+
+    ``is_complete`` is false if deletions since then were forgotten.
+    """
     written: list[str] = []
     deleted: list[str] = []
     for packed, key, value in _newest(txn, keys.state_rows(scope, session)):
@@ -456,7 +459,7 @@ def inherit(
 
 
 class StateStep(NamedTuple):
-    """What became of fields up to a counter, since the known counter before it."""
+    """The changes of fields up to a counter, since the known counter before it."""
 
     counter: int
     written: Mapping[str, Any]
@@ -519,7 +522,7 @@ def _begin(
 
 
 class Trimmed(NamedTuple):
-    """What one transaction of a trim did."""
+    """The result of one transaction of a trim."""
 
     removed: int
     following: bytes | None
@@ -527,10 +530,10 @@ class Trimmed(NamedTuple):
 
 
 def is_state_row(key: bytes, value: bytes) -> bool:
-    """Whether a row is one that a state's writer makes.
+    """Return whether a row is a valid header or version of a state.
 
     Raises:
-        CorruptValueError: it is none.
+        CorruptValueError: it is malformed.
     """
     if key == header_key(*keys.state_place(key)):
         return bool(StateHeader.unpack(key, value))
@@ -554,7 +557,10 @@ def _first(scope: int, session: int) -> bytes:
 
 
 def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> Iterator[str]:
-    """What is wrong with a state, in words; ``pinned`` are counters of checkpoints."""
+    """Check a state: yields a description of each finding.
+
+    ``pinned`` are counters of checkpoints.
+    """
     try:
         header = read_header(txn, scope, session)
     except CorruptValueError as exc:
@@ -594,7 +600,7 @@ def _check_moments(txn: ReadTxn, scope: int, session: int, header: StateHeader) 
 
 
 def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> str:
-    """Why ``mend_state`` would write another header; empty if it would not."""
+    """The reason for which ``mend_state`` would write another header; empty if it would not."""
     try:
         known = read_header(txn, scope, session)
     except CorruptValueError as exc:
@@ -605,10 +611,10 @@ def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[i
 
 
 def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> None:
-    """Write a header that fits what there is, if the one that there is does not.
+    """Write a header that fits the rows, if the stored one does not.
 
-    What only a lost header knew is forgotten: the values of earlier counters, but for those of
-    checkpoints, which no trim touched.
+    If the header is lost, so is the knowledge which earlier counters are kept, except those of
+    checkpoints, which no trim removes.
     """
     known = StateHeader()
     with suppress(CorruptValueError):
@@ -621,7 +627,7 @@ def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> 
 def _fitting(
     txn: ReadTxn, scope: int, session: int, known: StateHeader, pinned: Iterable[int]
 ) -> StateHeader:
-    """The header that fits the rows; ``known`` is the one that there is, or an empty one."""
+    """The header that fits the rows; ``known`` is the stored one, or an empty one."""
     needed = sorted(set(pinned))
     numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
     numbers += [counter for _, counter in moments_of(txn, scope, session)]
@@ -639,10 +645,10 @@ def _fitting(
 def begin_trim(
     txn: Txn, scope: int, session: int, *, keep: int, pinned: Iterable[int]
 ) -> bytes | None:
-    """Give up all counters but the last ``keep`` and the pinned.
+    """Drop all counters but the last ``keep`` and the pinned ones from the header.
 
-    From here on nobody asks for the others, so their rows may leave one piece after the other:
-    returned is where the first piece starts, None if there is no state.
+    From then on the others are unknown, so their rows may be removed piece by piece: returns the
+    key at which the first piece starts, None if there is no state.
     """
     header = read_header(txn, scope, session)
     if not header.counter:
@@ -656,7 +662,7 @@ def begin_trim(
 
 
 def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
-    """Remove a piece of the versions that no known counter shows, from the key ``start`` on.
+    """Remove a piece of the versions that no known counter needs, from the key ``start`` on.
 
     Behind them come the moments that led to counters which are not known any more.
     """
@@ -690,9 +696,9 @@ def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
 
 
 def forget_deletions(txn: Txn, scope: int, header: StateHeader) -> StateHeader:
-    """Remove what tells of old deletions in the state that a scope shares; the header after it.
+    """Remove the rows of old deletions from a scope's shared state; return the header after it.
 
-    It grows with the names that were ever used, else.
+    Without this the state would grow with every name that was ever used.
     """
     floor = header.counter - STATE_DELETIONS_TOLD
     gone = [
@@ -706,7 +712,7 @@ def forget_deletions(txn: Txn, scope: int, header: StateHeader) -> StateHeader:
 
 
 def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
-    """Of moments in a row that lead to unknown counters, the first says so for all."""
+    """Remove a piece of the ``MOMENT`` rows: of a run with unknown counters the first stays."""
     header = read_header(txn, scope, session)
     stop = keys.after(keys.session_rows(scope, session, Row.MOMENT))
     page = [key for key, _ in islice(txn.scan(start, stop), PIECE_ROWS + 1)]
@@ -724,11 +730,11 @@ def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
 
 
 def _has_older(txn: ReadTxn, key: bytes) -> bool:
-    """Whether there is an older version of the same field."""
+    """Return whether there is an older version of the same field."""
     rows = txn.scan(keys.numbered(key[:-8], 0), key, reverse=True, limit=1)
     return next(iter(rows), None) is not None
 
 
 def _is_known(header: StateHeader, first: int, last: int) -> bool:
-    """Whether one of the counters is known, at all of which the same version is in force."""
+    """Return whether a known counter lies in the range in which a version is in force."""
     return last >= header.floor or any(first <= at <= last for at in header.kept)

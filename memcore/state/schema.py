@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Omit:
-    """Keeps a field out of what goes into an agent, or out of what comes out of it."""
+    """A mark that hides a field from an agent's input or from its output."""
 
     input: bool = True
     """Whether nobody who calls the agent sets it."""
@@ -116,7 +116,7 @@ _CONCRETE: Final[dict[Any, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """How a written value and the one that is there become one."""
+    """A function that combines a field's current value with a written one."""
 
     function: Callable[[Any, Any], Any]
     batched: bool = False
@@ -169,7 +169,10 @@ class Field:
         )
 
     def initial(self) -> Any:
-        """What the first write is reduced with: an empty value of the type; MISSING if none is."""
+        """The left operand of the first reduction: an empty value of the type.
+
+        MISSING if it has none.
+        """
         kind = self.type
         kind = get_origin(kind) or kind
         kind = _CONCRETE.get(kind, kind)
@@ -273,7 +276,7 @@ def read_field(name: str, hint: Any, *, required: bool) -> Field:
 
 
 def _is_named(found: object, name: str) -> bool:
-    """Whether it is what ``typing`` or ``typing_extensions`` call so; older Pythons lack it."""
+    """Return whether it is this special form of ``typing`` or ``typing_extensions``."""
     label = getattr(found, "__name__", None) or getattr(found, "_name", None)
     module = getattr(found, "__module__", None)
     return label == name and module in ("typing", "typing_extensions")
@@ -303,7 +306,7 @@ def _reducer_of(name: str, marks: Sequence[Any]) -> Reducer | None:
 
 
 def _is_channel(mark: Any) -> bool:
-    """Whether it is one of LangGraph's channels, or a class of them."""
+    """Return whether it is one of LangGraph's channels, or a class of them."""
     return all(hasattr(mark, name) for name in ("from_checkpoint", "checkpoint", "UpdateType"))
 
 
@@ -324,7 +327,7 @@ _ALL: Final = (APP, USER, TEMPORARY)
 
 
 def prefix_of(key: object) -> str:
-    """The prefix of a field's name; empty: it is the session's own."""
+    """The prefix of a field's name; empty for the session's own fields."""
     if isinstance(key, str):
         for prefix in _ALL:
             if key.startswith(prefix):
@@ -333,7 +336,7 @@ def prefix_of(key: object) -> str:
 
 
 def is_shared(key: object) -> bool:
-    """Whether a field is not the session's own."""
+    """Return whether a field belongs to the user or the application, and not to the session."""
     return bool(prefix_of(key))
 
 
@@ -356,8 +359,8 @@ class StateSchema:
     def of(cls, *classes: Any) -> StateSchema:
         """The schema of TypedDict classes or dataclasses; other StateSchemas may be among them.
 
-        A field of several classes is one field. It has the reducer that any of them gives it, it is
-        private if any says so, and required if any asks for it.
+        A field of several classes is one field. It has the reducer that any of them gives it, and
+        is private or required if it is so in any.
 
         Args:
             classes: fields are as they are annotated: ``Annotated[list[str], operator.add]`` has a
@@ -411,7 +414,7 @@ class StateSchema:
         return found
 
     def missing(self, state: Mapping[str, Any]) -> tuple[str, ...]:
-        """The required fields that a state has not."""
+        """The required fields that a state lacks."""
         return tuple(
             name for name, field in self._fields.items() if field.required and name not in state
         )
@@ -419,12 +422,14 @@ class StateSchema:
     def visible(
         self, state: Mapping[str, Any], *, to: str, exclude: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """The part of a state that may be handed over; fields without a place in the schema stay.
+        """The part of a state that may be passed on.
+
+        Fields without a place in the schema are left out.
 
         Args:
             state: any state of this schema.
-            to: ``"input"`` or ``"child"``: what goes into an agent; ``"output"`` or ``"parent"``:
-                what comes out of it.
+            to: ``"input"`` or ``"child"``: an agent's input; ``"output"`` or ``"parent"``: its
+                output.
             exclude: more fields that are kept back.
 
         Raises:
@@ -450,7 +455,7 @@ class StateSchema:
         *,
         trace: Trace | None = None,
     ) -> dict[str, Any]:
-        """The state after one step; ``state`` and ``update`` stay as they are.
+        """The state after one step; ``state`` and ``update`` are not changed.
 
         A field with a reducer is reduced write by write, in the order of the updates; the first
         write meets an empty value of the field's type, or is the value if the type has none. An

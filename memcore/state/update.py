@@ -40,24 +40,24 @@ Write = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """A value that takes the place of the stored one, past the reducer of its field."""
+    """A value that replaces the stored one, bypassing the reducer of its field."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Entries that go into the stored value, level by level; what they do not name stays.
+    """Entries merged into the stored value, level by level; entries that it does not name stay.
 
-    A mapping goes into a mapping, any other value takes the place of what is there, also None;
-    ``Delete`` takes an entry out. Only a field without a reducer takes it.
+    A mapping is merged into a mapping, any other value replaces the current one, also None;
+    ``Delete`` removes an entry. Only a field without a reducer accepts it.
     """
 
     entries: Mapping[str, Any]
 
 
 class _Delete:
-    """In place of a value: there is to be none."""
+    """Marker in place of a value: the field or entry is deleted."""
 
     __slots__ = ()
 
@@ -209,10 +209,10 @@ def asked(key: Any, update: Update | Iterable[Update]) -> StateRequest | None:
 
 
 def content_of(update: Update | Iterable[Update]) -> bytes:
-    """What the writes of an update say.
+    """The canonical bytes of an update's writes, as the content of an idempotent request.
 
     Raises:
-        InvalidUpdateError: it is none.
+        InvalidUpdateError: it is no update.
     """
     return b"".join(_said([key, _plain(value)]) + b"\n" for key, value in writes_of(update))
 
@@ -225,7 +225,7 @@ def _said(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON that no other value is written as, where it is a marker."""
+    """A value as JSON; markers are written in a form that no JSON value has."""
     if value is Delete or value is MISSING:
         return {"": "delete"}
     if isinstance(value, Merge):

@@ -1,4 +1,4 @@
-"""Wire formats: what is legal, how calls pair with results, rendering, validation."""
+"""Wire formats: legality, pairing of calls with results, rendering, validation."""
 
 from memcore.wire.message import Binding, WireItem, bind
 from memcore.wire.policy import POLICIES, PairPolicy, get_policy, policy_name

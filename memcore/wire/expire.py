@@ -50,13 +50,13 @@ _ACTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
-    """A message of the same kind, with the same calls and results, and nothing that was said.
+    """A message of the same kind, with the same calls and results, without its texts and reasoning.
 
-    Reasoning goes: a signature would prove what is not there any more.
+    Reasoning is removed because its signature would no longer match the content.
 
     Args:
         message: in any wire format.
-        text: what stands in the place of all texts of it that are not empty.
+        text: replaces every text of the message that is not empty.
     """
     if message.get("type") == "constructor" and isinstance(message.get("kwargs"), dict):
         named: Message = {key: message[key] for key in ("lc", "type", "id") if key in message}
@@ -68,7 +68,7 @@ def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
 
 
 def expired_event(message: Message) -> Message:
-    """What stays of an event: its type, and of one that gives up a call, which."""
+    """An event without its payload: its type, and the call of one that abandons a call."""
     kept = message if message.get("type") == "abandon" else message | {"payload": None}
     return dict(kept)
 
@@ -81,7 +81,7 @@ def _nested(body: dict[str, Any], message: Message, text: str) -> dict[str, Any]
 
 
 def _is_answer(message: Message) -> bool:
-    """Whether the name in a message is that of a tool."""
+    """Return whether the ``name`` in a message is that of a tool."""
     kind = classify(message)[0]
     return kind in (ItemKind.RESULT, ItemKind.CALL) and message.get("role") != "assistant"
 
@@ -124,7 +124,7 @@ def _has_calls(found: dict[str, Any]) -> bool:
 
 
 def _calls(body: dict[str, Any]) -> dict[str, Any]:
-    """The calls that a message makes, without what they are given."""
+    """The calls that a message makes, without their arguments."""
     found: dict[str, Any] = {}
     for name in _CALLS:
         value = body.get(name)
@@ -145,7 +145,7 @@ def _call(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _emptied(value: Any, name: str) -> Any:
-    """No arguments, in the form of those that there were."""
+    """Empty arguments, in the form of the given ones."""
     if isinstance(value, str):
         return "{}" if value and name == "arguments" else ""
     return [] if isinstance(value, list) else {} if isinstance(value, dict) else None

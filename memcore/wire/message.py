@@ -1,4 +1,4 @@
-"""Fields of a message in each format: where they lie, how calls bind to results, edited copies."""
+"""Fields of a message in each format: paths, binding of calls to results, edited copies."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _LANGCHAIN_TYPES: Final = frozenset((
 
 
 def body_path(message: Message) -> Path:
-    """Where the fields of a message lie: at its top but in LangChain's two nested spellings."""
+    """The path of a message's fields: empty, but for LangChain's two nested spellings."""
     role, kind = message.get("role"), message.get("type")
     if isinstance(role, str) and role and kind != "chat":
         return ()
@@ -167,28 +167,28 @@ class CallSlot:
 
     @property
     def is_server(self) -> bool:
-        """A provider's own tool: the provider answers it, nobody else can."""
+        """True if it calls a provider's own tool: only the provider can answer it."""
         return self.key[0] & CLASS_MASK == CLASS_SERVER
 
 
 class Ends(NamedTuple):
-    """The last entries that show that the open calls before them were passed over, -1 if none."""
+    """Positions of the last entries that close open calls before them, -1 if none."""
 
     content: int
     outside: int
     """Of these the last that is not the model's."""
 
     def passed(self, slot: CallSlot) -> bool:
-        """Whether the list goes on behind a call.
+        """Return whether the list goes on after a call, so that it counts as unanswered.
 
-        A program runs at its provider: what the model says behind it is its continuation.
+        A program runs at its provider: the model's output after it continues it.
         """
         return slot.at < (self.outside if slot.key[0] == CLASS_PROGRAM else self.content)
 
 
 @dataclass(slots=True)
 class Binding:
-    """What ``bind`` found, one element an entry."""
+    """The result of ``bind``: lists with one element for each entry."""
 
     kinds: list[int]
     flags: list[int]
@@ -200,11 +200,11 @@ class Binding:
     strays: set[int] = field(default_factory=set)
 
     def is_shown(self, at: int) -> bool:
-        """Whether the entry has a place in a context (events and whole orphans have none)."""
+        """Return whether the entry is shown in a context (events and whole orphans are not)."""
         return self.kinds[at] != ItemKind.EVENT and at not in self.strays
 
     def leave_out_strays(self) -> None:
-        """Items without the call that they refer to are not shown, their results are orphans."""
+        """Hide items whose referenced call is missing; their results become orphans."""
         self.strays.update(at for at, slot in self.references if slot is None)
         for at, slot in self.references:
             if slot is not None and slot.at in self.strays:
@@ -219,10 +219,10 @@ class Binding:
             self.calls[at] = []
 
     def ends(self) -> Ends:
-        """Where it shows that open calls were passed over.
+        """Find the last entries after which open calls before them count as unanswered.
 
-        Results do not show it, and where calls are items of their own neither does the run of them
-        at the end: they are calls of the same response.
+        Results do not close calls, and in formats where calls are items of their own neither does
+        the run of calls at the end: they belong to the same response.
         """
         outside = len(self.kinds) - 1
         while outside >= 0 and (
@@ -239,7 +239,7 @@ class Binding:
         return Ends(at, outside)
 
     def is_result(self, at: int) -> bool:
-        """Whether the entry holds nothing but results."""
+        """Return whether the entry holds nothing but results."""
         return self.kinds[at] == ItemKind.RESULT and not self.flags[at] & FLAG_MIXED
 
 
@@ -267,7 +267,7 @@ class Binder:
         return slot
 
     def newest_open(self, key: Key) -> CallSlot | None:
-        """The call with this key that is given up: the newest that is open."""
+        """The newest open call with this key: the one that an abandon event closes."""
         slot = self.find(key)
         while slot is not None and (slot.results or slot.abandoned):
             slot = slot.before
@@ -354,7 +354,7 @@ _CALL_BLOCKS: Final = ("tool_use", "tool_call", "invalid_tool_call")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of one call, in one of the places where the message writes them."""
+    """The arguments of one call, at one of the paths where the message has them."""
 
     path: Path
     form: Literal["json", "object", "text"]
@@ -364,7 +364,7 @@ class Arguments:
 
 
 def arguments_of(message: Message) -> list[Arguments]:
-    """The arguments of the calls in a message; a call that is written twice has two."""
+    """The arguments of the calls in a message; a call that is written twice is listed twice."""
     kind = classify(message)[0]
     if kind == ItemKind.CALL:
         return _responses_arguments(message)
@@ -494,7 +494,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What answers one call."""
+    """The result of one call."""
 
     path: Path
     """Of the whole content."""
@@ -541,7 +541,7 @@ class Result:
 
     @property
     def size(self) -> int:
-        """How many things there are to clear."""
+        """The number of parts that ``cleared`` replaces: texts, and 1 for media."""
         return len(self.leaves) + self.media
 
 
@@ -549,7 +549,7 @@ class Result:
 
 
 def results_of(message: Message) -> list[Result]:
-    """The results in a message, in the order of the calls that ``classify`` says it answers."""
+    """The results in a message, in the order of the calls that it answers by ``classify``."""
     kind, _, closes, _ = classify(message)
     if kind != ItemKind.RESULT:
         return []
@@ -575,7 +575,7 @@ def results_of(message: Message) -> list[Result]:
 
 
 def _is_turn(body: dict[str, Any]) -> bool:
-    """Whether the message may hold several results and texts beside them (Anthropic, Gemini)."""
+    """Return whether the message may hold several results, and texts (Anthropic, Gemini)."""
     role = body.get("role")
     return role not in (None, "", "tool", "function") or isinstance(body.get("parts"), list)
 
@@ -651,7 +651,7 @@ def _responses_result(body: dict[str, Any], path: Path, key: Key | None) -> list
 
 
 def texts_of(message: Message) -> list[Text]:
-    """What a user or the model says in a message, beside results, calls and thinking."""
+    """The texts of the user or the model in a message, without results, calls and thinking."""
     kind, _, _, _ = classify(message)
     if kind not in (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.RESULT):
         return []

@@ -1,4 +1,4 @@
-"""Pair policies: what each provider accepts. One preset a wire format, and ``seed``."""
+"""Pair policies: the rules of each provider. One preset a wire format, and ``seed``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ORPHAN_UNBOUND: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PairPolicy:
-    """What a runtime accepts as a message list.
+    """The rules for a message list that a provider accepts.
 
-    ``adjacency`` says where results must stand: ``any_later`` (behind their call), ``behind``
-    (directly behind the item with the call) or ``next_message`` (all in the one next message).
+    ``adjacency`` is the place of results: ``any_later`` (after their call), ``behind`` (directly
+    after the item with the call) or ``next_message`` (all in the one next message).
     """
 
     name: str
@@ -65,18 +65,18 @@ class PairPolicy:
         )
 
     def takes_ids(self, messages: list[Message]) -> bool:
-        """Whether no call has an id that is too long for the provider."""
+        """Return whether no call has an id that is too long for the provider."""
         return self.id_chars_max is None or not has_long_id(messages, self.id_chars_max)
 
     @property
     def mended(self) -> PairPolicy:
-        """What a repaired view is rendered by: the rules of OpenAI chat, if this has none."""
+        """The policy that renders a repaired view: this one, else the rules of OpenAI chat."""
         if self.repairs:
             return self
         return replace(self, repairs=True, adjacency="behind", standalone_results=False)
 
     def pin_count(self, ledger: Ledger) -> int:
-        """How many leading positions are pinned."""
+        """The number of leading positions that are pinned."""
         found = ledger.leading(ItemKind.SYSTEM)
         if not self.one_pin:
             return found

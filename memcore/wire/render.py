@@ -1,9 +1,9 @@
 """Render log entries into the message list that a provider accepts. Pure and deterministic.
 
-The log may hold results that came late, calls that were never answered and results that answer
-nothing. Rendering hoists the first behind their call, answers the second synthetically and leaves
-the third out; every such change is listed as a Repair. Nothing is invented while a call may still
-be answered: calls of the last turn that nothing but results follows stay open.
+The log may hold late results, calls that were never answered, and orphaned results. Rendering
+hoists late results to their call, answers open calls synthetically and leaves orphans out; every
+such change is listed as a Repair. Nothing is invented while a call may still be answered: calls of
+the last turn that only results follow stay open.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def rename_repeated_calls(
     Args:
         entries: the items.
         chars_max: the most characters that an id may have; longer ones are shortened.
-        is_fixed: tells which items must stay as they are; the ids of their calls are then changed
-            where they come elsewhere.
+        is_fixed: true for an item that must not change; if its call's id occurs again elsewhere,
+            the id is changed there.
     """
     found, repairs = list(entries), []
     binding = bind(entries)
@@ -127,7 +127,7 @@ def rename_repeated_calls(
 
 
 def _children(binding: Binding) -> dict[int, list[int]]:
-    """What refers to the call of an item: other calls and their results."""
+    """The entries that refer to the call of an item: other calls and their results, by position."""
     found: dict[int, list[int]] = {}
     for at, slot in binding.references:
         if slot is not None:
@@ -144,7 +144,7 @@ def _keys(slot: CallSlot, entries: Sequence[WireItem]) -> set[Key]:
 
 
 def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
-    """The first name for a call that no other has; its own unless it comes ``again``."""
+    """The first name for a call that no other has; its own unless ``again``."""
     cls, name = key
     found, times = _fitting(name, chars_max), 1
     while (cls, found) in used or (again and times == 1):
@@ -374,7 +374,7 @@ def user_message(policy: PairPolicy, text: str) -> Message:
 
 
 def lead_in_message(policy: PairPolicy) -> Message:
-    """The fixed line that leads in a context which starts at no user item."""
+    """The fixed line that opens a context which does not start with a user item."""
     return user_message(policy, LEAD_IN)
 
 
@@ -504,7 +504,7 @@ def _render_plain(entries: Sequence[WireItem], binding: Binding) -> Rendered:
 
 
 def _supersede(binding: Binding) -> None:
-    """Of several results for one call the newest stands."""
+    """Keep only the newest of several results for one call."""
     for slots in binding.calls:
         for slot in slots:
             del slot.results[:-1]
@@ -522,7 +522,7 @@ class _Renderer:
         self._note_left_out()
 
     def _is_content(self, at: int) -> bool:
-        """Whether the entry is something that must not come before the answers to open calls."""
+        """Return whether the entry must not stand before the answers to open calls."""
         return self.binding.is_shown(at) and not self.binding.is_result(at)
 
     def _note(self, action: str, at: int, call_id: str | None = None) -> None:
@@ -567,7 +567,7 @@ class _Renderer:
         return sorted(found)
 
     def _in_place(self, at: int, result: int, results: list[int]) -> bool:
-        """Whether nothing but events and other results of ``at`` stands between the two."""
+        """Return whether only events and other results of ``at`` stand between the two."""
         return all(
             between in results or not self.binding.is_shown(between)
             for between in range(at + 1, result)
@@ -674,7 +674,7 @@ class _Renderer:
                 self._answer_behind(at)
 
     def _keep_rest(self, at: int) -> None:
-        """What a message with results holds beside them, where it stands."""
+        """Show the blocks of a message beside its results, at the message's own place."""
         if self.binding.flags[at] & FLAG_MIXED:
             message, rest = self.entries[at].message, self._split(at)[1]
             if rest:
@@ -703,7 +703,7 @@ class _Renderer:
         self.out.write({"role": "user", self._field(message): blocks})
 
     def _is_clean(self, at: int, results: list[int]) -> bool:
-        """Whether the one result message can be shown as it is."""
+        """Return whether the one result message can be shown unchanged."""
         result = results[0]
         owners = [slot for _, slot in self.binding.answers[result]]
         if any(slot is None or slot.at != at or slot.results != [result] for slot in owners):

@@ -1,9 +1,9 @@
-"""Repaired view: what it shows in place of broken items. Pure, the same for equal histories.
+"""Repaired view: replacements for broken items. Pure, the same for equal histories.
 
-Results that answer nothing, or that a newer result of their call replaces, go; so do, in mode
-``drop``, the calls that rendering would answer synthetically. Order and the number of messages are
-left to rendering, which has no item to put them into. What goes is the part of the message alone;
-a message of which nothing is left is hidden.
+Orphaned results, and results that a newer result of their call replaces, are removed; so are, in
+mode ``drop``, the calls that rendering would answer synthetically. Order and the number of messages
+are left to rendering, which has no item to put them into. Only the broken part of a message is
+removed; a message of which nothing is left is hidden.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ORDER: Final = ("dropped", "superseded", "orphan", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What is shown in place of one entry."""
+    """The replacement of one entry."""
 
     at: int
     action: str
@@ -66,7 +66,7 @@ class Mend:
 
 @dataclass(slots=True)
 class _Wound:
-    """What one entry has to lose."""
+    """The parts that one entry has to lose."""
 
     parts: set[Path] = field(default_factory=set)
     whole: bool = False
@@ -86,9 +86,9 @@ def mend(
 ) -> list[Mend]:
     """The changes that leave no orphan, no replaced result and (``drop``) no unanswered call.
 
-    Entries at the places ``locked`` stay. Taking something out may leave other things alone (the
-    reasoning before a call, the children of a program), so it goes on until nothing is found; what
-    a later pass finds rests on all that the passes before it rest on.
+    Entries at the places ``locked`` stay. A removal may orphan other parts (the reasoning before a
+    call, the children of a program), so passes repeat until nothing is found; a finding of a later
+    pass depends on all that the passes before it depend on.
     """
     fixed = frozenset(locked)
     shown: list[WireItem | None] = list(entries)
@@ -131,7 +131,7 @@ def apply_mends(entries: Sequence[WireItem], mends: Iterable[Mend]) -> list[Wire
 
 
 class _Pass:
-    """One look at the entries: what each has to lose."""
+    """One pass over the entries: finds the parts that each has to lose."""
 
     def __init__(self, entries: list[WireItem], policy: PairPolicy, gone: frozenset[Key]) -> None:
         self.entries = entries
@@ -231,7 +231,7 @@ class _Pass:
                     wound.parts.add(path)
 
     def _look_for_children(self) -> None:
-        """What refers to a program that was taken out goes with it."""
+        """Remove the calls that refer to a removed program."""
         known: set[Key] = set()
         for at, entry in enumerate(self.entries):
             if self.binding.kinds[at] == ItemKind.CALL:
@@ -244,7 +244,7 @@ class _Pass:
             known |= {slot.key for slot in self.binding.calls[at]}
 
     def _look_at_reasoning(self) -> None:
-        """Reasoning whose response went on with something else; what is last may still go on."""
+        """Remove reasoning that no item of its response follows; at the end one may still come."""
         behind = -1
         for at in range(len(self.entries) - 1, -1, -1):
             if not self.binding.is_shown(at) or (at in self.wounds and self.wounds[at].whole):
@@ -320,7 +320,7 @@ def _calls_of(message: Message) -> Iterator[tuple[Key, Path]]:
 
 
 def _without(message: Message, parts: set[Path]) -> Message | None:
-    """The message without some of its parts; None if it says nothing more."""
+    """The message without some of its parts; None if no content is left."""
     found: Message = edited(message, dict.fromkeys(parts, REMOVED))
     emptied = {path[:-1] for path in parts if isinstance(path[-1], int)}
     lists = {path for path in emptied if path[-1] not in ("content", "parts")}
