@@ -59,7 +59,7 @@ class Access:
         return replace(self, actor=actor)
 
     def tell_also(self, recorder: Recorder) -> None:
-        """Have a function told of every answer; what it raises refuses."""
+        """Report every decision to a further function, too; what it raises denies access."""
         if self.record is not None:
             self.record.append(recorder)
 

@@ -341,7 +341,7 @@ def fit(
     policy: str | PairPolicy = "openai_chat",
     counter: str | TokenCounter | None = None,
 ) -> Context:
-    """The legal context of a plain list within a budget; positions stand for seqs.
+    """Fit a plain list of messages into a budget; positions take the place of seqs.
 
     Raises:
         ContextOverflowError: the smallest legal context is larger than the budget.

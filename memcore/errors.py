@@ -178,7 +178,7 @@ class StaleParentError(CallerError):
 
 
 class HistoryNeededError(CallerError):
-    """Checkpoints that stay rebuild their values from those that were to be deleted."""
+    """Checkpoints that stay need values of those that were to be deleted."""
 
 
 class PlanStaleError(CallerError):
@@ -218,7 +218,7 @@ class ContextOverflowError(CallerError):
 
 
 class NotFoundError(CallerError, LookupError):
-    """There is no such session, item, call or blob."""
+    """The session, item, call, blob or file does not exist."""
 
 
 class ScopeError(CallerError):
@@ -234,7 +234,7 @@ class HeldError(CallerError):
 
 
 class DemandError(CallerError):
-    """The file demands a redaction or a guard that was not given; it says what to pass."""
+    """The file demands a redaction policy or guard that was not given; the message says which."""
 
 
 class OptedOutError(CallerError):

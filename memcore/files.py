@@ -46,7 +46,7 @@ def put_private(
     owner: os.stat_result | None = None,
     mode: int = _MODE,
 ) -> None:
-    """Put a file in the place of the one at ``path``, or where there is none, durably.
+    """Write a file durably in place of the one at ``path``, or as a new one.
 
     Args:
         path: where; every link resolved.
@@ -113,7 +113,7 @@ def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
 
 
 def remove_unfinished(path: str) -> None:
-    """Remove what killed writers of a file left beside it; nobody may be writing it now."""
+    """Delete the unfinished files that killed writers of ``path`` left; no writer may be active."""
     place = Path(path)
     for name in os.listdir(place.parent):
         if name.startswith(place.name) and _UNFINISHED.fullmatch(name, len(place.name)):

@@ -148,7 +148,7 @@ class Envelope:
         return self.status in FAILED
 
     def mapping(self) -> dict[str, Any]:
-        """The fields that are known, in their order."""
+        """Return the fields that are set, in their order."""
         values = zip(FIELDS, _values(self), strict=True)
         return {name: value for name, value in values if value is not None}
 
@@ -166,7 +166,7 @@ _SET: Final = [(name, _PLAIN[name], getattr(Envelope, name).__set__) for name in
 
 
 def checked_envelope(given: object) -> Envelope | None:
-    """The envelope that an argument stands for; None for one that says nothing.
+    """Convert an argument to an Envelope; None for an empty one.
 
     Raises:
         InvalidOptionError: it is neither an Envelope nor a mapping of its fields.

@@ -50,7 +50,7 @@ def checked_int(name: str, value: Any, *, least: int = 0) -> int:
 
 
 def checked_optional_int(name: str, value: Any, *, least: int = 0) -> int | None:
-    """As ``checked_int``; None stays None."""
+    """Check an integer as ``checked_int``; None stays None."""
     return None if value is None else checked_int(name, value, least=least)
 
 
@@ -169,7 +169,7 @@ def checked_share(name: str, value: Any) -> float:
 
 
 def checked_optional_share(name: str, value: Any) -> float | None:
-    """As ``checked_share``, above 0; None stays None."""
+    """Check a share as ``checked_share``, above 0; None stays None."""
     if value is not None and not checked_share(name, value):
         msg = f"{name}: expected a share above 0, got {value!r}"
         raise InvalidOptionError(msg)

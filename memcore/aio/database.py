@@ -174,7 +174,10 @@ class AsyncDatabase:
         user: str | None = None,
         app: str | None = None,
     ) -> list[SessionEntry]:
-        """All sessions, or those of one user or application, a page a read transaction."""
+        """Iterate over all sessions, or those of one user or application.
+
+        Each page is read in a transaction of its own.
+        """
         return await asyncio.to_thread(lambda: list(self._database.sessions(user=user, app=app)))
 
     async def delete_session(
@@ -184,7 +187,7 @@ class AsyncDatabase:
         user: str = "default",
         app: str = "default",
     ) -> bool:
-        """Delete a session and its rows; whether there was one."""
+        """Delete a session and its rows; return True if there was one."""
         return await asyncio.to_thread(
             self._database.delete_session, session_id, user=user, app=app
         )
@@ -358,7 +361,7 @@ class AsyncDatabase:
         user: str | None = None,
         app: str | None = None,
     ) -> list[AuditedEntry]:
-        """The entries of a session's chain; without a session those of a user, else the database's.
+        """List the entries of a session's chain; without one, a user's, else the database's.
 
         Raises:
             NotFoundError: there is no such session or user.
@@ -374,7 +377,7 @@ class AsyncDatabase:
         key: bytes | None = None,
         reset: bool = False,
     ) -> int:
-        """Put down where all chains stand, those that have not grown, too; how many there are.
+        """Write the heads of all chains, grown or not, to the anchor; return their number.
 
         Args:
             anchor: the file to append to; None: what the database was opened with.
@@ -392,7 +395,7 @@ class AsyncDatabase:
         *,
         older_than_seconds: float | None = None,
     ) -> int:
-        """Forget old entries of the audit; how many. What they say of rows that are there stays.
+        """Delete old audit entries, but not their digests of existing rows; return their number.
 
         Args:
             older_than_seconds: None: ``Audit.keep_seconds``.
@@ -438,7 +441,7 @@ class AsyncDatabase:
         app: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Rotation:
-        """Encrypt contents anew with new data keys, while others read and write.
+        """Encrypt contents with new data keys, while others read and write.
 
         Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
         the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
@@ -468,7 +471,7 @@ class AsyncDatabase:
         archive: ArchiveTarget | None = None,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Remove what is due by its own time or by rules, piece by piece; works on a full device.
+        """Delete what is due by its own expiry or by rules, in small steps; works on a full device.
 
         It may be killed at any point and run beside others: what is left is due all the same.
 
@@ -573,7 +576,7 @@ class AsyncDatabase:
         user: str | None = None,
         app: str | None = None,
     ) -> list[Hold]:
-        """All legal holds, or those of one user or application."""
+        """List all legal holds, or those of one user or application."""
         return await asyncio.to_thread(self._database.holds, user=user, app=app)
 
     async def hold(
@@ -608,7 +611,7 @@ class AsyncDatabase:
         app: str | None = None,
         session: str | None = None,
     ) -> list[str]:
-        """End holds as ``hold`` sets them; the applications in which there was one."""
+        """Release holds set by ``hold``; return the applications in which there was one."""
         return await asyncio.to_thread(self._database.release, user, app=app, session=session)
 
     async def opt_out_memory(
@@ -731,7 +734,7 @@ class AsyncScope:
         return await asyncio.to_thread(self._scope.hold, reason=reason)
 
     async def release(self) -> bool:
-        """End the hold on the scope; whether there was one. Those on sessions stay."""
+        """Release the hold on the scope; return True if there was one. Holds on sessions stay."""
         return await asyncio.to_thread(self._scope.release)
 
     async def holds(self) -> list[Hold]:

@@ -55,7 +55,7 @@ class AnchorLines:
         self._number, self._prev = 0, ""
 
     def write(self, tips: Tips, *, reset: bool = False) -> None:
-        """Put down where chains stand.
+        """Write the heads of chains as lines.
 
         Raises:
             AuditError: the callable raised.
@@ -98,7 +98,7 @@ class AnchorFile(AnchorLines):
         self._run = _FILE_RUN
 
     def write(self, tips: Tips, *, reset: bool = False) -> None:
-        """Append where chains stand.
+        """Append the heads of chains, durably.
 
         Raises:
             AnchorFullError: no space is left on its device.

@@ -202,7 +202,7 @@ def record_event(txn: Txn, scope: int, what: str, details: Mapping[str, Any]) ->
 
 
 def end_session(txn: Txn, scope: int, session: int) -> None:
-    """The rows of a session are about to be deleted: its chain ends, and the scope's says where.
+    """End a session's chain before its rows are deleted; its scope's chain records the last entry.
 
     May be called again; its entries may be deleted from here on.
     """
@@ -211,7 +211,7 @@ def end_session(txn: Txn, scope: int, session: int) -> None:
 
 
 def end_scope(txn: Txn, scope: int) -> None:
-    """All that a scope holds is about to be deleted: its own chain ends; the database's says where.
+    """End a scope's chain before its rows are deleted; the database's chain records the last entry.
 
     Its sessions have ended before. Its entries (``keys.audit_care``) may be deleted from here on.
     """
@@ -362,7 +362,7 @@ def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
 
 
 def _flag(txn: Txn, store: LmdbStore, recorder: Recorder) -> None:
-    """Note all writes from here on: this transaction's, and behind it those of all handles."""
+    """Turn auditing on: from this transaction on for all handles."""
     env = store.environment()
     record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
     record = record._replace(features=record.features | AUDITED)
@@ -465,9 +465,9 @@ def chains(txn: ReadTxn) -> Iterator[Place]:
 
 
 def anchor_all(store: LmdbStore, anchorage: AnchorLines, *, reset: bool = False) -> int:
-    """Put down where all chains stand, whether they have grown or not; how many there are.
+    """Write the heads of all chains, grown or not, to the anchor; return their number.
 
-    ``reset``: what was anchored before does not bind any more (a backup was put in place).
+    ``reset``: earlier anchors no longer bind (a backup was put in place).
 
     Raises:
         AuditError: it cannot be done.

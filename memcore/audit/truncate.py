@@ -54,7 +54,7 @@ def cut_chains(store: LmdbStore, before_ms: int) -> int:
 
 
 def cut_chain(store: LmdbStore, place: Place, before_ms: int, *, most: int | None = None) -> int:
-    """Cut the entries of one chain, until so many went or none is left; how many went.
+    """Cut old entries of one chain, up to ``most``; return their number.
 
     Raises:
         AuditError: as ``cut_chains``.
@@ -82,7 +82,7 @@ class _Piece(NamedTuple):
 
 
 def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int | None]:
-    """Cut one piece behind a number; how many entries went, and where to go on, None: nowhere."""
+    """Cut one piece behind a number; return the count of entries and where to go on, or None."""
     piece = _find(txn, place, after, before_ms)
     if isinstance(piece, int):
         return 0, piece or None
@@ -99,7 +99,7 @@ def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int |
 
 
 def _find(txn: Txn, place: Place, after: int, before_ms: int) -> _Piece | int:
-    """The next piece; a number: go on behind it, 0: there is none."""
+    """Find the next piece; or a number to go on behind, 0 at the end."""
     chainer, newest = txn.audit.chainer, read_tip(txn, place).number
     before = start = _mac_at(txn, place, after)
     last, head = after, b""
@@ -138,7 +138,7 @@ def _refusal(place: Place, number: int) -> AuditError:
 
 
 def _mac_at(txn: ReadTxn, place: Place, number: int) -> bytes:
-    """The mac with which the chain goes on behind an entry."""
+    """Return the MAC from which the chain goes on behind an entry."""
     if not number:
         return FIRST_MAC
     value = stored(txn).get(keys.numbered(keys.audit_rows(*place), number)) or b""

@@ -492,7 +492,7 @@ class Comparison:
         )
 
     def _judge_chain(self, rest: bytes, number: int, stands: bool) -> None:
-        """A session that a scope's chain tells of, or a scope that the database's does."""
+        """Compare a chain with its record in the chain above it."""
         named = int.from_bytes(rest[1:], "big")
         place = (self._place[0], named) if rest[:1] == OF_SESSION else (named, 0)
         has_chain = next(entries(self._txn, place), None) is not None
@@ -525,7 +525,7 @@ class Comparison:
                 self._suspect(number, Why.MODIFIED, HEAD, what)
 
     def _told_before(self, digest: bytes) -> int:
-        """The number of an entry that told of this head."""
+        """Return the number of an earlier entry that recorded this head."""
         found = 0
         for number, _, value in entries(self._txn, self._place):
             if unpack_entry(value[HEADER_BYTES:]).head == digest:

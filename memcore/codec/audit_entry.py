@@ -151,7 +151,7 @@ class Chainer:
 
 
 def pack_front(op: Op, number: int, time_ms: int, head: bytes) -> bytes:
-    """The beginning of an entry; what its operation says follows."""
+    """Pack the beginning of an entry; the body of its operation follows."""
     return _FRONT.pack(op, _HAS_HEAD if head else 0, number & _LOW, time_ms) + head
 
 

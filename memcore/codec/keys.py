@@ -306,10 +306,9 @@ def after(prefix: bytes) -> bytes:
 
 
 def behind(key: bytes) -> bytes:
-    """The first key behind ``key`` itself: where a scan goes on.
+    """Return the smallest key above ``key``: where a scan goes on.
 
-    Nothing can follow a key of full length but its prefix's end, and one byte more would be no
-    legal bound.
+    A key of full length has no longer successor, so the scan goes on at its prefix's end.
     """
     return key + b"\x00" if len(key) < KEY_BYTES_MAX else after(key)
 

@@ -75,7 +75,7 @@ ORJSON_OPTIONS: Final = (
 
 
 def seal_encrypted(key: bytes, *body: bytes) -> bytes:
-    """The stored form of what is encrypted already; ``body`` in as many parts as there are."""
+    """Seal an encrypted body, given in parts."""
     total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, *body)))
     return b"".join((_ENCRYPTED_HEAD, total, *body))
 

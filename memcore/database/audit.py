@@ -66,7 +66,7 @@ def verify_audit(
     anchor: Anchor | None,
     progress: Callable[[int, int], None] | None,
 ) -> AuditReport:
-    """Verify every chain and what it says of the rows; see ``Database.verify_audit``."""
+    """Verify every chain against its anchor and its rows; see ``Database.verify_audit``."""
     store = engine.store
     chainer = _chainer(engine, key)
     if anchor is None and engine.audit is not None and not callable(engine.audit.anchor):

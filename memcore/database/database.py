@@ -123,7 +123,7 @@ def _rewrap(engine: Engine, key: Key) -> None:
 def _rotate(
     engine: Engine, *, user: str | None, app: str | None, progress: Progress | None
 ) -> Rotation:
-    """Encrypt contents anew, each user's with a new key."""
+    """Encrypt contents with new data keys, one for each user."""
     vault = _vault(engine)
     _need_writable(engine)
     values, finished = 0, True
@@ -304,7 +304,10 @@ class Database:
     def sessions(
         self, *, user: str | None = None, app: str | None = None
     ) -> Iterator[SessionEntry]:
-        """All sessions, or those of one user or application, a page a read transaction."""
+        """Iterate over all sessions, or those of one user or application.
+
+        Each page is read in a transaction of its own.
+        """
         self._need("sessions", app=app, user=user)
         return self._sessions(user, app)
 
@@ -316,7 +319,7 @@ class Database:
     def delete_session(
         self, session_id: str, *, user: str = "default", app: str = "default"
     ) -> bool:
-        """Delete a session and its rows; whether there was one."""
+        """Delete a session and its rows; return True if there was one."""
         return self.scope(user=user, app=app).delete_session(session_id)
 
     # --- care -------------------------------------------------------------------------------------
@@ -506,7 +509,7 @@ class Database:
         left_out: Callable[[str], None] | None = None,
         redact: Redact = None,
     ) -> Iterator[bytes]:
-        """All sessions, or those of one name, user or application, as pieces of JSON lines.
+        """Export all sessions, or those of one name, user or application, as pieces of JSON lines.
 
         The state that the sessions of a user share follows, if no name is given; without a user,
         those of the applications, too.
@@ -586,7 +589,7 @@ class Database:
         on_conflict: str = "error",
         unnamed: str = "line",
     ) -> Imported:
-        """Store the sessions of an export with all that is known of them, and conversations.
+        """Import the sessions of an export, with all their data, and conversations.
 
         A conversation is a line ``{"id", "messages"}``, or a list of messages; with ``metadata``
         as an export writes it, it comes back under its user and application. States of users and
@@ -625,7 +628,7 @@ class Database:
     def _need(
         self, action: str, *, app: str | None = None, user: str | None = None, name: Any = None
     ) -> None:
-        """Ask the authorizer, if there is one, for what is the administrator's.
+        """Ask the authorizer, if there is one, to allow an administrator's action.
 
         Raises:
             AccessDeniedError: it refused.
@@ -662,7 +665,7 @@ class Database:
     def audit_entries(
         self, session_id: str | None = None, *, user: str | None = None, app: str | None = None
     ) -> Iterator[AuditedEntry]:
-        """The entries of a session's chain; without a session those of a user, else the database's.
+        """List the entries of a session's chain; without one, a user's, else the database's.
 
         Raises:
             NotFoundError: there is no such session or user.
@@ -677,7 +680,7 @@ class Database:
         key: bytes | None = None,
         reset: bool = False,
     ) -> int:
-        """Put down where all chains stand, those that have not grown, too; how many there are.
+        """Write the heads of all chains, grown or not, to the anchor; return their number.
 
         Args:
             anchor: the file to append to; None: what the database was opened with.
@@ -692,7 +695,7 @@ class Database:
         return database.anchor_audit(self._engine, anchor, key=key, reset=reset)
 
     def cut_audit(self, *, older_than_seconds: float | None = None) -> int:
-        """Forget old entries of the audit; how many. What they say of rows that are there stays.
+        """Delete old audit entries, but not their digests of existing rows; return their number.
 
         Args:
             older_than_seconds: None: ``Audit.keep_seconds``.
@@ -738,7 +741,7 @@ class Database:
         app: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Rotation:
-        """Encrypt contents anew with new data keys, while others read and write.
+        """Encrypt contents with new data keys, while others read and write.
 
         Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
         the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
@@ -757,7 +760,7 @@ class Database:
     # --- scopes -----------------------------------------------------------------------------------
 
     def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> Scope:
-        """As ``scope``; whatever is opened through it is asked about this actor.
+        """Open a scope, as ``scope``, on behalf of an actor, about whom the authorizer is asked.
 
         Args:
             user: the user whose data it is.
@@ -800,7 +803,7 @@ class Database:
         archive: ArchiveTarget | None = None,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Remove what is due by its own time or by rules, piece by piece; works on a full device.
+        """Delete what is due by its own expiry or by rules, in small steps; works on a full device.
 
         It may be killed at any point and run beside others: what is left is due all the same.
 
@@ -848,7 +851,7 @@ class Database:
         archive: ArchiveTarget | None = None,
         failed: Callable[[Exception], object] | None = None,
     ) -> Sweeper:
-        """Sweep in the background until the ``with`` block ends, or this handle is closed or gone.
+        """Sweep in the background until the ``with`` block ends, or this handle is closed or lost.
 
         Args:
             interval_seconds: how long it rests when nothing is due.
@@ -965,7 +968,7 @@ class Database:
         return retention.count_pending(self._engine)
 
     def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
-        """All legal holds, or those of one user or application."""
+        """List all legal holds, or those of one user or application."""
         self._need("holds", app=app, user=user)
         return retention.holds(self._engine, app, user)
 
@@ -992,7 +995,7 @@ class Database:
     def release(
         self, user: str, *, app: str | None = None, session: str | None = None
     ) -> list[str]:
-        """End holds as ``hold`` sets them; the applications in which there was one."""
+        """Release holds set by ``hold``; return the applications in which there was one."""
         self._need("release", app=app, user=user, name=session)
         return retention.release_user(self._engine, user, app, session)
 

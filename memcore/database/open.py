@@ -179,7 +179,7 @@ def _access(authorizer: object, actor: object) -> Access | None:
 
 
 def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
-    """Refuse a file that is missing, if it has to be there, or lies on a network file system."""
+    """Refuse a file that is missing though required, or lies on a network file system."""
     if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
@@ -208,7 +208,7 @@ def _opened(
     admitted: Admission,
     told: Telemetry | None,
 ) -> Database:
-    """The database, when deletions that were cut short have been gone on with.
+    """Finish opening: start the audit, resume deletions that were cut short, make the handle.
 
     Raises:
         AuditError: the file is audited under another key, or no key was given.
@@ -235,7 +235,7 @@ def _opened(
 
 
 def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:
-    """Let the audit say who asked for what, before they get it."""
+    """Record an access request and its outcome in the audit, before access is given."""
     details = {"allowed": allowed, **asdict(request)}
     store.transact(lambda txn: auditing.record_event(txn, 0, "access", details))
 

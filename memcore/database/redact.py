@@ -173,7 +173,7 @@ def sessions_in(txn: ReadTxn, app: str, user: str) -> list[SessionPlace]:
 
 
 def _sessions_of(txn: ReadTxn, owner: _Owner) -> tuple[list[SessionPlace], int]:
-    """As ``sessions_in``, and how many names of sessions cannot be read."""
+    """List a scope's sessions, as ``sessions_in``, and count the unreadable names."""
     scope = owner.scope
     named, damaged = names.found_names(txn, Kind.SESSION_NAME, scope)
     found = [
@@ -197,10 +197,10 @@ def _numbers(txn: ReadTxn, kind: int, scope: int) -> list[int]:
 def redact_session(
     engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool = True
 ) -> Iterator[Finding]:
-    """Write a session anew where something is found: items, views, its state, its checkpoints.
+    """Rewrite a session's rows with findings: items, views, state and checkpoints.
 
-    Items (undone ones, too) keep seq, time, calls and prefix hash; forks that share them see what
-    stands there now. Names of fields stay. The old bytes leave the file with the next copy-compact.
+    Items (undone ones, too) keep seq, time, calls and prefix hash; forks that share them see the
+    redacted ones. Names of fields stay. The old bytes leave the file with the next copy-compact.
 
     Raises:
         StorageError: what was written until then stays written; a further call goes on.
@@ -258,7 +258,7 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
 
 
 def _redact_views(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
-    """Those that no item that was rewritten took along."""
+    """Redact the views that were not rewritten together with an item."""
     told = Finding(*place[:3], "views")
     changed = 0
     for number in engine.store.read(lambda txn: _view_numbers(txn, place)):
@@ -327,7 +327,7 @@ def _counted(engine: Engine, mask: Mask, view: View) -> Mask:
 
 
 class _Planned(NamedTuple):
-    """A row, as it was read, and what is to stand in its place."""
+    """Row as read, and its replacement."""
 
     key: bytes
     before: bytes
@@ -366,7 +366,7 @@ def _redact_beside(
 def _redact_state(
     engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
 ) -> Finding:
-    """All versions that there are of each field, not the one in force alone."""
+    """Redact all stored versions of each field, not only the current one."""
     rows = keys.state_rows(*place)
     start: bytes | None = keys.behind(keys.numbered(rows, 0))
     while start is not None:
@@ -399,7 +399,7 @@ def _redact_state(
 
 
 def _replace(txn: Txn, place: tuple[int, int], planned: list[_Planned]) -> int | None:
-    """Put values in the place of those that are still there as they were read; how many.
+    """Replace values that have not changed since they were read; return the count.
 
     None: they are under a legal hold.
     """
@@ -552,7 +552,7 @@ def _write_entries(engine: Engine, scope: int, planned: list[_Planned], told: Fi
 
 
 def _write_large(engine: Engine, planned: _Planned, content: bytes, told: Finding) -> None:
-    """As ``_write_entries``, of one whose content is staged ahead."""
+    """Replace an entry, as ``_write_entries``, whose content is stored ahead."""
     scope = keys.split_session_prefix(planned.key)[0]
     if engine.store.read(lambda txn: is_held(txn, scope, 0)):
         told.held += 1
@@ -582,7 +582,7 @@ def _blob_seed(engine: Engine) -> int:
 def _read_page(
     engine: Engine, start: bytes, stop: bytes
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """Rows of a range for one commit, and where the next ones start; None: there are no more."""
+    """Read rows of a range for one commit; return them and the next key, or None."""
 
     def read(txn: ReadTxn) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         page: list[tuple[bytes, bytes]] = []
@@ -665,10 +665,10 @@ def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
 
 
 def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
-    """Count a session anew of which something was rewritten: placeholders may count more.
+    """Recount the tokens of a session that was rewritten: placeholders may count more.
 
-    That a redaction was cut short before it came here is told by the head, which says for good
-    that something was rewritten; what is counted already is not written again.
+    The head records for good that something was rewritten, so a redaction that was cut short
+    before is noticed; tokens that were recounted already are not written again.
 
     Raises:
         StorageError: a further call goes on.

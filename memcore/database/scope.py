@@ -202,18 +202,18 @@ class Scope:
         )
 
     def delete_session(self, session_id: str, *, lease: Lease | None = None) -> bool:
-        """Delete a session; whether there was one. Works on a full device.
+        """Delete a session; return True if there was one. Works on a full device.
 
-        It is gone at once for everybody, then its rows leave, many in one commit but never all of a
-        long session. Rows that forks share leave with the last fork.
+        It is gone at once for everybody, then its rows are deleted, many in one commit but never
+        all of a long session. Rows shared with forks are deleted with the last fork.
 
         Args:
             session_id: its name.
-            lease: the lease on it, which goes with it.
+            lease: the lease on it, which is deleted, too.
 
         Raises:
-            LeaseHeldError, FencedError: it is leased, and not by ``lease``; it is as it was.
-            StorageError: the session is as it was, or it is gone and the rest of its rows leaves
+            LeaseHeldError, FencedError: it is leased, and not by ``lease``; it is unchanged.
+            StorageError: the session is unchanged, or it is gone and the rest of its rows leaves
                 with the next deletion, or when the file is opened for writing.
         """
         names.check_name(session_id, "session")
@@ -362,7 +362,7 @@ class Scope:
         return names.ensure_scope(txn, self._app, self._user)
 
     def _need(self, action: str, name: str | None = None) -> None:
-        """Ask the authorizer, if there is one.
+        """Ask the authorizer, if there is one, to allow an action.
 
         Raises:
             AccessDeniedError: it refused.
@@ -417,7 +417,7 @@ class Scope:
         return retention.hold(self._engine, self._app, self._user, None, reason=reason)
 
     def release(self) -> bool:
-        """End the hold on the scope; whether there was one. Those on sessions stay."""
+        """Release the hold on the scope; return True if there was one. Holds on sessions stay."""
         self._need("release")
         return retention.release(self._engine, self._app, self._user, None)
 
@@ -469,7 +469,7 @@ def engine_of(scope: Scope | SessionRef) -> Engine:
 
 
 def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
-    """As ``scope.kv``, past the border; for adapters, which redact what they encode.
+    """Open a namespace as ``scope.kv``, unfiltered; for adapters, which redact what they encode.
 
     With ``memory`` it is long-term memory, which a user may opt out of.
     """

@@ -80,9 +80,9 @@ class Runs:
         *,
         undone: bool,
     ) -> Runs:
-        """``views`` are those that are exported, as ``(owner, number)``, oldest first.
+        """Collect what to export. ``views``: ``(owner, number)`` of each, oldest first.
 
-        Without ``undone`` the checkpoints that have left the live history stay behind.
+        Without ``undone``, checkpoints outside of the live history are left out.
 
         Raises:
             CorruptValueError: a checkpoint is damaged.
@@ -206,7 +206,7 @@ def export_sessions(
 
 
 def check_form(form: str, *, undone: bool) -> None:
-    """Refuse a format that there is not.
+    """Refuse an unknown format.
 
     Raises:
         InvalidOptionError

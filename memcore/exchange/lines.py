@@ -201,7 +201,7 @@ LINES: Final[Mapping[str, Mapping[str, LineField]]] = {
 
 
 def checked_fields(sort: str, found: Any) -> dict[str, Any]:
-    """The fields of one of ``LINES``; those that it does not name are passed over.
+    """Validate the fields of one of ``LINES``; unknown fields are ignored.
 
     Raises:
         InvalidItemError: it is no object, or a field is missing, of a wrong type or out of bounds.
@@ -430,7 +430,7 @@ _VALUES: Final = ("values", "set")
 
 
 def redacted_lines(pieces: Iterable[bytes], redacts: Redacts) -> Iterator[bytes]:
-    """The lines that the pieces make, one piece each, redacted.
+    """Join the pieces to lines and redact each.
 
     Raises:
         InvalidItemError: a line is no JSON; no export writes such.

@@ -124,7 +124,7 @@ class StandIns:
         self.left += STAND_INS_A_LINE
 
     def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
-        """Take ``count`` stand-ins; with ``lines`` only ask, as if so many more had been read.
+        """Take ``count`` stand-ins; with ``lines`` only check, as if so many more had been read.
 
         Raises:
             InvalidItemError: there are not so many left.
@@ -344,9 +344,10 @@ class Incoming:
         self.views.append(replace(view, masks=masks))
 
     def _counted(self, mask: Mask, counter: str) -> Mask:
-        """The mask with tokens that a budget may rely on, whatever its line says.
+        """Return the mask with its tokens counted: a budget cannot rely on the line's number.
 
-        By a counter that cannot be had nothing relies on them: they are counted when they are read.
+        If the counter is not available, nothing relies on it: tokens are counted when they are
+        read.
         """
         if mask.message is None:
             return mask._replace(tokens=0)
@@ -524,7 +525,7 @@ class ImportOptions:
 
 
 def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions) -> Imported:
-    """Store the sessions of an export, or conversations; those that cannot be stored are listed.
+    """Store the sessions of an export, or conversations; those that fail are listed.
 
     Raises:
         InvalidOptionError: the lines are no bytes.
@@ -539,7 +540,7 @@ def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions)
 
 
 class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
-    """Somebody else took the sessions' names, or removed what was stored of one."""
+    """The sessions' names were taken meanwhile, or what was stored of one was removed."""
 
     def __init__(self, sessions: list[Incoming], text: str) -> None:
         super().__init__(text)
@@ -626,7 +627,7 @@ class _Import:
             self._give_up(session, self.began, _cut_short(session))
 
     def _count(self, size: int) -> None:
-        """After a line was taken: commit if enough waits for it."""
+        """Count a line that was taken; commit if enough is pending."""
         self.bytes += size
         session = self.session
         if session is not None and not session.lines_left:
@@ -657,7 +658,7 @@ class _Import:
         return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
 
     def _need_no_rules(self) -> None:
-        """Refuse options that are for conversations: an export says all of a session itself."""
+        """Refuse options for conversations: a session of an export is complete in itself."""
         given = {
             "policy": self.options.policy is not None,
             "orphans": self.options.orphans != "keep",
@@ -919,7 +920,7 @@ def _runs(entries: Iterable[LoadedItem]) -> Iterator[list[LoadedItem]]:
 
 
 def _bounded(parts: list[_Part]) -> Iterator[list[_Part]]:
-    """The parts, those of very many entries cut into several commits."""
+    """Yield the parts; one with very many entries is split over several commits."""
     small: list[_Part] = []
     for part in parts:
         entries = iter(part.entries)

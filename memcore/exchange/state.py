@@ -122,7 +122,7 @@ class StateLines:
 def _seen(
     txn: ReadTxn, place: Place, header: StateHeader
 ) -> Iterator[tuple[str, int, FieldVersion | None]]:
-    """Field, counter and version (None: it has none any more) where what is known changes."""
+    """Yield field, counter and version (None: deleted) wherever a visible value changes."""
     shown: tuple[str, int, bytes] | None = None
     end = ("", 0, None)  # no field has this name
     for (name, counter, version), after in pairwise(chain(versions_of(txn, *place), (end,))):
@@ -210,7 +210,7 @@ class ArrivedState:
 
     @property
     def counters(self) -> Collection[int | None]:
-        """Those whose values came."""
+        """Counters whose values were read."""
         return {step.counter for step in self.steps} or {0}
 
     def write(self, txn: Txn, place: Place) -> None:
@@ -255,7 +255,7 @@ def export_shared(
     form: str,
     left_out: Callable[[str], None] | None,
 ) -> Iterator[bytes]:
-    """The lines of one user, or of all with those of the applications.
+    """Yield the lines of one user's state, or of all users' and applications'.
 
     Raises:
         InvalidOptionError: the format has no place for them, and ``left_out`` is None.

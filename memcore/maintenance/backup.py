@@ -82,7 +82,7 @@ class RestoreReport:
 
 
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:
-    """The whole check of a copy, with what is known of the database that it is a copy of."""
+    """Return a function that runs the whole check on a copy of this database."""
 
     def judge(path: str) -> list[str]:
         with open_detached(path, vault=engine.store.vault) as store:
@@ -187,14 +187,15 @@ def restore(
 
 
 def _settle(target: str, vault: RowCipher | None) -> list[str]:
-    """Do what waits in the file that is replaced: a backup may know nothing of it.
+    """Finish pending work of the file that is replaced, which a backup may not know of.
 
-    Who was erased and still has a key would come back with the backup; so the keys go, if the file
-    says that the key file is its own. A secret that waits for room gets its file. The file may be
-    damaged: it is read page by page. Who may have been erased keeps the keys, and is told of.
+    A user who was erased and still has a key would come back with the backup; so such keys are
+    destroyed, if the key file belongs to the replaced file. A pending secret gets its file. The
+    replaced file may be damaged: it is scanned page by page. Users who only may have been erased
+    keep their keys and are reported.
 
     Raises:
-        KeyFileError, StoreFullError, StoreAccessError: there is no room to do it, or no right.
+        KeyFileError, StoreFullError, StoreAccessError: there is no space to do it, or no right.
         OSError
     """
     fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)

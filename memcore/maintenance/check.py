@@ -114,7 +114,7 @@ def check_checkpoints(
 
 
 def _take_in_ancestors(txn: ReadTxn, scope: int, parent: int, stops: dict[int, int]) -> None:
-    """The next seqs of the sessions that a session was forked from: those alone stay for it."""
+    """Add the next seqs of a session's ancestors to ``stops``."""
     while parent and parent not in stops:
         key = head_key(scope, parent)
         value = txn.get(key)
@@ -159,7 +159,7 @@ def _breaks(txn: ReadTxn, scope: int, saved: CheckpointRow, history: History, li
 
 
 def chained(txn: ReadTxn, key: bytes, before: int) -> int | None:
-    """The prefix hash that a stored item gives; None if the item is damaged, which is told."""
+    """Return the prefix hash after a stored item; None if the item is damaged."""
     value = txn.get(key)
     if value is None:
         return None
@@ -273,9 +273,9 @@ def _of_addresses(txn: ReadTxn, scope: int) -> Iterator[BlobRef]:
 
 
 def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
-    """Counts of references that are not those of the rows, and contents of entries that are gone.
+    """Verify reference counts against the rows, and that the contents of entries are stored.
 
-    ``blobs.check`` tells of counts that cannot be read, and of blobs that are damaged.
+    ``blobs.check`` reports counts that cannot be read, and damaged blobs.
     """
     for key, ref in kv.references(txn, scope):
         with suppress(CorruptValueError):
@@ -438,7 +438,7 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
 
 
 def _of_living(engine: Engine, scope: int, findings: list[str]) -> list[str]:
-    """The findings of a scope, unless its user was erased, maybe while they were looked for."""
+    """Drop the findings of a scope whose user was erased, maybe during the check."""
     if not findings:
         return findings
     if _is_shredded(engine, scope) or engine.store.read(lambda txn: is_erased(txn, scope)):
@@ -675,7 +675,7 @@ class SessionCheck:
             yield "its index holds more records than items"
 
     def _strays(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """Items and index pages that the head does not know: it is older than they are."""
+        """Verify that no item or index page lies outside of the range in the head."""
         first, stop = head.parent_seq + 1, head.next_seq
         for row, what in ((Row.ITEM, "items"), (Row.INDEX, "index pages")):
             for lo, hi in ((0, first), (stop, 2**64 - 1)):

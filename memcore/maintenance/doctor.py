@@ -80,7 +80,7 @@ def examine(
     key: Key | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> DoctorReport:
-    """Look at a store without changing it; also at one that cannot be opened.
+    """Examine a store without changing it, even one that cannot be opened.
 
     Args:
         path: the store.
@@ -131,7 +131,7 @@ def _file(path: str, status: os.stat_result) -> dict[str, Any]:
 
 
 def _leftovers(path: str) -> list[str]:
-    """Unfinished files beside the store whose makers are gone."""
+    """List unfinished files beside the store whose makers are gone."""
     found: list[str] = []
     with suppress(OSError):
         found += (name for name, pid in leftovers(path) if not Path("/proc", str(pid)).exists())
@@ -139,7 +139,7 @@ def _leftovers(path: str) -> list[str]:
 
 
 def _pages(path: str) -> dict[str, Any]:
-    """The newest meta page as it lies in the file."""
+    """Return the facts of the newest meta page."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         meta = newest_meta(fd, path)

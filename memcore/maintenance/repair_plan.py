@@ -223,7 +223,7 @@ class RepairPlan:
 
 
 def plan_repairs(findings: Iterable[str], path: str) -> RepairPlan:
-    """The plan for the findings of ``Database.check``; empty if there are none."""
+    """Plan the repair of findings of ``Database.check``; empty without findings."""
     sorts: dict[Damage, list[str]] = {}
     for finding in findings:
         sorts.setdefault(damage_of(finding), []).append(finding)

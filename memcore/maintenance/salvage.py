@@ -93,7 +93,7 @@ def cared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write_hold_count(txn: Txn, sieve: RowSelector) -> None:
-    """Say how many holds there are."""
+    """Write the number of salvaged holds."""
     kept = list(_kept(sieve, Care.HOLD))
     outs = sum(key == opted_out_key(keys.split_scoped(key)[0]) for key in kept)
     count_holds(txn, len(kept) - outs)
@@ -137,7 +137,7 @@ def _put_all(txn: Txn, rows: list[tuple[bytes, bytes]]) -> None:
 
 
 def write_references(store: LmdbStore) -> None:
-    """Count the references to each blob from the rows that there are."""
+    """Count the references to each blob from the salvaged rows, and write the counts."""
     scopes = store.read(lambda txn: [scope for scope, _, _ in names.scopes(txn)])
     for scope in scopes:
         counts = store.read(lambda txn, scope=scope: counted_references(txn, scope))  # type: ignore[misc]
@@ -224,7 +224,7 @@ def lost_entries(sieve: RowSelector) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SalvagedSession:
-    """A session of which something was lost, or of which it is not sure what counts."""
+    """Salvaged session that lost items, or whose current rows are uncertain."""
 
     app: str
     user: str
@@ -263,7 +263,7 @@ class SalvageReport:
 
     @property
     def share(self) -> float:
-        """The share of the items that was saved, of those that are known to have been there."""
+        """Share of the known items that was saved, 0 to 1."""
         known = self.items + self.items_lost
         return self.items / known if known else 1.0
 
@@ -474,7 +474,7 @@ class _Salvage:
         store.transact(lambda txn: self._write_headers(txn, headers))
 
     def _rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows that are taken over as they are, and those that follow from them."""
+        """Yield the rows that are copied unchanged, and those derived from them."""
         sieve = self._sieve
         chosen = sorted(sieve.chosen)
         for at, key in enumerate(chosen):
@@ -567,7 +567,7 @@ class _Salvage:
     # --- sessions -----------------------------------------------------------------------------
 
     def _mend_sessions(self, engine: Engine) -> None:
-        """Write anew every session that does not pass the check, and those that share its items."""
+        """Rebuild every session that fails the check, together with those that share its items."""
         store, sieve = engine.store, self._sieve
         for place in sorted(sieve.names.keys() - set(sieve.places())):
             app, user = sieve.scopes[place[0]]

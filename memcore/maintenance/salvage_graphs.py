@@ -61,7 +61,7 @@ class Threads:
         self._lost = self._lost_rows()
 
     def _lost_rows(self) -> dict[Pair, list[bytes]]:
-        """Keys, as they stand, of damaged rows of threads and namespaces that there are."""
+        """Return the keys of damaged rows of existing threads and namespaces."""
         found: dict[Pair, list[bytes]] = defaultdict(list)
         for key in self._sieve.wreck.damaged:
             if key[:1] == _THREAD and key not in self._sieve.chosen and len(key) > _NAMESPACED:
@@ -90,7 +90,7 @@ class Threads:
     # --- pools --------------------------------------------------------------------------------
 
     def _pool_of(self, place: Pair) -> Pair | None:
-        """The pool of a thread as its head or its chunks tell; None if it cannot be read."""
+        """Return the chunk pool of a thread, from its head or its chunks; None if unreadable."""
         sieve = self._sieve
         head = keys.thread_rows(*place, ThreadRow.HEAD)
         if head in sieve.chosen:

@@ -83,7 +83,7 @@ DATABASE_CARE: Final = keys.scoped(Kind.CARE, 0), keys.after(keys.scoped(Kind.CA
 
 
 def owner_in(wreck: PageScan) -> bytes | None:
-    """The owner of the key file as the surest row says; None: none says so."""
+    """Return the owner of the key file from the most credible row, or None."""
     for at in wreck.rows.get(OWNER_KEY, ()):
         return wreck.value(OWNER_KEY, at)[HEADER_BYTES:]
     return None
@@ -96,12 +96,12 @@ _SCOPE_BYTES: Final = 16
 
 
 def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
-    """The scopes of users who were erased, or are being erased, and those of whom it is not sure.
+    """Return the scopes whose users were or are being erased, and those that may have been.
 
-    A tombstone, or the row of an erasure under way, that is surer than all rows that name the scope
-    says so; or there are none of these. A page that is not in use says nothing against one that
-    is: a power cut takes commits back, and then numbers are given out again. If both are equally
-    sure, nothing tells.
+    A scope counts as erased if its tombstone, or the row of an unfinished erasure, is more credible
+    than all rows that name the scope, or if there are none of these. A page that is not in use
+    does not count against one that is: a power cut takes commits back, and then numbers are given
+    out again. If both are equally credible, it is uncertain.
 
     Args:
         care: a scan of ``DATABASE_CARE``.
@@ -211,7 +211,7 @@ def _is_of(
 
 
 def _add_parents(wreck: PageScan, sessions: set[Place]) -> None:
-    """Add the hidden sessions that were kept for forks that are gone, and for nobody else."""
+    """Add the hidden sessions that were kept only for forks that are gone."""
     forks: dict[Place, set[Place]] = defaultdict(set)
     above: dict[Place, set[Place]] = defaultdict(set)
     for key in wreck.rows:
@@ -361,9 +361,9 @@ class RowSelector:
         self.spare.pop(place, None)
 
     def _leave_out_deleted(self) -> None:
-        """Settle which sessions were deleted, of those whose name and head may both be old ones.
+        """Decide which sessions were deleted, of those whose name and head may both be outdated.
 
-        Those are of which an old head says so, and those that certainly have no name any more.
+        Deleted are those that an old head marks as hidden, and those that certainly have no name.
         """
         sure_names = {place for place, key in self._name_keys.items() if self._is_sure(key)}
         forks = self.forks()
@@ -386,14 +386,14 @@ class RowSelector:
                 self._leave_out(place)
 
     def places(self) -> list[Place]:
-        """The sessions of which there is anything."""
+        """List the sessions with any row."""
         return sorted({*self.sessions, *(self.spare.keys() & self.names.keys())})
 
     def _is_sure(self, key: bytes) -> bool:
         return key in self.chosen and self.chosen[key].rank <= Confidence.IN_USE
 
     def forks(self) -> dict[Place, set[Place]]:
-        """The forks of each session, as parents and forks tell."""
+        """Return the forks of each session, from rows of parents and of forks."""
         found: dict[Place, set[Place]] = defaultdict(set)
         for place, rows in self.sessions.items():
             for key in rows:
@@ -473,7 +473,7 @@ class RowSelector:
                 yield keys.split_scoped(key)[0], BlobRef.unpack(packed)
 
     def _find_blobs(self) -> None:
-        """Those that something refers to: others nobody can reach, or they were being removed."""
+        """Select the blobs with references: others are unreachable, or were being deleted."""
         wanted: dict[tuple[int, bytes], set[int]] = defaultdict(set)
         for scope, ref in self._references():
             wanted[scope, slot_of(ref)].add(ref.size)

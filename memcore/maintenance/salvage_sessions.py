@@ -61,7 +61,7 @@ class _Facts(NamedTuple):
 
 
 class Remains:
-    """One session as the wreck holds it. ``items`` are those that count, by seq."""
+    """Rows of one session found in a damaged file. ``items`` are the chosen ones, by seq."""
 
     def __init__(self, sieve: RowSelector, place: Place) -> None:
         self.sieve = sieve
@@ -151,10 +151,10 @@ class Remains:
         return None if record is None else int(index.RECORD.unpack_from(record)[2])
 
     def trace(self, origin: int | None) -> None:
-        """Find out what each item was appended to; take in old versions that a record vouches for.
+        """Find each item's predecessor; adopt old versions that an index record vouches for.
 
         ``origin`` is the prefix hash at the item that the session was forked from, 0 if it began
-        with nothing, None if that is not known.
+        empty, None if unknown.
         """
         chains: dict[int, int | None] = {self.first - 1: origin}
         for seq in range(self.first, self.stop):
@@ -172,7 +172,7 @@ class Remains:
                 self._take_item(keys.session_row(*self.place, Row.ITEM, seq), at)
 
     def _versions(self, seq: int) -> list[tuple[bytes, RowCandidate | None]]:
-        """The checksums under which the item may be known."""
+        """Return the checksums of an item's candidate versions."""
         if seq in self.items and self.items[seq].rank <= Confidence.IN_USE:
             return [(self.sums[seq], None)]
         key = keys.session_row(*self.place, Row.ITEM, seq)
@@ -264,7 +264,7 @@ class Resaved:
                 self._kept.append((saved, kept))
 
     def _path(self, saved: CheckpointRow, txn: ReadTxn) -> list[Step] | None:
-        """Its items; None if they are not those of sessions that are known here."""
+        """Return a checkpoint's items; None if they are of sessions that are not rebuilt here."""
         session, block, _ = saved.older
         try:
             found = [*older_segments(txn, self._member.scope, session, block), *saved.segments]
@@ -298,7 +298,7 @@ class Resaved:
     def rows(
         self, head: Head, counter: TokenCounter | None, record: Callable[[Step], bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of those that are left, and of the last number that was given out."""
+        """Yield the rows of the checkpoints that are left, and of the last number given out."""
         member = self._member
         for saved, path in self._kept:
             ledger = new_ledger(get_policy(head.policy), counter)
@@ -484,7 +484,7 @@ class SessionRebuilder:
         return None if owner is None else owner.chain_of(member.first - 1)
 
     def _path(self, member: Remains) -> list[Step]:
-        """The live history, lost items included, as far as it can be told."""
+        """Return the live history, lost items included, as far as it is known."""
         if member.head is not None and member.sure:
             segments = self._segments(member.head, member.scope)
             if segments is not None:
@@ -642,7 +642,7 @@ class SessionRebuilder:
                 head.view_session = head.view_number = 0
 
     def _settled(self, member: Remains, seq: int) -> tuple[int, int, int] | None:
-        """The last item up to ``seq`` that is there, its prefix hash, and how many there are."""
+        """Return the last settled item up to ``seq``, its prefix hash and its position, or None."""
         owner = self._owner(member, seq)
         while owner is not None and seq > 0:
             chain = self.chains.get((owner.session, seq))
@@ -671,7 +671,7 @@ class _ChosenRows:
         return self._sieve.value(key) if key in self._sieve.chosen else None
 
     def scan(self, *_: Any, **__: Any) -> Any:
-        """Nobody scans here."""
+        """Refuse to scan: only single rows are read."""
         raise InternalError("chosen rows were scanned")
 
     take = scan

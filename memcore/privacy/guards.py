@@ -319,7 +319,7 @@ class SecretGuard:
         return {"verdict": self._verdict, "policy": self._policy.mapping()}
 
     def judge(self, value: Any, write: WriteContext) -> Judgement:  # noqa: ARG002 - wherever it comes from
-        """The verdict, if there is one."""
+        """Judge a value: the guard's verdict if it holds a secret, else allowed."""
         found: set[str] = set()
         if isinstance(value, (dict, list)):
             found = set(self._redacts.value(value)[1])
@@ -395,7 +395,7 @@ class ProtectedKeys:
         return {"fields": list(self._names["state"]), "namespaces": list(self._names["kv"])}
 
     def judge(self, value: Any, write: WriteContext) -> Judgement:  # noqa: ARG002 - the key tells
-        """Block what somebody else than an operator writes there."""
+        """Block a write to a protected name unless an operator makes it."""
         names = self._names.get(write.kind, ())
         if write.operator or not any(_matches(name, write.name) for name in names):
             return ALLOW

@@ -96,7 +96,7 @@ TAG_BYTES: Final = 16
 
 
 class Cipher:
-    """One key. ``encrypt(nonce, text, bound)`` is the library's own: no frame lies between.
+    """AES-GCM under one key. ``encrypt(nonce, text, bound)`` is the library's method, for speed.
 
     Raises:
         ImportError: the package is missing.
@@ -151,7 +151,7 @@ _FORMS: Final = (
 
 
 class _Fixed:
-    """A key-encryption key that is known here."""
+    """Provider with a key-encryption key held in this process."""
 
     __reduce_ex__ = uncopied
 
@@ -170,11 +170,11 @@ class _Fixed:
 
 
 def key_provider(given: Any) -> KeyProvider:
-    """The provider that a ``key`` option stands for.
+    """Convert a ``key`` option to a KeyProvider.
 
     Raises:
-        InvalidOptionError: it is none.
-        KeyNeededError: it says where a key is, and there is none.
+        InvalidOptionError: it is of no known form.
+        KeyNeededError: it names a place without a key.
         ImportError: the package ``cryptography``, or ``keyring``, is missing.
     """
     if isinstance(given, KeyProvider):
@@ -319,7 +319,7 @@ class KeyRing:
         self._table = _KeyTable({}, 0, 0)
 
     def renew_lock(self) -> None:
-        """In the child of a fork: whoever held the lock is not there."""
+        """Renew the lock in the child of a fork, where its holder does not exist."""
         self._lock = RLock()
 
     # --- making and reading -----------------------------------------------------------------------
@@ -429,7 +429,7 @@ class KeyRing:
         return KeyRing.load(path, self._provider)
 
     def _read(self, *, again: bool = False) -> None:
-        """Read the file; ``again``: it was read before, and goes on from what it was then."""
+        """Read the key file; ``again``: it must continue the one that was read before."""
         path = self.path or ""
         body, total = read_key_file(path)
         at = len(MAGIC) + _LENGTH.size
@@ -543,7 +543,7 @@ class KeyRing:
 
     @_locked
     def settle(self) -> None:
-        """Flush the directory, if whoever put the file there may not have done so yet.
+        """Flush the directory, unless the process that wrote the key file is known to have done so.
 
         Raises:
             KeyFileError: the system refused.
@@ -570,7 +570,7 @@ class KeyRing:
 
     @_locked
     def claim(self, owner: bytes) -> None:
-        """Note which data file the keys belong to; the row there is durable already.
+        """Bind the keys to a data file; its row is durable already.
 
         Raises:
             KeyFileError: they belong to another one, or the file cannot be written.
@@ -778,10 +778,10 @@ def _proof_of(body: bytes) -> bytes:
 
 
 def read_key_file(path: str) -> tuple[bytes, bytes]:
-    """A key file as it lies there, and the sum that proves it: what can be told without its key.
+    """Read a key file and verify its checksum, which needs no key; return body and checksum.
 
     Raises:
-        KeyFileError: it is missing, damaged, cannot be read, or is none.
+        KeyFileError: it is missing, damaged, unreadable, or not a key file.
     """
     try:
         whole = Path(path).read_bytes()
@@ -897,7 +897,7 @@ class Secret:
         return secret_of(self._path, create=place is None) if kept is None else kept
 
     def _made(self, kept: bytes | None) -> bytes | None:
-        """Make the file; the secret that is to be kept elsewhere, if there is no room for that."""
+        """Make the secret's file; without space for it, return a new secret to keep elsewhere."""
         if kept is None:
             try:
                 secret_of(self._path, create=True)
@@ -906,7 +906,7 @@ class Secret:
         return kept
 
     def settle(self) -> bool:
-        """Make the file that there was no room for; whether there is nothing left to be done."""
+        """Make the file that there was no space for; True if nothing is left to do."""
         if self._place is None or not (self._place.is_used() or self._has_leftover()):
             return True
         return self._place.change(self._moved) is None
@@ -929,7 +929,11 @@ class Secret:
         return None
 
     def found(self) -> bytes | None:
-        """The secret, None where there is none yet and none may be made; raises as ``value``."""
+        """Return the secret, or None if there is none and none may be made.
+
+        Raises:
+            The errors of ``value``, except NotFoundError.
+        """
         try:
             return self.value()
         except NotFoundError:

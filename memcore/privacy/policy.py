@@ -79,7 +79,7 @@ def mask_of(names: tuple[str, ...]) -> int:
 
 
 def canonical(name: str, text: str) -> str:
-    """The value itself, without the way it is written: what the same placeholder stands for."""
+    """Normalise a value: texts with equal results get the same placeholder."""
     if name in {"email", "name"}:
         return text.casefold()
     if name not in NUMERIC:
@@ -165,7 +165,7 @@ class RedactionContext:
 
 @runtime_checkable
 class Redactor(Protocol):
-    """Finds what the built-in classes do not know. Called wherever a text is redacted."""
+    """Custom redactor, called for every text after the built-in classes."""
 
     def redact(self, text: str, context: RedactionContext) -> tuple[str, Iterable[Span]]:
         """``(text, spans)``: what to redact, as offsets into the text that was given.
@@ -210,10 +210,10 @@ def _difference(text: str, made: str) -> Span:
 
 
 def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHOLDER) -> list[Span]:
-    """The spans in order, without placeholders and empty ones; those that overlap are one.
+    """Sort spans, drop placeholders and empty ones, and merge those that overlap.
 
-    It has the class of the one that was found first: built-in ones come before names, names before
-    patterns, patterns before redactors.
+    A merged span has the class of the one that was found first: built-in classes come before
+    names, names before patterns, patterns before redactors.
     """
     kept = [span for span in spans if span.stop > span.start]
     if not kept:
@@ -303,7 +303,7 @@ class RedactionPolicy:
 
     @property
     def sought(self) -> tuple[str, ...]:
-        """The built-in classes that are looked for."""
+        """Built-in classes that are searched for."""
         return tuple(name for name in self.classes if self.verdicts.get(name) != "allow")
 
     def verdict(self, found: Iterable[str]) -> str:
@@ -313,7 +313,7 @@ class RedactionPolicy:
 
     @property
     def templates(self) -> Mapping[str, str]:
-        """The placeholders of one's own by class; ``*`` are those of all others."""
+        """Custom placeholder templates by class; ``*`` is for all other classes."""
         assert not isinstance(self.placeholders, str)  # noqa: S101 - made a mapping above
         return self.placeholders
 

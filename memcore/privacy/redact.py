@@ -119,7 +119,7 @@ class _Counts(Counter[str]):
 
 
 def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
-    """As ``redact_text``, None if it is no JSON object or list."""
+    """Redact a text that is a JSON object or array, as ``redact_text``; None if it is neither."""
     known = found.known if isinstance(found, _Counts) else {}
     if text in known:
         made, counts = known[text]
@@ -148,7 +148,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
 
 
 def _redacted_lines(how: Handling, text: str, found: Counter[str]) -> str | None:
-    """As ``redact_text`` for lines of JSON, None if the first is none."""
+    """Redact a text of JSON lines, as ``redact_text``; None if the first line is not JSON."""
     lines = text.splitlines(keepends=True)
     if _loaded(lines[0].strip()) is None:
         return None
@@ -173,7 +173,7 @@ _ENDLESS_IN_JSON: Final = re.compile(rf'"{_ENDLESS}(-?[0-9.eE+-]+)"')
 
 
 def _finite(text: str) -> float | str:
-    """A number; one that no float holds as a text that ``_dumped`` knows, to be written again."""
+    """Parse a number; one beyond a float becomes a marked text, which ``_dumped`` restores."""
     number = float(text)
     return number if isfinite(number) else _ENDLESS + text
 
@@ -552,7 +552,7 @@ def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
 
 
 def inherited(around: str | None, key: str) -> str:
-    """The key that says what an entry is: its own, or the one around it if its own says nothing."""
+    """Return the key that describes an entry: its own, or the one around it if that is generic."""
     says_nothing = key in INHERITING_KEYS and not _context_of(key)
     return around if says_nothing and around is not None else key
 
@@ -563,7 +563,7 @@ def _is_field(key: str) -> bool:
 
 
 def _put(frame: _Frame, place: Any, made: Any) -> None:
-    """Put an entry into the copy of a container, which is made now if there is none."""
+    """Replace an entry in the container's copy, which is made at the first change."""
     if frame.changed is None:
         frame.changed = dict(frame.source) if frame.sort else list(frame.source)
     frame.changed[place] = made
@@ -608,7 +608,7 @@ class Redaction:
     def extended_spans(
         self, text: str, hits: list[tuple[int, int, int]], context: RedactionContext
     ) -> list[Span]:
-        """The spans of the scanner with those of names, patterns and redactors."""
+        """Merge the scanner's spans with those of names, patterns and redactors."""
         spans = [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]
         if self._names is not None:
             spans += [Span(start, stop, NAME_CLASS) for start, stop in self._names.find(text)]
@@ -641,7 +641,7 @@ class PlacedRedaction:
 
     @property
     def policy_id(self) -> str:
-        """Of the policy: see ``RedactionPolicy.policy_id``."""
+        """Id of the policy: see ``RedactionPolicy.policy_id``."""
         return self._redaction.policy_id
 
     def text(self, text: str) -> str:

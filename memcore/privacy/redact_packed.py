@@ -58,7 +58,7 @@ class Extension(NamedTuple):
     content: bytes
 
     def __str__(self) -> str:
-        """``<ext 5: 120 bytes: module.Class>``; what the name stands for is never looked up."""
+        """Return ``<ext 5: 120 bytes: module.Class>``; the class is never imported."""
         named = ""
         try:
             found = unpack(self.content)
@@ -248,7 +248,7 @@ _CELLS: Final = 3
 
 
 class OpaqueContent(ValueError):  # noqa: N818 - said of content, told as an error one layer up
-    """Content that cannot be looked into."""
+    """Content that cannot be inspected."""
 
 
 def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) -> bytes:
@@ -275,10 +275,10 @@ def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) ->
 
 
 def redact_parts(redacts: Redacts, value: Any, under: str | None = None) -> Any:
-    """As ``redact_packed``, of what ``unpack`` gave, of JSON, or of bytes.
+    """Redact an unpacked value, JSON, or bytes; otherwise as ``redact_packed``.
 
     Raises:
-        ValueError: it cannot be looked into.
+        ValueError: it cannot be inspected.
         RecursionError: nested too deep.
     """
     told = _told(value)
@@ -310,7 +310,7 @@ def _told(value: Any) -> Any:
 
 
 def _restored(value: Any, told: Any, made: Any) -> Any:
-    """The value with what ``made`` has in the place of what was told of it."""
+    """Put the redacted parts of a value's JSON form back into the value."""
     if made is told:
         return value
     kind = type(value)
@@ -376,9 +376,9 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
 
 
 class _Distinct:
-    """Keys of a map or members of a set. Of those that became the same, all others are numbered.
+    """Keeps keys of a map or members of a set distinct: those that became equal are numbered.
 
-    Where there is no place for a number, they stay the same, and who reads them finds one.
+    Where there is no place for a number they stay equal, and a reader finds one of them.
     """
 
     __slots__ = ("_more", "_taken")
@@ -389,7 +389,7 @@ class _Distinct:
         """Of many spellings of one value, none begins to count anew."""
 
     def restored(self, key: Any, told: Any, made: Any) -> Any:
-        """As ``_restored``, and unlike all that are taken if anything was replaced."""
+        """Restore a key as ``_restored``; if it changed, make it differ from all taken ones."""
         name = numbered = _restored(key, told, made)
         if name is key:
             return name
@@ -467,7 +467,7 @@ def _numbered_entries(value: Any, name: Any, number: int) -> Any:
 def _numbered_in(
     values: list[Any], names: list[Any], number: int, *, apart: bool = False
 ) -> list[Any]:
-    """As ``_numbered``, of one of several; ``apart``: it is to be unlike the others still."""
+    """Number one of several values, as ``_numbered``; ``apart``: it must differ from the others."""
     for at, (value, name) in enumerate(zip(values, names, strict=True)):
         made = name if value == name else _numbered(value, name, number)
         if made is name:
@@ -510,7 +510,7 @@ class _Opened:
 
     @property
     def read_as(self) -> Hashable:
-        """As ``_read_as``: what the object is made of, with its class if that is several values."""
+        """Key of the object, as ``_read_as``: its contents, with its class if it has several."""
         if self.content is None or self._code not in _OBJECTS or not self._path:
             return self._code, pack(self._found)
         if self.is_set:
@@ -521,7 +521,7 @@ class _Opened:
         return self._code, *map(_read_as, self._found[:_ARGUMENT]), argument
 
     def _go_into(self, found: list[Any]) -> None:
-        """Of module, name, arguments and what follows, the arguments."""
+        """Take the arguments out of a list of module, name, arguments and more."""
         argument = found[_ARGUMENT]
         if found[0] in _VALUES:
             self.content = None

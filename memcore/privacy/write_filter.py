@@ -104,7 +104,7 @@ class WriteFilter:
         return ScopeFilter(self, app, user, session)
 
     def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
-        """The redactor of a place; who is told of what is found hears of this one."""
+        """Return the redactor of a place; it reports its findings to ``told``."""
         found = redaction.for_place(*place)
         return found if self.told is None else _Telling(found, self.told)
 
@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 
 class _Telling:
-    """A redactor that tells what it found."""
+    """Redactor that reports the counts of its findings."""
 
     __slots__ = ("_redacts", "_told")
 
@@ -202,7 +202,7 @@ class ScopeFilter:
         under: str | None = None,
         source: str = "caller",
     ) -> Any:
-        """JSON of any other sort. It stands ``under`` a key, which tells what it may be.
+        """Filter a JSON value other than an item; ``under``: the key that it is stored under.
 
         Raises:
             BlockedError: a guard or the policy refuses it, or would have it quarantined.
@@ -241,9 +241,9 @@ class ScopeFilter:
         return made
 
     def name(self, name: Any, what: str) -> None:
-        """Refuse what is looked up by if something is found in it: no placeholder can stand there.
+        """Refuse a name with findings: names are looked up and cannot hold placeholders.
 
-        The error does not repeat it. What is no text passes: whoever takes it refuses it.
+        The error does not repeat it. A value that is no text passes: its taker refuses it.
 
         Raises:
             BlockedError: there is a policy, and it finds something.
@@ -335,7 +335,7 @@ def _held(verdict: str, reason: str) -> str | None:
 
 
 def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:
-    """A JSON value redacted as what stands under a key."""
+    """Redact a JSON value, given the key that it is stored under."""
     if under is None:
         return redacts.value(value)[0]
     return _only(redacts.value({under: value})[0])

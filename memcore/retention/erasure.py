@@ -154,12 +154,12 @@ def put_pending(txn: Txn, pending: Pending) -> None:
 
 
 def drop_pending(txn: Txn, id_: str) -> bool:
-    """It is finished; whether it was not before."""
+    """Delete the row of a finished erasure; True if there was one."""
     return txn.delete(_key(id_))
 
 
 def pending_of(txn: ReadTxn, id_: str) -> Pending | None:
-    """The erasure as the transaction sees it; None: somebody has finished it.
+    """Read the row of an erasure; None if it was finished.
 
     Raises:
         CorruptValueError: its row is damaged.
@@ -242,7 +242,7 @@ def _count(content: mmap.mmap | bytes, needle: bytes) -> int:
 
 
 def scan_copy(path: str, needles: list[bytes]) -> Scan:
-    """A look at a file that nobody changes meanwhile."""
+    """Scan a file that nobody writes for the needles."""
     hits = scan_file(path, needles)
     size = Path(path).stat().st_size
     return Scan(size, len(needles), hits, _hits_in_rows(path, needles) if hits else 0)
@@ -354,7 +354,7 @@ _NAMES = bytes((Kind.SCOPE_NAME,))
 
 
 def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]:
-    """``(scope, app)`` of a user, without an application in every one: a look at each.
+    """Return ``(scope, app)`` of a user; without an application in all of them, a lookup each.
 
     Raises:
         InvalidOptionError: a name is not legal.
@@ -490,10 +490,10 @@ def _count_removing(key: bytes, counts: dict[str, int]) -> None:
 
 
 def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:
-    """Remove rows until none is left, or at most so many pieces; whether none is left.
+    """Delete the rows of an erasure in up to so many transactions; True if none is left.
 
     Raises:
-        StorageError: the rest is still to go.
+        StorageError: the rest is still to be deleted.
     """
     while True:
         done = False
@@ -510,7 +510,7 @@ def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -
 
 
 def _remove_piece(txn: Txn, id_: str) -> bool:
-    """Remove the next piece; whether nothing is left in the ranges of the scopes."""
+    """Delete rows in one transaction; True if none is left in the ranges of the scopes."""
     pending = pending_of(txn, id_)
     if pending is None or pending.stage != SHREDDED:
         return True  # somebody else was here
@@ -529,7 +529,7 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
 def _clear(
     txn: Txn, start: bytes, stop: bytes, piece: DeleteBudget, counts: dict[str, int]
 ) -> bool:
-    """Remove what the piece has room for; whether that is the whole range."""
+    """Delete rows of a range within the transaction's budget; True if that was the whole range."""
     until = stop
     sessions: set[tuple[int, int]] = set()
     for key, value in txn.scan(start, stop):
@@ -546,7 +546,7 @@ def _clear(
 
 
 def _finish(txn: Txn, id_: str) -> bool:
-    """Say that the rows are gone, if that is so."""
+    """Advance the erasure to REMOVED if no row is left; True if it is there."""
     pending = pending_of(txn, id_)
     if pending is None or pending.stage != SHREDDED:
         return True
@@ -676,9 +676,9 @@ def finish_erasures(
 
 
 def resume_erasures(engine: Engine, *, pieces: int) -> None:
-    """Go on with what others began: keys and rows, at most so many pieces; no compaction.
+    """Continue unfinished erasures: keys, and rows in so many transactions; no compaction.
 
-    What fails here stays for the next one who tries.
+    Errors are left to the next attempt.
     """
     with suppress(MemcoreError):
         for each in engine.store.read(lambda txn: list(all_pending(txn))):
@@ -690,13 +690,13 @@ def resume_erasures(engine: Engine, *, pieces: int) -> None:
 
 
 def bury_shredded(engine: Engine) -> None:
-    """Have users stay erased of whom the file, a backup, knows nothing but that they were there.
+    """Erase users whose keys are destroyed but whom the file, a backup, still has; and the reverse.
 
-    Their data keys are gone, so their names and rows go as in any erasure, and their numbers are
-    not given out again. And the reverse: whoever is buried here and has keys, since an older key
-    file was put in place, loses them once more.
+    Their names and rows are deleted as in any erasure, and their numbers are not given out again.
+    The reverse: a user who is erased here and has keys, since an older key file was put in place,
+    loses them again.
 
-    A key file that cannot be written keeps nobody from the rest: those keys go later.
+    If the key file cannot be written, the rest is done and those keys are destroyed later.
 
     Raises:
         StorageError, AuditError: nothing was changed.
@@ -717,14 +717,14 @@ def bury_shredded(engine: Engine) -> None:
 
 
 def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:
-    """The scopes whose keys were shredded, and that the file does not know to be dead."""
+    """List the scopes whose keys are destroyed and that have no tombstone."""
     shredded = ring.shredded()  # before the look at the file: who erases buries first
     dead = set(buried(txn)) if shredded else set()
     return [scope for scope in shredded if scope not in dead]
 
 
 def _revived(txn: ReadTxn, ring: KeyRing) -> list[int]:
-    """The scopes that are dead and have keys, but for those that an erasure is about to shred."""
+    """List the scopes with a tombstone and keys, except those an erasure is about to shred."""
     dead = [scope for scope in buried(txn) if ring.of_scope(scope) is not None]
     if not dead:
         return []
@@ -888,7 +888,7 @@ class _Work:
         return self._store.vault is not None and not self.pending.shredded
 
     def _reread(self) -> None:
-        """Take over what is stored; nothing is, when somebody else has finished."""
+        """Read the stored state again; a missing row means that another process finished."""
         with suppress(StorageError):
             found = self._store.read(lambda txn: pending_of(txn, self.pending.id))
             if found is None and self.pending.stage != GONE:
@@ -897,7 +897,7 @@ class _Work:
             self.pending = found or self.pending
 
     def _keep(self, txn: Txn) -> None:
-        """The bytes are gone, and the keys are not: whoever comes next has the rest to do."""
+        """Store that the bytes are gone and the keys are not: the next attempt does the rest."""
         if pending_of(txn, self.pending.id) is not None:
             put_pending(txn, self.pending)
 
@@ -925,7 +925,7 @@ class _Work:
         self.pending.finished_ms = self._engine.now_ms()
 
     def receipt(self, key: bytes, *, user: str | None = None) -> ErasureReceipt:
-        """The signed receipt; of what is finished the row goes."""
+        """Sign and return the receipt; delete the row of a finished erasure."""
         pending, store = self.pending, self._store
         gone = pending.stage == GONE and not self._awaits_shredding
         if gone:

@@ -96,7 +96,7 @@ class _KnownThread:
 
 
 def remove_thread(run: SweepRun, scope: int, name: str, is_due: IsDue) -> bool:
-    """Remove a thread, if it is due when it goes; whether it went, or would."""
+    """Remove a thread if it is still due; return True if it was, or would be, removed."""
     store = run.engine.store
     if store.read(lambda txn: is_held(txn, scope)):
         run.report.held += 1
@@ -474,7 +474,7 @@ class Settler:
         return history.count
 
     def _exempt(self, txn: ReadTxn) -> _Exempt:
-        """Pins and open calls; a hidden session has neither, for nobody goes on with it."""
+        """Find pins and open calls, which stay; a hidden session has neither."""
         head = self._head
         if head.hidden or not head.count:
             return _Exempt(0, frozenset())
@@ -542,7 +542,7 @@ def _size_of(row: StoredRow) -> int:
 
 
 def _type_of(item: Item, body: bytes) -> str:
-    """The type that the envelope says, that of an event, or what the item looks like."""
+    """Return an item's type: from its envelope, from an event, or by its form."""
     envelope = split_body(body)[2]
     said = decode_json(envelope[1:], envelope[0]) if envelope else {}
     inner = said.get("envelope")
@@ -561,7 +561,7 @@ def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
 
 
 def pieces(planned: list[Rewriting], *, rows: int, size: int) -> Iterator[list[Rewriting]]:
-    """The planned in lists of at most so many rows and bytes."""
+    """Split a plan into lists of bounded rows and bytes."""
     taken: list[Rewriting] = []
     held = 0
     for each in planned:
@@ -586,7 +586,7 @@ _MARK_STEP: Final = 1024
 
 
 def head_of_session(txn: ReadTxn, scope: int, session: int) -> Head | None:
-    """The head of a session, hidden ones included; None if there is none.
+    """Read the head of a session, hidden or not; None without one.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -675,7 +675,7 @@ def _carry_out(
 def _marked(
     planned: list[Rewriting], mark: int, begun: int
 ) -> Iterator[tuple[list[Rewriting], int]]:
-    """The pieces, each with the mark that stands once it is done; the last one with ``mark``."""
+    """Yield the pieces, each with the mark to store with it; the last one with ``mark``."""
     listed = list(pieces(planned, rows=_PIECE_ITEMS, size=_PIECE_BYTES))
     if not listed and mark - begun >= _MARK_STEP:
         listed = [[]]
@@ -693,7 +693,7 @@ def _write(
     piece: list[Rewriting],
     mark: int,
 ) -> Rewritten | None:
-    """One piece with its mark; None if it is held."""
+    """Write one piece with its mark; None under a legal hold."""
     need_alive(txn, place[0])
     if is_held(txn, *place) or head_of_session(txn, *place) is None:
         return None
@@ -818,7 +818,7 @@ def remove_beginning(
 
 
 def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count: int) -> None:
-    """Take a beginning of so many items away, and report what became of them."""
+    """Remove the first items of a history by ``closure``, and count the outcome in the report."""
     try:
         left = run.engine.store.transact(closure, makes_room=True)
     except CorruptValueError:

@@ -154,7 +154,7 @@ def hold_user(
 
 
 def release_user(engine: Engine, user: str, app: str | None, session: str | None) -> list[str]:
-    """End what ``hold_user`` began; the applications in which there was such a hold."""
+    """Release the holds of ``hold_user``; return the applications in which there was one."""
 
     def closure(txn: Txn) -> list[str]:
         places = _places(txn, user, app, session)
@@ -176,7 +176,7 @@ def _places(
 
 
 def holds(engine: Engine, app: str | None = None, user: str | None = None) -> list[Hold]:
-    """The holds of the database, or those of one application or user.
+    """List the holds of the database, or those of one application or user.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -215,7 +215,7 @@ _OF_FILES: Final = "deepagents:"
 
 
 def opted_out(engine: Engine, app: str, user: str) -> bool:
-    """As ``is_opted_out``, by the names."""
+    """Return True if the user opted out of memory; as ``is_opted_out``, by names."""
 
     def look(txn: ReadTxn) -> bool:
         scope = names.scope_of(txn, app, user)
@@ -257,7 +257,7 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
 
 
 def memories(engine: Engine, app: str, user: str) -> list[str]:
-    """The key/value namespaces in which something of the user is remembered."""
+    """List the key/value namespaces that hold memory of the user."""
 
     def look(txn: ReadTxn) -> list[str]:
         scope = names.scope_of(txn, app, user)

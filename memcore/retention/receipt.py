@@ -151,7 +151,7 @@ def checked_key(key: object) -> bytes:
 
 
 def digest_of(key: bytes, what: str, name: str) -> str:
-    """A name as whoever holds the key can recognise it, and nobody else."""
+    """Return HMAC-SHA256 of a name, which only a holder of the key can match."""
     text = f"memcore {what}\0".encode() + name.encode("utf-8", "surrogatepass")
     return hmac.digest(key, text, hashlib.sha256).hex()
 

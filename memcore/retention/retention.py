@@ -333,7 +333,7 @@ def _terms_of(thread: Thread) -> bytes:
 
 
 def _readable(txn: ReadTxn, key: bytes) -> Terms:
-    """The terms of a place; damaged ones are written anew by who says what is to be."""
+    """Read the terms of a place; damaged ones count as empty and are about to be rewritten."""
     try:
         return read_terms(txn, key)
     except CorruptValueError:

@@ -361,7 +361,7 @@ class SweepReport:
 
 @dataclass(slots=True)
 class SweepRun:
-    """One sweep: what it stands on, and how far it may go."""
+    """State and limits of one sweep."""
 
     engine: Engine
     now_ms: int
@@ -392,6 +392,6 @@ class SweepRun:
                 raise
 
     def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> None:
-        """Put what is about to leave into the archive, if there is one; it is flushed then."""
+        """Write and flush what is about to be deleted to the archive, if there is one."""
         if self.write is not None and self.exporter is not None and not self.dry:
             self.report.archived += self.write(lines(self.exporter))

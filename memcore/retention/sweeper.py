@@ -153,7 +153,7 @@ def _has_value(txn: ReadTxn, place: tuple[int, int], name: str) -> bool:
 
 
 def drop_one(txn: Txn, place: tuple[int, int], number: int) -> bool:
-    """Remove a checkpoint; whether there was one. A damaged one goes as well."""
+    """Delete a checkpoint, even a damaged one; return True if there was one."""
     try:
         if read_checkpoint(txn, *place, number) is None:
             return False
@@ -164,7 +164,7 @@ def drop_one(txn: Txn, place: tuple[int, int], number: int) -> bool:
 
 
 def drop_checkpoints(run: SweepRun, place: tuple[int, int], numbers: list[int]) -> None:
-    """Remove checkpoints that rules say are to go."""
+    """Delete checkpoints selected by rules."""
     numbers = numbers[: run.left]
     if not numbers:
         return
@@ -431,7 +431,7 @@ def _sweep_audit(run: SweepRun, scope: int, session: int, rules: Sequence[Retent
 
 
 def sweep(run: SweepRun) -> None:
-    """Remove what is due, at most ``run.limit`` things; each row of the index is looked at once."""
+    """Delete what is due, up to ``run.limit`` things; each index row is read once."""
     start: bytes | None = keys.expiry_row(0, b"")
     while start is not None:
         page, start = run.engine.store.read(lambda txn, start=start: _page(txn, run, start))  # type: ignore[misc]
@@ -449,7 +449,7 @@ def sweep(run: SweepRun) -> None:
 
 
 def note_sweep(run: SweepRun) -> None:
-    """Chain that a sweep removed something, and how many things of each sort."""
+    """Record a sweep in the audit, with its counts."""
     report = run.report
     if not report.dry_run and report.total and run.engine.audit is not None:
         told = {sort: count for sort, count in report.mapping().items() if type(count) is int}
@@ -668,7 +668,7 @@ class Sweeper:
         return self._process == os.getpid() and self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it; waits for the piece that is under way. Idempotent."""
+        """Stop; wait for the transaction that is under way. Idempotent."""
         self._stopping = True
         _ring(self._bell)
         if self.running:
@@ -699,7 +699,7 @@ class Sweeper:
                 return
 
     def _sweep_once(self) -> SweepReport | None:
-        """The report of a sweep; None: the database is gone."""
+        """Run one sweep; None if the database is gone."""
         database = self._database()
         return None if database is None else self._sweep(database)
 

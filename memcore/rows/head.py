@@ -162,7 +162,7 @@ class Head(HeadFields):
         self.segments = found
 
     def older_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
-        """The live segments before those that the head holds, oldest first."""
+        """Read the live segments before those in the head, oldest first."""
         return older_segments(txn, scope, self.link_session, self.link_block)
 
     def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
@@ -171,7 +171,7 @@ class Head(HeadFields):
 
 
 def older_segments(txn: ReadTxn, scope: int, session: int, block: int) -> list[Segment]:
-    """The segments of a chain of blocks that ends with ``block`` (0: there is none), oldest first.
+    """Read the segments of a chain of blocks that ends with ``block`` (0: none), oldest first.
 
     Raises:
         CorruptValueError: a block is damaged or missing, or the chain never ends.

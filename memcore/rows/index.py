@@ -293,7 +293,7 @@ def recount_numbers(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
 
 
 def drop_counts(txn: Txn, scope: int, session: int, *, keep: set[int]) -> None:
-    """Remove the pages of all recounts but those of ``keep``."""
+    """Delete the pages of all recounts except those in ``keep``."""
     for number in list(recount_numbers(txn, scope, session)):
         if number not in keep:
             start = keys.token_pages(scope, session, number)

@@ -265,10 +265,7 @@ class Random(Protocol):
 
 
 def salted(body: bytes, source: Random | None) -> bytes:
-    """The body of an item's row with random bytes in it, in place of those that it may have.
-
-    Without a source, as the body is.
-    """
+    """Replace the random bytes in an item row's body; unchanged without a source."""
     if source is None:
         return body
     salt = source.random(_SALT_BYTES)
@@ -314,7 +311,7 @@ class Json(NamedTuple):
         return codec.decode_json(self.text, self.flags)
 
     def part(self, start: int, stop: int | None = None) -> Json:
-        """The JSON that stands in it from byte to byte."""
+        """Return the JSON in a range of its bytes."""
         return Json(self.text[start:stop], self.flags)
 
 
@@ -337,7 +334,7 @@ def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[
 
 
 def stored_meta(body: bytes) -> Json:
-    """The meta alone, as in ``stored_json``; the message is not looked at."""
+    """Return the meta alone, as in ``stored_json``, without parsing the message."""
     return _meta_in(split_body(body)[2])
 
 

@@ -118,10 +118,10 @@ def is_erased(txn: ReadTxn, scope: int) -> bool:
 
 
 def need_alive(txn: ReadTxn, scope: int) -> None:
-    """Refuse to go on with a scope whose user was erased; scope 0 is nobody's.
+    """Refuse to go on with a scope whose user was erased; scope 0 has no user.
 
     Raises:
-        NotFoundError: it was.
+        NotFoundError: the user was erased.
     """
     if is_erased(txn, scope):
         msg = f"the user of scope {scope} was erased: nothing is done under the old number"
@@ -219,7 +219,7 @@ def put_hold(txn: Txn, row: HoldRow) -> bool:
 
 
 def release_hold(txn: Txn, scope: int, session: int = 0) -> bool:
-    """Remove a hold; whether there was one."""
+    """Remove a hold; return True if there was one."""
     found = txn.delete(_key(scope, session))
     if found:
         _count(txn, -1)
@@ -252,7 +252,7 @@ def memory_mark(scope: int, namespace: int) -> bytes:
 
 
 def mark_memory(txn: Txn, scope: int, namespace: int) -> None:
-    """Note that a namespace holds memory: what goes with ``opt_out_memory(remove=True)``."""
+    """Mark a namespace as memory, which ``opt_out_memory(remove=True)`` deletes."""
     key = memory_mark(scope, namespace)
     if txn.get(key) is None:
         txn.put(key, seal_value(key, b""))
@@ -275,7 +275,7 @@ def counted_holds(txn: ReadTxn) -> int:
 
 
 def count_holds(txn: Txn, count: int) -> None:
-    """Write how many holds there are."""
+    """Write the number of holds."""
     if count > 0:
         txn.put(_COUNT, seal_value(_COUNT, keys.u64(count)))
     else:
@@ -397,7 +397,7 @@ def is_terms(key: bytes) -> bool:
 
 
 def read_terms(txn: ReadTxn, key: bytes) -> Terms:
-    """The terms of a place; those that say nothing if there are none.
+    """Read the terms of a place; empty ones if there is no row.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -484,7 +484,7 @@ def drop_terms(txn: Txn, key: bytes) -> None:
 
 
 def move_terms(txn: Txn, scope: int, session: int, to: int) -> None:
-    """Give a session's terms to the one that stands in its place: its items have other seqs."""
+    """Move a session's terms to its replacement, without marks: its items have other seqs."""
     old = session_terms(scope, session)
     if txn.get(old) is None:
         return

@@ -44,7 +44,7 @@ _NOBODY: Final = ""
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse what cannot be a name; ``what`` says whose name it is ("session", "app", ...).
+    """Validate a name; ``what`` says whose it is ("session", "app", ...).
 
     Any non-empty string up to ``NAME_CHARS_MAX`` characters is legal; nothing is normalised.
 

@@ -30,7 +30,7 @@ _NUMBERS: int = 16
 
 
 class Held(NamedTuple):
-    """One original that was put aside."""
+    """Quarantined original of one item."""
 
     session: int
     seq: int
@@ -78,7 +78,11 @@ def held_in(txn: ReadTxn, scope: int, session: int | None = None) -> Iterator[He
 
 
 def read_held(txn: ReadTxn, scope: int, session: int, seq: int) -> Held | None:
-    """One original, None if there is none; raises what ``held_in`` raises."""
+    """Read one quarantined original, or None.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
     key = _key(scope, session, seq)
     value = txn.get(key)
     return None if value is None else _opened(key, value)
@@ -94,7 +98,7 @@ def drop_held(txn: Txn, scope: int, session: int, seq: int) -> bool:
 
 
 def forget_held(txn: Txn, scope: int, session: int) -> None:
-    """Remove what was put aside of a session that goes."""
+    """Delete the quarantined originals of a session that is deleted."""
     prefix = _of_session(scope, session)
     if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
         txn.delete_range(prefix, keys.after(prefix))

@@ -83,11 +83,11 @@ class Anchor:
     """By which they were rendered."""
 
     def difference(self, later: Anchor) -> tuple[int, int]:
-        """``(input, counted)`` tokens of a later report beyond this one; zeros if it tells nothing.
+        """Return ``(input, counted)`` tokens of a later report beyond this one; else zeros.
 
-        From the same cut on this one's messages begin the later one's. Where the cut moved, both
-        came and went; what differs in kind between them is small beside a difference of half of
-        the messages at least.
+        With the same cut, this report's messages begin the later one's. Where the cut moved,
+        messages came and went: then the difference counts only if it is half of the messages or
+        more, so that what differs in kind between them is small beside it.
         """
         billed = later.input_tokens - self.input_tokens
         counted = later.counted_tokens - self.counted_tokens
@@ -170,9 +170,9 @@ class Learned:
 def learn(
     factor_ppm: int, seen_tokens: int, *, input_delta: int, counted_delta: int
 ) -> tuple[int, int]:
-    """``(factor, seen tokens)`` after the difference of two reports; as before if it tells nothing.
+    """Update ``(factor, seen tokens)`` by the difference of two reports.
 
-    It tells nothing if one of the differences is not positive, or their ratio no tokenizer's.
+    Unchanged if one of the differences is not positive, or their ratio fits no tokenizer.
     """
     if input_delta <= 0 or counted_delta <= 0:
         return factor_ppm, seen_tokens
@@ -215,13 +215,13 @@ def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
 
 
 def write_usage(txn: Txn, scope: int, session: int, known: list[Learned]) -> None:
-    """Write what is known, the model reported last first; those that do not fit are forgotten."""
+    """Write the calibrations, the model reported last first; those beyond the limit are dropped."""
     key = usage_key(scope, session)
     txn.put(key, seal_value(key, *pack_usage(known[:USAGE_MODELS_MAX])))
 
 
 def inherit_usage(txn: Txn, scope: int, parent: int, fork: int, *, at: int) -> None:
-    """Give a fork what its parent knows; anchors behind its last shared seq stay there.
+    """Copy a parent's calibrations to a fork, without anchors behind its last shared seq.
 
     The fork will give the seqs behind it to items of its own.
     """

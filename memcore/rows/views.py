@@ -89,7 +89,7 @@ def write_view(txn: Txn, scope: int, stored: StoredView) -> None:
 
 
 def read_view(txn: ReadTxn, scope: int, owner: int, number: int) -> StoredView | None:
-    """One view record, None if there is none.
+    """Read one view row, or None.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -198,7 +198,7 @@ def applies_to(stored: StoredView, chain_at: Callable[[int], int | None]) -> boo
 def choose_view(
     chain: Iterator[StoredView], view: View | int, chain_at: Callable[[int], int | None]
 ) -> StoredView | None:
-    """The view of a chain that is meant, by itself or by its number; None for 0: no view.
+    """Find a view of a chain by itself or by its number; None for 0: no view.
 
     Raises:
         NotFoundError: there is none, or the history was cut back below it.

@@ -61,7 +61,7 @@ _log = logging.getLogger("memcore.audit")
 
 
 class AnchorFullError(AuditError):
-    """No space is left for an anchor; what makes room goes on without."""
+    """No space is left for an anchor; deletions go on without one."""
 
 
 class Anchorage(Protocol):
@@ -173,15 +173,15 @@ class Recorder:
         )
 
     def need_anchored(self, *, hurried: bool) -> AnchorFullError | None:
-        """Before a transaction: an anchor that failed is tried again.
+        """Retry a failed anchor before a transaction begins.
 
         Returns:
-            What to tell those who do not make room, where the anchor's device is full: who deletes
-            must not have to delete first. Marks in the file say what is to be anchored later.
+            The error for requests that do not free space, if the anchor's device is full: a
+            deletion must not need a deletion first. Mark rows in the file tell what is missing.
 
         Raises:
             WriterNeeded: ``hurried``, and an anchor is due.
-            AuditError: it fails again, and nothing shall be written without.
+            AuditError: it fails again, and ``on_failure`` is ``"raise"``.
         """
         if hurried and self.is_due:
             raise WriterNeeded
@@ -193,7 +193,7 @@ class Recorder:
         return None
 
     def anchor_if_due(self) -> None:
-        """After a commit. What fails is told by the next one: this one is stored."""
+        """Anchor after a commit if due. An error fails the next commit: this one is stored."""
         if self.is_due:
             try:
                 self.anchor()
@@ -201,9 +201,9 @@ class Recorder:
                 self._failure = str(error)
 
     def anchor(self, _: object = None) -> None:
-        """Put down where the chains stand that have grown. Needs the lead.
+        """Write the heads of the chains that have grown to the anchor. Needs the lead.
 
-        What is put down has to be durable in the file before: it would read as cut off.
+        They are made durable in the file first: else a power cut would look like a truncated chain.
 
         Raises:
             AuditError: it cannot be done now, and ``on_failure`` is ``"raise"``.
@@ -472,7 +472,7 @@ class Recording:
             self._txn.on_commit(self._committed)
 
     def _begin(self, place: Place, now: int) -> None:
-        """The first entry of a chain is told by the chain above, or by its parent."""
+        """Record a chain's beginning in the chain above it, and for a fork the parent's head."""
         if place == DATABASE:
             return
         above = (place[0], 0) if place[1] else DATABASE
@@ -504,7 +504,7 @@ class Recording:
     # --- what is no row ---------------------------------------------------------------------------
 
     def event(self, scope: int, what: str, details: dict[str, Any]) -> None:
-        """Chain something that happened in a scope; 0: in the database."""
+        """Append an event of a scope to its chain; 0: of the database."""
         now = clock_ms()
         place = scope, 0
         if not self._tip(place).number:
@@ -539,7 +539,7 @@ class Recording:
         return self._recorder.chainer
 
     def cut(self, place: Place, number: int, before: bytes, page: ChainPage, head: bytes) -> None:
-        """Put a CUT in the place of the last of the entries that it stands for."""
+        """Replace the last of the entries that a CUT stands for by the CUT."""
         now = clock_ms()
         body = pack_front(Op.CUT, number, now, head) + pack_page(page)
         key = keys.numbered(keys.audit_rows(*place), number)
@@ -558,7 +558,7 @@ class Recording:
             self._unmarked.append(place)
 
     def _committed(self) -> None:
-        """The transaction is stored: what it knows of chains is known to be so."""
+        """Hand the chain heads to the recorder once the transaction is stored."""
         self._recorder.committed(self._txnid, self._tips, self.wrote, self._unmarked)
 
 

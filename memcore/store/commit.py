@@ -85,7 +85,7 @@ def await_outcome(call: WriteRequest) -> None:
 
 
 def release(lock: LockType | None) -> None:
-    """Let go of a lock that may have been let go of before."""
+    """Release a lock that may be released already."""
     if lock is not None:
         with suppress(RuntimeError):  # released already: an interrupt made this run again
             lock.release()
@@ -709,7 +709,7 @@ class Leader:
     def _run_calls(
         self, txn: WriteTxn, batch: WriteBatch, queue: CommitQueue
     ) -> tuple[_Next, bool]:
-        """Run every closure once, those that queue up meanwhile too; whether anything was written.
+        """Run each closure once, also those that queue up meanwhile; return if one wrote, too.
 
         A closure that wrote and then raised has spoilt the transaction: the others run again.
         """
@@ -928,12 +928,16 @@ class Leader:
             fate[0] = _CommitOutcome.LOST
 
     def need_sound(self) -> None:
-        """OutcomeUnknownError if a flush or commit has failed: no later one tells the truth."""
+        """Refuse to go on after a failed flush or commit: later ones cannot be trusted.
+
+        Raises:
+            OutcomeUnknownError
+        """
         if self.poison:
             raise OutcomeUnknownError(self.poison)
 
     def poison_for(self, error: BaseException) -> None:
-        """Refuse every further write: what is on the device is not known any more."""
+        """Refuse all further writes: the contents of the device are unknown."""
         self.poison = (
             f"{self._env.path}: a commit or flush failed ({error}) so that the store cannot be"
             " trusted to write; close it, check the device, open it again and look what is stored"
@@ -968,7 +972,7 @@ def _typed(error: BaseException, path: str) -> BaseException:
 
 
 def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
-    """An error of one's own for each caller: a traceback belongs to one thread."""
+    """Copy an error for another caller: a traceback belongs to one thread."""
     if not isinstance(failure, MemcoreError):
         return failure
     copy = type(failure)(*failure.args)
@@ -1102,7 +1106,7 @@ class Rows(NamedTuple):
 
 
 def rows_at_most(puts: Mapping[bytes, int]) -> Rows:
-    """The rows of a batch without a look at the tree: each for itself, and crowded."""
+    """Bound the sizes of a batch's rows without reading the tree: each row in a run of its own."""
     inline = large = 0
     for key, size in puts.items():
         taken = _NODE_BYTES + len(key)
@@ -1116,7 +1120,7 @@ def rows_at_most(puts: Mapping[bytes, int]) -> Rows:
 
 
 def rows_in(raw: RawTxn, puts: Mapping[bytes, int]) -> Rows:
-    """The rows of a batch as they lie in its transaction, among all others."""
+    """Measure the rows of a batch as they lie among all others in its transaction."""
     runs = crowded = run = 0
     following = b""
     cursor = raw.cursor()

@@ -94,7 +94,7 @@ _NODE_BYTES: Final = _LEAF_NODE.size
 
 
 def renew_separators(fd: int, path: str) -> None:
-    """Rewrite the branches of a copy that nobody has mapped; durable with the next flush.
+    """Rewrite the branch pages of a copy that is not mapped; durable with the next flush.
 
     Raises:
         DamageError: the tree is not sound.
@@ -105,7 +105,7 @@ def renew_separators(fd: int, path: str) -> None:
 
 
 def separators(fd: int, path: str) -> Iterator[bytes]:
-    """The keys in all branches of a file that nobody changes.
+    """Yield the keys in all branch pages of a file that nobody writes.
 
     Raises:
         DamageError: the tree is not sound.
@@ -195,12 +195,12 @@ _CHUNK_PAGES: Final = 256
 
 
 def blank_slack(fd: int, path: str) -> None:
-    """Blank what lies between rows and behind values in a compact copy that nobody has mapped.
+    """Zero the unused bytes on the pages of a compact copy that is not mapped.
 
-    All of its pages are in use, one behind the other.
+    All of its pages are in use, in order.
 
     Raises:
-        CorruptStoreError: a page is not what a compact copy has there.
+        CorruptStoreError: a page is not as a compact copy has it.
     """
     pages = os.fstat(fd).st_size // PAGE_BYTES
     values: dict[int, int] = {}
@@ -406,11 +406,11 @@ def copy_snapshot(
     replaces: bool = False,
     owner: bytes = b"",
 ) -> None:
-    """Copy what is committed to the empty file ``fd`` at ``temporary``, as a store by itself.
+    """Copy the committed rows to the empty file ``fd`` at ``temporary``, as a store of its own.
 
-    ``record`` makes it one of another mode or format. A read-only handle cannot recover: a redo
-    record that waits for somebody who can is applied to the copy. What is the file's alone stays if
-    the copy ``replaces`` it, else it is blank, but for the ``owner`` of its key file.
+    ``record`` gives the copy another mode or format. A read-only handle cannot recover: a pending
+    redo record is applied to the copy. Rows that belong to one file alone are kept if the copy
+    ``replaces`` it, else blanked, except for the ``owner`` of its key file.
     """
     waiting = env.hold(partial(_copy_rows if compact else _copy_pages, env, fd))
     inspect(fd, temporary)
@@ -459,7 +459,7 @@ def _bind_secret(env: Environment, fd: int, path: str) -> None:
 
 
 def _overwrite(fd: int, found: bytes, made: bytes) -> None:
-    """Put some bytes in the place of others, wherever they stand in a file."""
+    """Replace each occurrence of a byte string in a file by another of the same length."""
     if not found or found == made:
         return
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as content:
@@ -490,7 +490,7 @@ def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
 
 
 def _forget_what_is_gone(fd: int, temporary: str) -> None:
-    """Leave nothing in a compact copy of rows that are gone: LMDB takes remains of them over."""
+    """Remove the remains of deleted rows, which LMDB takes over into a compact copy."""
     blank_slack(fd, temporary)
     try:
         renew_separators(fd, temporary)

@@ -137,9 +137,12 @@ def open_locked(path: str, *, read_only: bool) -> int:
 
 
 def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
-    """Take the shared flock; an opener that goes back to a steady point has it for a moment.
+    """Take the shared flock; wait a moment for an opener that rolls back to a steady point.
 
-    With ``lock=LOCK_EX`` it is the exclusive one, of a file that nobody keeps open.
+    ``lock=LOCK_EX`` takes the exclusive one, of a file that nobody keeps open.
+
+    Raises:
+        StoreLockedError: another process holds the file exclusively.
     """
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
@@ -186,9 +189,12 @@ def _require_regular(path: str, mode: int) -> None:
 
 
 def inspect(fd: int, path: str) -> Meta:
-    """The newest meta page of a sound file, as far as a short look can tell; typed errors else.
+    """Return the newest meta page of a file that a quick check finds sound.
 
     Other processes may commit meanwhile, so a finding counts only if no commit came in between.
+
+    Raises:
+        CorruptStoreError: the file is damaged.
     """
     seen = -1
     for _ in range(_ATTEMPTS):
@@ -336,7 +342,7 @@ def _trees(meta: Meta) -> list[Tree]:
 
 
 def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
-    """Judge so many nodes of each tree (0: all), those next to the roots first."""
+    """Verify up to so many nodes of each tree (0: all), breadth first."""
     walk = TreeWalk(fd, meta.last_page)
     main, *free = _trees(meta)
     for rows in walk.leaves(main, nodes_max=nodes):
@@ -489,7 +495,7 @@ _CHECK = Struct("<Q")
 
 
 class Format(NamedTuple):
-    """The record's fields. ``features`` are bits that a reader must know or refuse."""
+    """Format record. ``features`` are bits that a reader must know, or refuse the file."""
 
     version: int
     reader_version: int
@@ -567,7 +573,7 @@ def temporary_name(final: str) -> str:
 
 
 def leftovers(final: str) -> list[tuple[str, int]]:
-    """The temporary names beside ``final`` and the process ids of those who made them."""
+    """List the temporary names beside ``final``, each with the process id of its maker."""
     prefix = f"{Path(final).name}.new-"
     found = []
     for name in os.listdir(Path(final).parent):
@@ -674,7 +680,7 @@ def refuse_network(path: str) -> None:
 
 
 def mount_of(path: str) -> Mount | None:
-    """The mount that holds ``path``, or its directory if there is no such file yet.
+    """Return the mount that holds ``path``, or its directory if there is no such file yet.
 
     None if the system does not tell (no Linux, no /proc).
     """
@@ -716,7 +722,7 @@ def _read(path: str) -> bytes:
 def find_mount(
     mountinfo: bytes, *, mount_id: int | None, device: tuple[int, int], path: bytes
 ) -> Mount | None:
-    """The line of a path: by the kernel's number of its mount, if it told one.
+    """Find the mount of a path, by its mount id if the kernel gave one.
 
     Else among the mounts of its device the one with the longest mount point above it; and if that
     device has no line (btrfs and overlay give files numbers of their own), among all. Of several

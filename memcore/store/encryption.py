@@ -139,7 +139,7 @@ class RowCipher:
         self.ring.renew_lock()
 
     def random(self, count: int) -> bytes:
-        """Bytes that nobody had before; at most ``NONCE_BYTES``."""
+        """Return up to ``NONCE_BYTES`` random bytes, never the same ones twice."""
         at = self._at
         if at + count > len(self._pool):
             self._pool, at = os.urandom(_NONCES * NONCE_BYTES), 0
@@ -227,7 +227,7 @@ class RowCipher:
         return cipher
 
     def reader(self, get: Callable[[bytes], bytes | None]) -> Callable[[bytes], bytes | None]:
-        """``get`` of a raw transaction, for those above."""
+        """Wrap ``get`` of a raw transaction so that it decrypts."""
         opened = self.open
 
         def look(key: bytes) -> bytes | None:
@@ -239,7 +239,7 @@ class RowCipher:
         return look
 
     def rows(self, found: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a raw transaction, for those above."""
+        """Decrypt rows of a raw transaction."""
         opened = self.open
         return ((key, opened(key, value)) for key, value in found)
 
@@ -263,9 +263,9 @@ class RowCipher:
         self._openers.clear()
 
     def noted(self, txn: ReadTxn) -> int:
-        """The newest data key that the file says it has seen; 0 if it does not say.
+        """Read the newest data key recorded in the file; 0 if none is.
 
-        A damaged row says nothing: the check names it, the next commit writes it anew.
+        A damaged row counts as none: the check names it, the next commit rewrites it.
         """
         value = txn.get(_NEWEST)
         if value is None:
@@ -276,7 +276,7 @@ class RowCipher:
             return 0
 
     def own(self, txn: Txn, path: str) -> bytes:
-        """The owner of the key file as the file at ``path`` says; noted there if it does not say.
+        """Return the owner of the key file as recorded in the data file; record it if missing.
 
         Raises:
             KeyFileError: the key file belongs to another data file. This one may be a copy of that.
@@ -305,10 +305,10 @@ class RowCipher:
         return made
 
     def note(self, txn: Txn) -> None:
-        """Have the file say which data key is the newest, in the transaction that writes with it.
+        """Record the newest data key in the file, in the transaction that writes with it.
 
-        The key file has that key already, and durably. So a file that says more than its key file
-        has lies beside an older copy of that one.
+        The key file holds that key already, durably. So a data file that records a newer key than
+        its key file holds has an older copy of the key file.
         """
         if not self.ring.is_settled:
             self.ring.settle()
@@ -398,7 +398,7 @@ _ONE_FILE: Final = (
 
 
 def copy_refused(path: str, home: str, key_file: str) -> KeyFileError:
-    """The error for one of two files that both say that a key file is theirs."""
+    """Return the error for one of two data files that claim the same key file."""
     return KeyFileError(
         f"{path}: is a copy of {home}, or that one of it: both say that {key_file} is theirs;"
         f" {_ONE_FILE}: if {home} is the copy, move it away from there; if this one is, restore it"
@@ -450,7 +450,7 @@ def is_content(key: bytes) -> bool:
 
 
 def number_of(value: Any) -> int | None:
-    """The number of the data key of a stored value; None if it stands in clear."""
+    """Return the data key number of a stored value; None if it is not encrypted."""
     if value[:1] != _ENCRYPTED or len(value) < _TEXT_AT:
         return None
     found: int = _NUMBER.unpack_from(value, HEADER_BYTES)[0]

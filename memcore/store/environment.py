@@ -69,7 +69,7 @@ class Fork:
         self.reopening = RLock()
 
     def quiesce(self, patience_seconds: float) -> None:
-        """Before a fork: wait for transactions of other threads to end, up to the patience."""
+        """Wait for transactions of other threads to end before a fork, up to the patience."""
         env = self._env
         self._claimed = env.queue.claim(patience_seconds)
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
@@ -79,7 +79,7 @@ class Fork:
             self._quiet = True
 
     def resume(self) -> None:
-        """After a fork, in the parent: let transactions begin again."""
+        """Let transactions begin again, in the parent, after a fork."""
         self._quiet = False
         self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
@@ -87,7 +87,7 @@ class Fork:
             self._env.queue.release(claimed)
 
     def forget(self) -> None:
-        """After, in the child: let go of all that belongs to the parent; reopen at the next use.
+        """Drop all that belongs to the parent, in the child; the next use reopens the file.
 
         The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
         """
@@ -141,7 +141,7 @@ class ReaderBarrier:
         self.reset()
 
     def reset(self) -> None:
-        """Open, with nobody inside: in the child of a fork the readers are the parent's."""
+        """Open the barrier without readers: in the child of a fork they are the parent's."""
         for snapshot in list(self.live.values()):
             snapshot.drop()
         self.live.clear()
@@ -170,13 +170,13 @@ class ReaderBarrier:
         return bell
 
     def ring(self) -> None:
-        """Let those who wait look again; an interrupt costs them the time until they do so."""
+        """Wake the waiting threads; one missed after an interrupt looks again by itself."""
         with suppress(IndexError):
             while True:
                 self._waiting.pop().release()
 
     def shut(self, patience_seconds: float | None = None) -> bool:
-        """No read begins; returns when those of other threads have ended, or False if patience has.
+        """Let no read begin and wait for those of other threads; False if the patience runs out.
 
         ``live`` may hold threads after that: they look at the barrier and wait.
         """
@@ -303,7 +303,7 @@ class Environment:
             raise
 
     def _equip(self, found: Attachment) -> None:
-        """Make what goes with the mode of the file that has just been opened."""
+        """Set up what the file's durability mode needs: space reserve, redo log, steady sync."""
         read_only, mode = self.read_only, found.format.durability
         raw, self.redo, steady_log = found.access
         self.steady_sync = self.reserve = None
@@ -350,7 +350,7 @@ class Environment:
                         os.close(fd)
 
     def _settle_down(self) -> None:
-        """Before closing: leave nothing that a power cut could take, or an opener must redo."""
+        """Make everything durable before closing, so that the next opener has nothing to redo."""
         steady_sync = self.steady_sync
         while steady_sync is not None and steady_sync.is_due:
             try:
@@ -418,10 +418,13 @@ class Environment:
                 barrier.ring()
 
     def _begin_unlocked(self, **options: Any) -> Any:
-        """A snapshot that no writer knows of: only while nobody has the file open to write.
+        """Begin a snapshot that writers cannot see, allowed only while none has the file open.
 
         A writer that opens it afterwards may overwrite pages of the snapshot with its third commit
-        (it takes what the last but one of its commits let go). ``_read_unlocked`` finds that out.
+        (it reuses pages freed by its last but one). ``_read_unlocked`` detects that.
+
+        Raises:
+            StoreLockedError: another process has the file open.
         """
         if lockers_of(self.path):
             raise StoreLockedError(
@@ -461,14 +464,18 @@ class Environment:
                 barrier.ring()
 
     def mapped(self) -> binding.RawEnv:
-        """LMDB's environment. For whoever has the lead, or is inside ``hold``."""
+        """Return LMDB's environment. Only for the thread that has the lead, or inside ``hold``.
+
+        Raises:
+            ClosedError
+        """
         raw = self.raw
         if raw is None:
             raise ClosedError(f"{self.path}: the store is closed; open it again")
         return raw
 
     def _begin_again(self, me: int, snapshot: Snapshot, error: Exception) -> Any:
-        """After a refused begin: follow a grown map, or free the slots of dead readers."""
+        """Retry a refused begin: follow a grown map, or free the slots of dead readers."""
         for _ in range(8):
             if isinstance(error, MapResized):
                 self.barrier.live.pop(me, None)
@@ -639,7 +646,7 @@ class Environment:
     # --- reopening ---------------------------------------------------------------------------
 
     def open_at_next_use(self) -> None:
-        """The environment is gone: a fork left it to the parent."""
+        """Mark the environment as left to the parent by a fork: the next use reopens it."""
         self.begin = self._begin_lost if self.private else self._begin_reopened
 
     @property

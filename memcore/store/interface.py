@@ -55,12 +55,12 @@ class Notifier:
         self.forget()
 
     def forget(self) -> None:
-        """Nobody listens; in the child of a fork the threads that did are gone."""
+        """Drop all listeners; in the child of a fork their threads do not exist."""
         self._lock = Lock()
         self._listeners: dict[bytes, tuple[Callable[[], object], ...]] = {}
 
     def subscribe(self, topic: bytes, listener: Callable[[], object]) -> None:
-        """Call ``listener`` after each commit that tells of the topic."""
+        """Call ``listener`` after each commit that notifies the topic."""
         with self._lock:
             self._listeners[topic] = (*self._listeners.get(topic, _NOBODY), listener)
 
@@ -75,7 +75,7 @@ class Notifier:
                 del self._listeners[topic]
 
     def publish(self, topics: Iterable[bytes]) -> None:
-        """Call whoever listens to one of the topics."""
+        """Call the listeners of the topics."""
         if self._listeners:
             for topic in topics:
                 for listener in self._listeners.get(topic, _NOBODY):
@@ -133,7 +133,7 @@ class Txn(ReadTxn, Protocol):
         """Write one row."""
 
     def need_feature(self, feature: int) -> None:
-        """Have whoever does not know the feature refuse the file from this commit on."""
+        """Set a feature bit: a memcore that does not know it refuses the file from now on."""
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""
@@ -266,7 +266,7 @@ class Stale(Exception):  # noqa: N818 - never leaves this package
 
 
 class Orphaned(Stale):
-    """The parent of a checkpoint was pruned, and values that it held may have gone with it."""
+    """The parent of a checkpoint was pruned, and values that it held may be gone."""
 
 
 def take(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:

@@ -138,7 +138,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def holders_of(path: str) -> list[int] | None:
-    """Processes that hold the file open as a store; None if the system does not tell.
+    """List the processes that hold the file open as a store; None if the system does not tell.
 
     A process in another PID namespace may be missing.
     """
@@ -312,7 +312,7 @@ def amend(path: str, rows: dict[bytes, bytes | None]) -> None:
 
 
 def rows_of(path: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """The rows under some keys in a file that nobody else has open."""
+    """Read some keys of a file that nobody else has open."""
     try:
         with (
             lmdb.open(path, subdir=False, create=False, readonly=True, lock=False) as env,
@@ -333,7 +333,7 @@ def first_rows(env: lmdb.Environment, head_bytes: int) -> tuple[bytes | None, by
 
 
 def set_map(env: lmdb.Environment, map_bytes: int) -> None:
-    """Remap to ``map_bytes`` (0: what the file says); no transaction of this process may live."""
+    """Remap to ``map_bytes`` (0: as recorded); needs that this process has no transaction."""
     path = env.path()
     if map_bytes > MAP_BYTES_MAX:
         raise StoreFullError(

@@ -47,7 +47,7 @@ def open_detached(path: str, *, vault: RowCipher | None = None) -> Iterator[Lmdb
 def build_detached(
     path: str, record: Format, *, vault: RowCipher | None = None
 ) -> Iterator[LmdbStore]:
-    """The empty file at ``path`` as an open store; at the end it is what ``record`` says.
+    """Build a file at ``path`` through an open store; in the end it gets the mode of ``record``.
 
     Nothing of it is durable before the caller has flushed the file.
     """
@@ -183,7 +183,7 @@ def _walk(
 def _piece(
     vault: RowCipher, start: bytes, stop: bytes
 ) -> Callable[[Txn], tuple[_Walked, bytes | None]]:
-    """Rewrites the next rows; where the following piece begins (None: nowhere)."""
+    """Make a closure that encrypts the next rows again and returns the key after them, or None."""
 
     def closure(txn: Txn) -> tuple[_Walked, bytes | None]:
         stale, end = _stale(vault, txn, start, stop)

@@ -181,7 +181,7 @@ def _record(raw: binding.RawEnv, run: RedoArea, path: str, oldest: int) -> Forma
 
 
 def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
-    """Run the redo record that a power cut or a killed writer left behind; whether there was one.
+    """Apply the redo record left by a power cut or a killed writer; True if there was one.
 
     The look without the lock is enough to see that there is none: what a dead process left
     stays as it is, and a live one needs no recovery.

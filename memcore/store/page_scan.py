@@ -201,7 +201,7 @@ class PageScan:
             progress(self.pages, self.pages)
 
     def _read_tree(self, newest: Meta | None) -> None:
-        """Collect the rows of the newest tree, and the ranges of which it cannot tell all."""
+        """Collect the rows of the newest tree, and the key ranges of its unreadable parts."""
         if newest is None:
             self._lose(b"", _END)
         else:
@@ -419,9 +419,9 @@ class PageScan:
         return found
 
     def _scan(self, free: set[int] | None, progress: Callable[[int, int], None] | None) -> None:
-        """Look for rows on every page that the newest tree did not lead to.
+        """Collect rows from all pages that the newest tree does not reach.
 
-        Not in the reserved run: its records hold what users wrote, which may look like leaves.
+        Not in the redo area: its records hold caller data, which may look like leaves.
         """
         used = self.metas[0].last_page if self.metas else self.pages
         reserved = self._reserved()
@@ -454,7 +454,7 @@ class PageScan:
                 del self.rows[key]
 
     def _reserved(self) -> range:
-        """The pages of the run that redo or steady records lie in."""
+        """Return the pages of the redo area."""
         if self.run is None:
             return range(0)
         first = self.run.slots[0] // PAGE_BYTES - 1
@@ -476,7 +476,7 @@ class PageScan:
         return unread
 
     def _drop_deleted(self, *, all_found: bool) -> None:
-        """Forget old rows that are known to be gone.
+        """Drop old rows that are known to be deleted.
 
         They are if every current row was found; and a key between two neighbours of one whole page
         would have to be on that page.
@@ -493,7 +493,7 @@ class PageScan:
                 del self.rows[key]
 
     def _redo(self, meta: Meta | None) -> None:
-        """Apply the record that waits for the newest meta page, if there is one."""
+        """Apply the redo record that follows the newest meta page, if any."""
         if meta is None or self.run is None or self.run.relaxed:
             return
         waiting = RedoLog(self.fd, self.run).pending(meta)

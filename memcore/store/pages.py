@@ -84,7 +84,7 @@ class LeafRow(NamedTuple):
 
 
 class TreeWalk:
-    """One look at a file; ``seen`` holds the pages that something refers to."""
+    """Walk over the trees of a file; ``seen`` holds the pages that are referenced."""
 
     def __init__(self, fd: int, last_page: int) -> None:
         self._fd = fd
@@ -92,7 +92,7 @@ class TreeWalk:
         self.seen: set[int] = set()
 
     def leaves(self, tree: Tree, *, nodes_max: int = 0) -> Iterator[list[LeafRow]]:
-        """The rows of each leaf, level by level from the root, until so many nodes (0: all).
+        """Yield the rows of each leaf, breadth first, up to so many nodes (0: all).
 
         Raises:
             DamageError: a page breaks a rule.
@@ -222,7 +222,11 @@ def _checked_keys(
 
 
 def _check_tiling(tree: Tree, number: int, nodes: tuple[int, ...], ends: list[int]) -> None:
-    """The nodes lie one behind the other, from the first to the end of the page."""
+    """Check that a page's nodes adjoin each other, from the first to the end of the page.
+
+    Raises:
+        DamageError: they overlap, or leave the page.
+    """
     starts = sorted(nodes)
     rounded = sorted([end + (end & 1) for end in ends])
     del starts[0]
@@ -242,7 +246,7 @@ _U64 = Struct("<Q")
 
 
 class LeafEntry(NamedTuple):
-    """A row of a leaf: its key as it stands there, and where its value is."""
+    """Row of a leaf: its key as stored, and the place of its value."""
 
     key: bytes
     size: int
@@ -260,7 +264,7 @@ class Child(NamedTuple):
 
 
 class RawPage:
-    """The bytes of one page and what its header says."""
+    """Bytes of one page and the fields of its header."""
 
     __slots__ = ("flags", "lower", "number", "raw", "upper")
 
@@ -360,7 +364,7 @@ def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
 def free_lists(
     fd: int, walk: TreeWalk, tree: Tree, last_page: int, *, nodes_max: int = 0
 ) -> Iterator[tuple[int, ...]]:
-    """The lists in so many nodes of the tree (0: all); no page in them may be in use.
+    """Yield the free lists in up to so many nodes of the tree (0: all); none may name a used page.
 
     Raises:
         DamageError: a page, node or list breaks a rule.

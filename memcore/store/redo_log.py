@@ -206,7 +206,7 @@ class RedoLog:
         os.fdatasync(self._fd)
 
     def pending(self, meta: Meta) -> tuple[int, dict[bytes, bytes | None]] | None:
-        """The record that follows snapshot ``meta``, as ``(txnid, operations)``, if there is one.
+        """Return the record that follows snapshot ``meta``, as ``(txnid, operations)``, or None.
 
         Without the write lock the answer is advisory: a live writer's record looks the same.
         """

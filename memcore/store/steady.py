@@ -83,7 +83,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class Steady(NamedTuple):
-    """One record: where it lies, its number, its boot, and the meta image to go back to."""
+    """Steady record: its slot, number and boot id, and the meta page image to roll back to."""
 
     slot: int
     number: int
@@ -135,7 +135,7 @@ class SteadyLog:
         self._free = _FLOCK.pack(fcntl.F_UNLCK, 0, run.slots[0], 1, 0)
 
     def locked(self, fn: Callable[[], T]) -> T:
-        """Run ``fn`` while no other process writes a record; a killed holder lets go by itself.
+        """Run ``fn`` while no other process writes a record; a killed holder's lock is released.
 
         The lock belongs to the descriptor, and covers one byte of the data file: LMDB's own locks
         are on the lock file.
@@ -202,7 +202,7 @@ class SteadyLog:
 
 
 def settle(fd: int, run: RedoArea, path: str, *, read_only: bool) -> None:
-    """Before LMDB maps a relaxed file: go back to the steady point if memory was lost since.
+    """Roll a relaxed file back to its steady point, before it is mapped, if memory was lost since.
 
     Raises:
         StorageError: that has to be done, and this handle may not write.
@@ -305,7 +305,7 @@ class SteadySync:
 
     @property
     def uncovered(self) -> int:
-        """Commits of this process that a power cut could take back."""
+        """Number of commits of this process that a power cut could take back."""
         return self._made - self._covered
 
     @property
@@ -325,7 +325,7 @@ class SteadySync:
         )
 
     def ready(self, *, hurried: bool = False) -> None:
-        """Before a batch begins its transaction. Needs the lead.
+        """Make a steady point if one is due before a batch begins its transaction. Needs the lead.
 
         Raises:
             MapMovedError: another process grew the map; follow it and ask again.
@@ -338,7 +338,7 @@ class SteadySync:
             self.sync()
 
     def committed(self) -> None:
-        """After each commit, with the lead."""
+        """Count a commit, and start or hurry the thread that makes it durable. Needs the lead."""
         self._made += 1
         if not self._timing or self._thread is None:
             self.remind()
@@ -346,7 +346,7 @@ class SteadySync:
             release(self._hurry)
 
     def remind(self) -> None:
-        """There is something to make durable: the interval begins."""
+        """Start the interval after which a steady point is made."""
         self._timing = True
         if self._thread is None:
             self._start()
@@ -440,7 +440,7 @@ class SteadySync:
                 raw.abort()
 
     def end(self) -> None:
-        """The environment closes: no thread, no pin. Nobody is inside a point."""
+        """Drop the pin and end the thread, as the environment closes. No point may be under way."""
         self._ended = True
         self.let_go()
         release(self._hurry)

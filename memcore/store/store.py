@@ -98,7 +98,7 @@ class _OpenLock:
         self.reset()
 
     def reset(self) -> None:
-        """Nobody opens or closes anything: in the child of a fork who did is gone."""
+        """Renew the locks in the child of a fork, where their holders do not exist."""
         self.lock = RLock()
         self.closer = allocate_lock()
         """Held while there is a thread that closes what was dropped."""
@@ -136,7 +136,7 @@ def close_if_unused(env: Environment) -> None:
 
 
 def drop(env: Environment, handle: int) -> None:
-    """A handle was forgotten, which nobody closed: waits for nothing and takes no lock."""
+    """Release a handle that was garbage-collected unclosed: waits for nothing and takes no lock."""
     env.handles.pop(handle, None)
     if env.count_handles():
         return
@@ -223,7 +223,7 @@ class KeyOptions:
 
 
 def check_mode(durability: object, *, allow_unsafe: bool) -> None:
-    """Refuse a mode that there is not, or one that loses data without consent.
+    """Refuse an unknown durability mode, or one that loses data without consent.
 
     Raises:
         InvalidOptionError
@@ -270,7 +270,7 @@ def new_ring(access: KeyOptions, path: str) -> KeyRing:
 
 
 def vault_of(access: KeyOptions | None, path: str) -> RowCipher | None:
-    """The vault of a file of which nothing else is known; None without a key.
+    """Load the row cipher of a file from its key file; None without a key.
 
     Raises:
         KeyFileError, WrongKeyError: its key file cannot be read.
@@ -404,9 +404,9 @@ def _older(vault: RowCipher, how: str) -> KeyFileError:
 
 
 def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None:
-    """The first of some scopes with an encrypted row of a kind; those without rows cost nothing.
+    """Find the first scope in a range with an encrypted row of a kind; empty scopes cost nothing.
 
-    The numbers come from a row that may be damaged: nobody counts up to them.
+    The numbers come from a row that may be damaged, so the loop steps over keys, not numbers.
     """
     if first > last:
         return None
@@ -750,7 +750,7 @@ class LmdbStore:
         return env.queue.call(fn, makes_room=makes_room)
 
     def alone(self, fn: Callable[[], T]) -> T:
-        """Run ``fn`` while nobody writes, in no process; there is nothing to be committed."""
+        """Run ``fn`` while no process writes; it has nothing to commit."""
         env = self.environment()
         if self.read_only:
             self._refuse_write()
@@ -783,7 +783,7 @@ class LmdbStore:
             env.queue.call(env.audit.anchor, job=True)
 
     def make_durable(self) -> None:
-        """As ``flush``, without an anchor: no power cut takes back what was committed so far."""
+        """Flush, as ``flush`` but without an anchor: no power cut takes back earlier commits."""
         env = self.environment()
         if env.read_only:
             return

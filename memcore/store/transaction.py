@@ -130,7 +130,7 @@ class Snapshot:
 
 
 def stored(txn: ReadTxn) -> RawTxn:
-    """LMDB's own transaction: rows as they lie in the file, whatever a vault makes of them."""
+    """Return LMDB's own transaction, which reads rows as stored, not decrypted."""
     raw: RawTxn | None = getattr(txn, "raw", None)
     if raw is None:
         _ended()
@@ -146,7 +146,7 @@ def is_audited(txn: ReadTxn, path: str) -> bool:
 def stored_rows(
     txn: ReadTxn, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
 ) -> Iterator[tuple[bytes, bytes]]:
-    """As ``scan``, of rows as they lie in the file."""
+    """Scan rows as stored, not decrypted; otherwise as ``scan``."""
     return _rows(stored(txn), max(start, _FIRST_KEY), stop, reverse, limit)
 
 
@@ -220,7 +220,7 @@ class WriteTxn(RecordingTxn):
         return raw
 
     def need_feature(self, feature: int) -> None:
-        """Have whoever does not know the feature refuse the file from this commit on."""
+        """Set a feature bit: a memcore that does not know it refuses the file from now on."""
         record = Format.unpack(stored(self).get(FORMAT_KEY), "the file")
         if not record.features & feature:
             self.put_own(FORMAT_KEY, record._replace(features=record.features | feature).pack())

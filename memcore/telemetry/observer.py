@@ -52,7 +52,7 @@ _HASH_BYTES: Final = 9
 
 
 class Calling(Sink):
-    """A plain callable as a sink. What it does to databases itself is not told."""
+    """Plain callable as a sink. Its own calls to databases are not recorded."""
 
     def __init__(self, call: Callable[[Record], object]) -> None:
         self._call = call
@@ -93,7 +93,7 @@ class Telemetry:
         self._masked = tuple(sink for sink in self.sinks if sink.names != "clear")
 
     def bind(self, store: Any) -> None:
-        """The database is open: its secret keys the pseudonyms, or its seed if there is none."""
+        """Attach to an open database: its secret, or else its seed, keys the pseudonyms."""
         self._seed = (store.secret.found() if self._masked else None) or store.seed
         self.durability = store.durability
         for sink in self.sinks:
@@ -619,7 +619,7 @@ _Method = Callable[..., Any]
 
 
 def observed(method: _Method, operation: Operation) -> _Method:
-    """The method of a handle, told of where ``handle.observer`` is set.
+    """Wrap a method of a handle so that it is recorded where ``handle.observer`` is set.
 
     It runs on the observer's plain handle.
     """
@@ -810,7 +810,7 @@ def _block(method: _Method, operation: Operation) -> _Method:
 
 
 class _Ending:
-    """A block that is told of when it ends: what counts is its commit."""
+    """Block that is recorded when it ends, with its commit."""
 
     def __init__(self, block: Any, observer: Observer, operation: Operation) -> None:
         self._block = block
@@ -881,7 +881,7 @@ _twins: dict[type, type | None] = {}
 
 
 def observe(handle: T, observer: Observer) -> T:
-    """A handle as ``handle`` that tells of what is done through it; itself if it is no handle."""
+    """Return a copy of a handle that records its operations; other objects stay as they are."""
     twin = None if observer_of(handle) is not None else _twin(type(handle))
     if twin is None:
         return handle
@@ -897,7 +897,7 @@ def observe(handle: T, observer: Observer) -> T:
 
 
 def adopt(handle: Any, other: object) -> None:
-    """Make a handle tell of what is done through it if ``other``, which it stands on, does."""
+    """Make a handle record its operations if ``other``, on which it is based, does."""
     observer = observer_of(other)
     twin = None if observer is None else _twin(type(handle))
     if observer is not None and twin is not None:
@@ -919,7 +919,7 @@ def plain(handle: T) -> T:
 
 @contextmanager
 def seen_compacting(handle: object) -> Iterator[list[Any]]:
-    """A compaction of a handle's session, told of when a result was put into the list."""
+    """Record a compaction of a handle's session if a result is put into the yielded list."""
     observer = observer_of(handle)
     seen: list[Any] = []
     if observer is None:
@@ -940,7 +940,7 @@ def seen_compacting(handle: object) -> Iterator[list[Any]]:
 
 
 def opening(open_: Callable[P, T]) -> Callable[P, T]:
-    """Have a function that opens a database told of, if its ``telemetry`` asks for it.
+    """Wrap a function that opens a database so that it is recorded if ``telemetry`` asks for it.
 
     It is called with the ``Telemetry`` that was asked for, for ``bound``.
     """
@@ -968,7 +968,7 @@ def opening(open_: Callable[P, T]) -> Callable[P, T]:
 
 
 def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
-    """The database as it is handed out; its store's runs are counted if anybody is told of them."""
+    """Return a database as given to the caller: with telemetry, its operations are recorded."""
     if telemetry is None:
         return database
     telemetry.bind(store)
@@ -977,10 +977,10 @@ def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
 
 
 def adapts(**operations: str) -> Callable[[C], C]:
-    """Have the methods of an adapter's class told of, where ``observer`` is set.
+    """Wrap methods of an adapter's class so that they are recorded where ``observer`` is set.
 
-    Frameworks look at their classes, so they get no twins: the methods are wrapped where they are.
-    Each is described as in ``surface``: the operation, its shape, its measure.
+    Frameworks inspect their classes, so they get no twins: the methods are wrapped in place. Each
+    is described as in ``surface``: the operation, its shape, its measure.
     """
 
     def wrapped(cls: C) -> C:
@@ -995,7 +995,7 @@ def adapts(**operations: str) -> Callable[[C], C]:
 def adapting(
     source: object, adapter: str, place: Place = NOWHERE, *, place_of: PlaceOf | None = None
 ) -> Observer | None:
-    """The observer of an adapter on a database or scope; None if nobody is told of it.
+    """Return the observer of an adapter on a database or scope; None without telemetry.
 
     Args:
         source: what the adapter was given.

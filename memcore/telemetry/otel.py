@@ -279,7 +279,7 @@ class OpenTelemetry(Sink):
         return span, self._context.attach(self._trace.set_span_in_context(span))
 
     def leave(self, entered: Any, record: Record) -> None:
-        """End the span with what is known of the operation."""
+        """End the span with the attributes of the operation."""
         if entered is None:
             self._span_afterwards(self._name_of(record.operation), record)
             return

@@ -96,18 +96,18 @@ class Sink:
         raise NotImplementedError
 
     def enter(self, operation: str) -> Any:
-        """An operation of ``enters`` begins; what it returns goes to ``leave``."""
+        """Begin an operation of ``enters``; the result is passed to ``leave``."""
         raise NotImplementedError
 
     def leave(self, entered: Any, record: Record) -> None:
-        """An operation of ``enters`` has ended; ``entered`` is None if ``enter`` was not called."""
+        """End an operation of ``enters``; ``entered`` is None if ``enter`` was not called."""
         raise NotImplementedError
 
     def redacted(self, found: Mapping[str, int], backend: str) -> None:
         """Take the number of values of each class redacted in a database of this backend."""
 
     def attach(self, store: Any) -> None:
-        """A database was opened: ``store.stats()`` tells its sizes while it is open."""
+        """Attach to an opened database: ``store.stats()`` returns its sizes while it is open."""
 
     def flush(self) -> None:
         """Hand on what was kept back: a database is being closed."""
@@ -130,9 +130,9 @@ def checked_names(names: object) -> str:
 
 
 class Figures:
-    """The numbers of one operation: what was noted while it ran, and what its result says.
+    """Counters of one operation: noted while it ran, and taken from its result.
 
-    Defaults lie in the class: an append makes one of these, and sets a few of them.
+    Defaults are class attributes: an append makes one of these and sets a few of them.
     """
 
     revision: int | None = None
@@ -151,7 +151,7 @@ class Figures:
     """The one whose items were counted last."""
 
     def stored(self, prepared: Any) -> None:
-        """Items are about to be stored, beside those before."""
+        """Count items that are about to be stored."""
         size, tokens = self.bytes or 0, self.tokens or 0
         for item in prepared:
             size += len(item.body) + (0 if item.payload is None else len(item.payload))
