@@ -1,1 +1,1 @@
-"""memcore under other frameworks: one package a framework, imported only by whoever uses it."""
+"""memcore under other frameworks: one package a framework, imported only when it is used."""

@@ -27,7 +27,7 @@ Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 
 
 class Done:
-    """The result of a method that has nothing left to do, for callers that await it and others."""
+    """The result of a method that is already finished, for callers that await it and for others."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Done:
 
 
 class Opened:
-    """Closes the file that it opened, and no other; for ``with`` and ``async with``."""
+    """Base class: closes the file that it opened, and no other; for ``with`` and ``async with``."""
 
     __slots__ = ()
     _owned: Database | None

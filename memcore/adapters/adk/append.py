@@ -1,7 +1,7 @@
 """Append and delete events: one commit with the changes of the state; rewinds, turns.
 
-The rows stay as empty places of their kind, which keeps numbers, prefix hashes, views and forks
-valid, as where items expire: what was said, called and answered is gone from the file.
+The rows of deleted events stay as empty places of their kind, which keeps numbers, prefix hashes,
+views and forks valid, as for expired items; their texts, calls and results are gone from the file.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _SHARED: Final = (APP, USER, "temp:")
 
 @dataclass(slots=True)
 class _Plan:
-    """What one snapshot showed of an invocation."""
+    """A plan to delete an invocation, made on one snapshot."""
 
     scope: int
     session: int
@@ -122,7 +122,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Candidate:
-    """An event that may have to go."""
+    """An event that may have to be deleted."""
 
     rows: list[StoredRow]
     told: Told
@@ -131,20 +131,20 @@ class _Candidate:
 
 
 def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewinds: bool) -> int:
-    """Delete the events of an invocation; how many there were.
+    """Delete the events of an invocation; return their number.
 
-    Responses of other invocations to its calls go with it, and so does what a rewind took back
-    that would be shown again without them.
+    Responses of other invocations to its calls are deleted, too, and so are events that a rewind
+    took back and that would be shown again without it.
 
     Args:
         engine: of the open database.
         session: the session.
         invocation: the invocation's id.
-        rewinds: the session's own values that it changed last become what they were before it.
+        rewinds: restore the session's own values that it changed last to those before it.
 
     Raises:
         HeldError: the session, or one that shares the events, is under a legal hold.
-        NotFoundError: the state before it, which is asked for, was trimmed, or never came.
+        NotFoundError: the state before it, which is needed, was trimmed or never stored.
         CorruptValueError: a row of the session is damaged.
         OutpacedError: others wrote to the session again and again.
     """
@@ -169,7 +169,7 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
 
 
 def _before(session: Session, own: Mapping[str, Sequence[tuple[int, Any]]]) -> dict[str, Any]:
-    """The fields of the state as they are without the changes of events that go.
+    """The fields of the state as they are without the changes of the deleted events.
 
     A value that one of them did not leave was written by somebody else, without an event: it stays.
     """
@@ -202,7 +202,7 @@ class DeleteEvents(Change[list[bytes] | None]):
     """Delete the events of a plan; the contents that are still to go, None if others wrote.
 
     Raises (when it is run):
-        RevisionConflict: fields are to be put back, and the state is not at ``counter``.
+        RevisionConflict: fields are to be restored, and the state is not at ``counter``.
     """
 
     __slots__ = ("change", "plan", "session")
@@ -219,7 +219,7 @@ class DeleteEvents(Change[list[bytes] | None]):
         super().__init__(ref_of(session))
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Compare the log with the plan, ask the holds, and put back the state of before."""
+        """Compare the log with the plan, check for legal holds, and restore the former state."""
         plan, txn = self.plan, session.txn
         # Rows that are rewritten in their place change the epoch alone.
         if (session.head.revision, session.head.epoch) != (plan.revision, plan.epoch):
@@ -233,7 +233,7 @@ class DeleteEvents(Change[list[bytes] | None]):
         return None
 
     def done(self, session: SessionTxn, result: Any) -> list[bytes]:
-        """Rewrite the rows, behind the revision that says so."""
+        """Rewrite the rows, after the revision that records the deletion."""
         del result
         plan, txn, leaving = self.plan, session.txn, list[bytes]()
         for owner, rows in plan.rows.items():
@@ -242,7 +242,7 @@ class DeleteEvents(Change[list[bytes] | None]):
         return leaving
 
     def missing(self) -> None:
-        """There is nothing to delete."""
+        """Do nothing: there is nothing to delete."""
 
 
 def _rewrite(txn: Txn, engine: Engine, place: tuple[int, int], rows: list[Rewriting]) -> Rewritten:
@@ -300,7 +300,7 @@ def _candidates(log: CachedSession, txn: ReadTxn, invocation: str) -> list[_Cand
 
 
 def _doom_answers(events: list[_Candidate]) -> bool:
-    """Doom what only answers calls that go; whether there was any."""
+    """Doom events that only answer doomed calls; return whether there were any."""
     calls: dict[str, bool] = {}
     is_more = False
     for each in events:
@@ -312,10 +312,10 @@ def _doom_answers(events: list[_Candidate]) -> bool:
 
 
 def _doom_rewound(events: list[_Candidate], spans: Iterable[tuple[int, int]]) -> bool:
-    """Doom what a rewind took back if it would come back; whether there was any.
+    """Doom rewound events that would be shown again; return whether there were any.
 
-    ADK takes back what lies between the first event of an invocation and the rewind before it:
-    nothing, if either of them is gone.
+    ADK takes back the events between the first one of an invocation and the rewind to it: none if
+    either of the two is deleted.
     """
     is_more = False
     for first, last in spans:
@@ -343,7 +343,7 @@ def _plan_row(plan: _Plan, log: CachedSession, txn: ReadTxn, seed: bytes, row: S
 
 
 def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
-    """What stays beside an empty place: that it was redacted, if it was."""
+    """The envelope of an empty place: only that it was redacted, if it was."""
     found: dict[str, Any] = {"meta": None, "request_id": None}
     told = envelope.get("envelope") or {}
     if "redacted" in told:
@@ -361,12 +361,12 @@ _SHARED_REWINDING: Final = ("app:", "user:", "temp:")
 def rewound(
     delta: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The change of the state that a rewind asks for, with the values that ADK did not find.
+    """The state changes that a rewind needs, with the values that ADK did not find.
 
     Args:
-        delta: what ADK computed; None is how it says that there was no value.
+        delta: ADK's own; None stands for a value that it did not find.
         before: the session's own state before the invocation.
-        now: the state as it is.
+        now: the current state.
     """
     right = dict(delta)
     for key, value in delta.items():
@@ -384,7 +384,7 @@ def rewound(
 
 
 class Storing:
-    """One event on its way into the log."""
+    """The storing of one event in the log."""
 
     __slots__ = (
         "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows", "session",
@@ -411,17 +411,17 @@ class Storing:
 
     @property
     def needs_history(self) -> bool:
-        """Whether what is stored depends on what the log holds."""
+        """True if the stored rows depend on what the log holds: compactions and rewinds."""
         actions = self.event.actions
         return actions.compaction is not None or bool(actions.rewind_before_invocation_id)
 
     @property
     def is_large(self) -> bool:
-        """Whether content of it may have to be staged ahead."""
+        """True if some content of it may have to be staged ahead."""
         return any(row.payload for row in self.rows)
 
     async def look(self, shown: AdkSession, cache: EventCache) -> None:
-        """Find in the log what a compaction covers, and what a rewind leads back to."""
+        """Look up in the log what a compaction covers, and the state to which a rewind returns."""
         history = History(self.session, cache)
         if self.event.actions.compaction is not None:
             await self._cover(shown, history)
@@ -429,12 +429,12 @@ class Storing:
             await self._rewind(history)
 
     def plan(self, shown: AdkSession) -> StoreEvent:
-        """Make the change that stores it; ``shown`` is the writer's object."""
+        """Make the change that stores it; ``shown`` is the writer's Session object."""
         self.rows = encode_rows(ref_of(self.session), self.encoded)
         return StoreEvent(self, View.of(shown))
 
     async def _cover(self, shown: AdkSession, history: History) -> None:
-        """Say with a compaction which seqs it covers."""
+        """Store with a compaction the seqs that it covers."""
         self.covered = covered_once(shown.events, self.event)
         found = history.look(len(shown.events)) if self.covered else None
         if found is None or self.covered is None:
@@ -451,7 +451,7 @@ class Storing:
             self.encoded.rest[COVERS] = [lo, hi, f"{chain:016x}"]
 
     async def _rewind(self, history: History) -> None:
-        """Put in the values that ADK did not find."""
+        """Add the state values that ADK did not find."""
         found = history.look(None)
         if found is None:
             return
@@ -471,7 +471,7 @@ class Storing:
         )
 
     def _identify(self, rest: dict[str, Any]) -> None:
-        """What memcore adds or corrects is no part of what the event is known by."""
+        """Fix the identity of the event before memcore adds fields, which are not part of it."""
         if not self.encoded.identity:
             identity = encode_json([self.encoded.content, rest])[0]
             self.encoded = self.encoded._replace(identity=identity)
@@ -486,7 +486,7 @@ class Storing:
         raise StorageError(msg)
 
     async def is_last(self, cache: EventCache) -> bool:
-        """Whether it is what the log ends with."""
+        """Return whether it is the last event of the log."""
         history = History(self.session, cache)
         found = history.look(1)
         if found is None or self.done is None or found.marker != self.done.marker:
@@ -495,7 +495,7 @@ class Storing:
         return bool(events) and events[-1].id == self.event.id
 
     async def is_stored(self, cache: EventCache) -> bool:
-        """Whether the event of this id that is stored says the same, or is shown so."""
+        """Return whether the stored event of this id is equal to it, as stored or as shown."""
         history = History(self.session, cache)
         found = history.look(None)
         read = [] if found is None else await history.entries(found)
@@ -508,7 +508,7 @@ class Storing:
         return given in events
 
     def remember(self, copies: Copies, cache: EventCache) -> None:
-        """Keep a copy of the event for the next reader, if it is sure what that would read."""
+        """Cache a copy of the event for the next reader, if it surely equals what is stored."""
         done = self.done
         if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
             return
@@ -533,7 +533,7 @@ _STALE: Final = (
 
 
 class Appended(NamedTuple):
-    """What became of an event."""
+    """The outcome of storing an event."""
 
     place: tuple[int, int]
     epoch: int
@@ -547,12 +547,12 @@ class Appended(NamedTuple):
 
     @property
     def marker(self) -> str:
-        """What the writer's object is to remember."""
+        """The marker for the writer's object: the session at this revision."""
         return marker_of(self.place, self.revision)
 
 
 class View(NamedTuple):
-    """What a Session object shows of the log: it says whose changes its writer knows."""
+    """The version of the log that a Session object shows, so the changes that its writer knows."""
 
     marker: str | None
     last_event_id: str | None
@@ -564,21 +564,21 @@ class View(NamedTuple):
         return cls(marker, session.events[-1].id if marker is None and session.events else None)
 
     def again(self, draft: SessionTxn, revision: int) -> Appended:
-        """What became of an event that was stored as that revision.
+        """The outcome for an event that was stored before, at that revision.
 
-        Whoever tries again after an outcome that was never told still shows the log before it.
+        A retry after an outcome that was never reported still shows the log before the event.
         """
         before = marker_of(draft.log.place, revision - 1)
         return _done(draft, is_new=revision == draft.head.revision and self.marker == before)
 
     def is_current(self, draft: SessionTxn) -> bool:
-        """Whether its writer knows the whole log: nobody wrote since, and it is this session's."""
+        """Return whether the writer knows the whole log of this session: nobody wrote since."""
         if self.marker is not None:
             return self.marker == marker_of(draft.log.place, draft.head.revision)
         return self.last_event_id == _last_event_id(draft)
 
     def is_of(self, draft: SessionTxn, seed: bytes) -> bool:
-        """Whether it is this session's, and not that of another one of the same name.
+        """Return whether it is a view of this session, and not of another one of the same name.
 
         Without a marker the last event that it shows has to be one of this session's.
         """
@@ -651,14 +651,14 @@ class StoreEvent(Change[Appended]):
         return None
 
     def done(self, session: SessionTxn, result: Any) -> Appended:
-        """Remember the event's id; what the writer's object is to show."""
+        """Remember the event's id; return the outcome for the writer's object."""
         del result
         record_request(session, self.request, session.receipt(len(self.items)), now_ms=0)
         self.storing.done = _done(session, is_new=True)
         return self.storing.done
 
     def missing(self) -> Appended:
-        """Refuse to make a session.
+        """Refuse to create the session.
 
         Raises:
             SessionNotFoundError: always.
@@ -683,7 +683,7 @@ def _done(draft: SessionTxn, *, is_new: bool) -> Appended:
 
 
 def _content(rows: list[Prepared]) -> list[bytes]:
-    """What of an event must be the same when it comes again."""
+    """The parts of an event that must be the same on a retry, for its request digest."""
     content: list[bytes] = []
     for row in rows:
         _, _, envelope, rest = split_body(row.body)
@@ -713,7 +713,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Turn:
-    """One holder of an object, or one that waits for it, in the loop that it is made in."""
+    """One holder of a Session object, or one waiting for it, in the loop that it is made in."""
 
     __slots__ = ("_loop", "inherited", "left", "storing", "waiting", "woken")
 
@@ -731,7 +731,7 @@ class Turn:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its holder never runs again."""
+        """True if its holder never runs again."""
         return self.left is not None or self._loop.is_closed()
 
     def wake(self) -> bool:
@@ -748,10 +748,11 @@ class Turn:
 
 
 class Turns:
-    """At most one holder an object, whatever thread or loop it is in; first come, first served.
+    """A lock for each Session object, across threads and event loops; first come, first served.
 
-    The holder keeps the object alive, so its id stands for it. A holder whose loop was closed never
-    gives its turn: the next one takes it, with the event that the holder was about to store.
+    The holder keeps the object alive, so its ``id()`` identifies it. A holder whose loop was closed
+    never releases its turn: the next one takes it over, with the event that the holder was about to
+    store.
     """
 
     __slots__ = ("_held", "_lock")
@@ -763,12 +764,12 @@ class Turns:
         """Reentrant: a task that is destroyed while it waits leaves from wherever that happens."""
 
     def try_take(self, session: SessionTurns) -> Turn | None:
-        """The turn if nobody has it."""
+        """The turn if the object is free, else None."""
         mine = Turn()
         return mine if self._held.setdefault(id(session), mine) is mine else None
 
     async def take(self, session: SessionTurns) -> Turn:
-        """Wait until all who came before are done with the object, and hold it."""
+        """Wait for all earlier holders of the object, and hold it."""
         mine = Turn()
         mine.woken = asyncio.get_running_loop().create_future()
         with self._lock:
@@ -786,13 +787,13 @@ class Turns:
         return mine
 
     def give(self, session: SessionTurns, turn: Turn) -> None:
-        """Let the next one have it; a turn that was left or taken over is nobody's to give."""
+        """Release the turn to the next one; has no effect on a turn that was left or taken over."""
         with self._lock:
             if self._held.get(id(session)) is turn and turn.left is None:
                 self._pass_on(session, turn)
 
     def leave(self, session: SessionTurns, turn: Turn) -> None:
-        """As ``give``, by a holder that is destroyed before its event was decided.
+        """As ``give``, for a holder that is destroyed before the outcome of its event is known.
 
         It may be destroyed wherever garbage is collected, so nothing is read or awaited here.
         """
@@ -808,7 +809,7 @@ class Turns:
                 self._pass_on(session, holder)
 
     def _pass_on(self, session: SessionTurns, holder: Turn) -> None:
-        """Under the lock: wake the next one that can run, with what the holder leaves to it."""
+        """Wake the next one that can run, and give it what the holder leaves; under the lock."""
         key = id(session)
         unshown = holder.inherited or holder.storing
         while holder.waiting:
@@ -825,7 +826,7 @@ class Turns:
         holder.left = weakref.ref(session, lambda _: self._held.pop(key, None))
 
     def _withdraw(self, session: SessionTurns, mine: Turn) -> None:
-        """A waiter gives up."""
+        """Remove a waiter that gives up."""
         with self._lock:
             holder = self._held.get(id(session))
             if holder is mine:

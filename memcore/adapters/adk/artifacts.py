@@ -70,7 +70,7 @@ _TOMBSTONE: Final = types.Part(
 
 
 class Encoded(NamedTuple):
-    """A part as it is stored."""
+    """A part in the form in which it is stored."""
 
     row: dict[str, Any]
     """``part``: JSON of all but the content. ``kind``: what the content is. ``content``: a small
@@ -147,7 +147,7 @@ def _mime_type(part: types.Part) -> str | None:
 
 
 def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | None:
-    """The part that ``encode_part`` wrote; None for what a rewind leaves of a new artifact.
+    """The part that ``encode_part`` wrote; None for the tombstone that a rewind leaves.
 
     Raises:
         CorruptValueError: the row or the content is missing something.
@@ -169,7 +169,7 @@ def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | N
 
 
 def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Custom metadata as JSON, which is what is read back.
+    """Custom metadata converted to JSON values, as they will be read back.
 
     Raises:
         InputValidationError: it is no mapping, or holds what is no JSON.
@@ -205,7 +205,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an artifact is: its session (None: the user's) and its name without ``user:``."""
+    """The address of an artifact: its session (None: the user's) and its name without ``user:``."""
 
     session_id: str | None
     name: str
@@ -222,7 +222,7 @@ class Place:
 
     @property
     def is_told(self) -> bool:
-        """Whether the key tells the name."""
+        """True if the key holds the name itself, and not its digest."""
         return is_name(label(self.name, _FILE_BYTES_MAX))
 
     def key(self, version: int) -> str:
@@ -366,10 +366,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
-        durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        durability: the durability of a file that is opened by its path (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
-            ``services.yaml`` gives to a service.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+            ``services.yaml`` passes it.
         agents_dir: not used; ADK gives it to every service.
 
     Raises:
@@ -542,7 +542,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
     async def list_artifact_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[ArtifactVersion]:
-        """What is known of each version, ascending.
+        """List the metadata of each version, ascending.
 
         Raises:
             InputValidationError: a name is not legal.
@@ -561,7 +561,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         session_id: str | None = None,
         version: int | None = None,
     ) -> ArtifactVersion | None:
-        """What is known of a version (None: the newest); None if there is none.
+        """The metadata of a version (None: the newest); None if there is none.
 
         Raises:
             InputValidationError: a name is not legal.
@@ -615,7 +615,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
 
 def _stripped(session_id: str | None) -> str | None:
-    """What references are compared with: of a user's artifact it may be any."""
+    """The session id for comparison with references; for a user's artifact any id is valid."""
     return session_id and session_id.strip()
 
 

@@ -36,7 +36,7 @@ _ATTEMPTS: Final = 8
 
 
 def in_thread(fn: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """What ``fn`` returns, run in a thread."""
+    """Run ``fn`` in a thread; return a future of its result."""
     return asyncio.ensure_future(asyncio.to_thread(fn, *args))
 
 
@@ -49,7 +49,7 @@ async def commit_with(
     is_choosy: bool = False,
     once_by: tuple[str, bytes] | None = None,
 ) -> T:
-    """Run the closure for these contents in one commit; what it returned.
+    """Run the closure for these contents in one commit; return its result.
 
     Args:
         kv: where the closure writes.
@@ -85,7 +85,7 @@ async def commit_with(
 
 
 async def _unstaged(kv: KeyValue, held: Sequence[Content]) -> None:
-    """Remove what was staged and has no entry."""
+    """Remove staged contents that no entry refers to."""
     for each in held:
         if isinstance(each, BlobRef):
             await settled(in_thread(kv.unstage, each))
@@ -107,7 +107,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def admitted_part(passage: ScopeFilter, part: types.Part) -> types.Part:
-    """A part as it may be stored; what was given is not changed.
+    """Filter a part before it is stored; the given part is not changed.
 
     Raises:
         BlockedError: a guard refuses it.
@@ -123,7 +123,7 @@ def admitted_part(passage: ScopeFilter, part: types.Part) -> types.Part:
 
 
 def admitted_content(passage: ScopeFilter, content: types.Content) -> types.Content:
-    """The content of a memory as it may be stored, and found; raises what ``admitted_part`` does.
+    """Filter the content of a memory before it is stored; raises what ``admitted_part`` does.
 
     Inline data of it are left as they are.
     """
@@ -131,7 +131,7 @@ def admitted_content(passage: ScopeFilter, content: types.Content) -> types.Cont
 
 
 def admitted_metadata(passage: ScopeFilter, metadata: Mapping[str, Any] | None) -> Any:
-    """Metadata as they may be stored; what is no JSON is refused where it is encoded."""
+    """Filter metadata before they are stored; what is no JSON is refused later, by the encoder."""
     if not metadata:
         return metadata
     with suppress(PydanticSerializationError, TypeError, ValueError, RecursionError):

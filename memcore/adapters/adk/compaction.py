@@ -1,12 +1,11 @@
 """Compaction of ADK's events: ranges by seq, summaries, and calls that are still owed a result.
 
-ADK leaves an event out of a prompt if its timestamp lies within the range of a summary, and sorts
-what is left by timestamps. So clocks that stand still or go back would lose events that no summary
-stands for, or tear pairs apart. A summary is stored with the seqs that it covers; in a session with
+ADK leaves an event out of a prompt if its timestamp is within the range of a summary, and sorts the
+other events by timestamp. So clocks that stand still or go back would lose events that no summary
+covers, or separate pairs. A summary is stored with the seqs that it covers; in a session with
 one, events are shown with timestamps that never go back and differ where a covered run begins and
-ends, and summaries with the range from the first to the last of theirs. Where the clock was right,
-which is nearly always, that is what they were anyway, and nothing is changed. The file keeps what
-it was given.
+ends, and summaries with the range from the first to the last of theirs. If the clock was right,
+which is nearly always, these are the original timestamps. The file keeps the originals.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ Span = tuple[int, int]
 
 
 def mark_covered(compaction: Event, events: Sequence[Event]) -> Event:
-    """Say in a compaction event which events it stands for; for summarizers.
+    """Record in a compaction event which events it covers; for summarizers.
 
-    Without it, of several events at its very end only the first counts as covered: the others are
-    shown beside the summary.
+    Without it, of several events with its end timestamp only the first counts as covered: the
+    others are shown beside the summary.
     """
     told = {COVERS: [events[0].id, events[-1].id]}
     compaction.custom_metadata = {**(compaction.custom_metadata or {}), **told}
@@ -75,10 +74,10 @@ def mark_covered(compaction: Event, events: Sequence[Event]) -> Event:
 
 
 def covered_once(events: Sequence[Event], compaction: Event) -> Span | None:
-    """What a new compaction covers of the events before it, as it was made by their timestamps.
+    """The events that a new compaction covers, as indexes, by the timestamps that it was made from.
 
-    Where the timestamps leave it open, as little as possible: what is covered too much is lost,
-    what is covered too little is shown beside the summary.
+    Where the timestamps are ambiguous, as few as possible: an event covered by mistake is lost, one
+    not covered is shown beside the summary.
     """
     told = compaction.actions.compaction
     if told is None:
@@ -135,7 +134,7 @@ def _first_balanced(events: Sequence[Event], run: list[int], ends: list[int]) ->
 
 
 def covered_now(events: Sequence[Event], at: int) -> Span | None:
-    """What the compaction at an index covers of events that are ``presented``."""
+    """The events that the compaction at an index covers, among events that are ``presented``."""
     told = events[at].actions.compaction
     if told is None:
         return None
@@ -149,12 +148,12 @@ def covered_now(events: Sequence[Event], at: int) -> Span | None:
 
 
 def presented(events: Sequence[Event], covers: Mapping[int, Span]) -> dict[int, Event]:
-    """What is to be shown in place of events: changed copies by their index.
+    """Changed copies of the events that must be shown otherwise than stored, by index.
 
     Args:
         events: a session's events in the order of the log, or the last ones of them.
         covers: for the index of each compaction event the indexes that it covers; those below 0
-            stand before the first event.
+            are before the first event.
     """
     shown: dict[int, Event] = {}
     edges = {lo for lo, _ in covers.values()} | {hi + 1 for _, hi in covers.values()}
@@ -207,7 +206,7 @@ def _present_range(
 
 
 def present(events: list[Event], entries: list[Entry], *, mend: bool) -> None:
-    """Put changed copies in the places of events that ADK would not make a legal prompt of.
+    """Replace events by changed copies where ADK would not make a legal prompt of them.
 
     Args:
         events: what is to be handed out.
@@ -268,7 +267,7 @@ def _name_calls(events: list[Event], entries: list[Entry]) -> None:
 
 
 def _paired(event: Event) -> Message:
-    """What binds an event's content: its calls and responses."""
+    """An event's content reduced to its calls and responses, for pairing."""
     content = event.content
     parts: list[Message] = []
     for part in (content and content.parts) or ():
@@ -315,7 +314,7 @@ def _put(events: list[Event], covers: Mapping[int, Span]) -> None:
 
 
 def show_event(session: Session, event: Event, covered: Span | None, *, mend: bool) -> None:
-    """Append an event to the object's events, as it is to be seen beside them.
+    """Append an event to the object's events, in the form in which it is shown beside them.
 
     Args:
         session: the caller's object.
@@ -339,7 +338,7 @@ def show_event(session: Session, event: Event, covered: Span | None, *, mend: bo
 
 
 def _is_later(events: list[Event]) -> bool:
-    """Whether the clock went on since the event before the last one."""
+    """Return whether the last event's timestamp is later than that of the event before it."""
     for at in range(len(events) - 2, -1, -1):
         if events[at].actions.compaction is None:
             return events[-1].timestamp > events[at].timestamp
@@ -361,7 +360,7 @@ _ASKS_PEOPLE: Final = "adk_request_"
 
 @dataclass(slots=True)
 class _Obligation:
-    """Something that is to be answered."""
+    """A call or request that needs an answer."""
 
     at: int
     """The index of its event."""
@@ -376,10 +375,10 @@ class _Obligation:
 
 
 def safe_prefix(events: Sequence[Event]) -> int:
-    """How many events, from the first on, can be summarized together.
+    """The number of events, from the first on, that can be summarized together.
 
-    Behind them stands no answer to what is among them, nothing among them waits for an answer, and
-    none of them has a timestamp as late as one behind them.
+    No event after them answers one of them, none of them waits for an answer, and none of them has
+    a timestamp as late as one after them.
     """
     limit = [False] * (len(events) + 1)
     for held in _obligations(events):
@@ -434,7 +433,7 @@ def _obligations(events: Sequence[Event]) -> list[_Obligation]:
 
 
 def _is_open(held: _Obligation, events: Sequence[Event]) -> bool:
-    """Whether an answer may come behind the events."""
+    """Return whether an answer may still come after the events."""
     mine, newest = events[held.at].invocation_id, events[-1].invocation_id
     is_newest = mine == newest
     if held.is_request:
@@ -447,7 +446,7 @@ def _is_open(held: _Obligation, events: Sequence[Event]) -> bool:
 
 
 def _is_turn(event: Event) -> bool:
-    """Whether the user spoke."""
+    """Return whether the event is a text of the user."""
     parts = (event.content.parts if event.content else None) or ()
     return event.author == "user" and any(part.text for part in parts)
 
@@ -470,16 +469,17 @@ Summarize: TypeAlias = Callable[[SummaryRequest], str | Awaitable[str]]
 class MemcoreEventSummarizer(BaseEventsSummarizer):
     """Summarizes events for ``EventsCompactionConfig(summarizer=...)``.
 
-    What ADK chooses to summarize is cut back to where no call, confirmation or request for
-    credentials is torn from its answer, calls without ids included; with MemcoreSessionService the
-    range counts by the order of the log. A summary carries on the one before.
+    The events that ADK selects are cut back so that no call, confirmation or request for
+    credentials is separated from its answer, calls without ids included; with
+    MemcoreSessionService the range counts by the order of the log. A summary continues the
+    previous one.
 
     Args:
-        summarize: a model of ADK, which is asked; a summarizer of memcore, or any function of a
-            SummaryRequest; None: the summary is extracted without a model.
-        max_tokens: what a summary is asked to stay within.
+        summarize: a model of ADK; a summarizer of memcore, or any function of a SummaryRequest;
+            None: the summary is extracted without a model.
+        max_tokens: the length that the model is asked to keep to.
         language: ``"en"`` or ``"zh"``; None: that of the conversation.
-        instructions: what is asked for beside the usual.
+        instructions: further instructions.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -503,10 +503,10 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
 
     @override
     async def maybe_summarize_events(self, *, events: list[Event]) -> Event | None:
-        """An event that stands for the first of the events, as many as can be; None if none can.
+        """Summarize the longest safe prefix of the events in one event; None if it is empty.
 
         Raises:
-            Exception: what the model or function raises; ADK logs it and goes on without a summary.
+            Exception: as the model or function raised it; ADK logs it and continues without.
         """
         covered = events[: safe_prefix(events)]
         request = self._request(covered)
@@ -545,7 +545,7 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
         )
 
     async def _asked(self, request: SummaryRequest) -> tuple[str, Any]:
-        """The summary, and what it cost."""
+        """The summary, and its token usage."""
         summarize = self._summarize
         if isinstance(summarize, BaseLlm):
             return await _from_model(summarize, request)
@@ -578,7 +578,10 @@ async def _from_model(
 
 
 def _message_of(event: Event) -> Message | None:
-    """What an event says as a message of Gemini's; None: nothing, or what stays a secret."""
+    """The content of an event as a message of Gemini's.
+
+    None if empty or if it holds credentials.
+    """
     content = event.content
     for told, role in (
         (event.input_transcription, "user"),
@@ -595,7 +598,7 @@ def _message_of(event: Event) -> Message | None:
 
 
 def _previous_in(message: Message) -> str | None:
-    """The summary that a message is, if it is one of this summarizer's."""
+    """The summary in a message, if it is one of this summarizer's."""
     parts = message["parts"]
     text = parts[0].get("text") if len(parts) == 1 else None
     return text.removeprefix(HEADING) if text and text.startswith(HEADING) else None

@@ -1,9 +1,9 @@
 """Events of ADK as items of the log, and back.
 
-Its content is an item in Gemini's wire form, so pairs, token counts and contexts are memcore's own;
-all else is the item's ``meta["adk"]``. An event without parts is an event row that holds all of it.
-What is too large for a meta is a row of its own before the item. Together they are the event's
-JSON as ADK wrote it: fields that this ADK does not know stay.
+An event's content is an item in Gemini's wire form, so pairs, token counts and contexts are
+memcore's own; all else is the item's ``meta["adk"]``. An event without parts is an event row that
+holds all of it. Fields too large for a meta are a row of their own before the item. Together the
+rows are the event's JSON as ADK wrote it: fields that this version of ADK does not know are kept.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _told: set[str] = set()
 
 
 def read_event(text: bytes, seq: int) -> Event:
-    """The event of its JSON. What this ADK does not know, or takes otherwise, is left out.
+    """Parse an event from JSON, leaving out fields that this version of ADK does not accept.
 
-    The log says once which field that was; the file keeps it.
+    Each such field is logged once; the file keeps it.
 
     Raises:
-        CorruptValueError: what is left is no event.
+        CorruptValueError: the remaining fields are no event.
     """
     with suppress(ValidationError):
         return Event.model_validate_json(text)
@@ -86,9 +86,9 @@ def read_event(text: bytes, seq: int) -> Event:
 
 
 def _hidden(found: Any, held: dict[str, str]) -> Any:
-    """The value with tokens in place of texts with half of a surrogate pair.
+    """The value with tokens in place of texts that hold half of a surrogate pair.
 
-    Python's strings may have one, JSON may say it, and pydantic takes no such JSON.
+    Python's strings and JSON can hold one, but pydantic refuses such JSON.
     """
     if isinstance(found, str):
         try:
@@ -105,7 +105,7 @@ def _hidden(found: Any, held: dict[str, str]) -> Any:
 
 
 def _shown(found: Any, held: Mapping[str, str]) -> Any:
-    """What was validated, with the texts again that its tokens stand for."""
+    """The validated object with the texts back in place of their tokens."""
     if isinstance(found, str):
         return held.get(found, found)
     if isinstance(found, BaseModel):
@@ -120,10 +120,10 @@ def _shown(found: Any, held: Mapping[str, str]) -> Any:
 
 
 def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
-    """What ``validate`` makes of ``found``, from which is taken what this ADK does not know.
+    """Validate ``found``, leaving out what this version of ADK does not accept.
 
     Raises:
-        ValueError: what is left is not what was asked for; also LookupError, TypeError.
+        ValueError: the remaining fields are invalid; also LookupError, TypeError.
     """
     for _ in range(_ROUNDS):
         try:
@@ -134,7 +134,7 @@ def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
 
 
 def _leave_out(found: Any, error: ValidationError, what: str) -> None:
-    """Take away what an error is about, or what holds it if the place itself is empty."""
+    """Remove the value that an error is about, or its container if the value is missing."""
     places: set[Path] = set()
     for each in error.errors(include_url=False, include_context=False):
         where = each["loc"]
@@ -151,7 +151,7 @@ def _leave_out(found: Any, error: ValidationError, what: str) -> None:
 
 
 def _there(found: Any, where: Path) -> Path:
-    """As much of a place as there is: errors also name what was tried there."""
+    """The part of a path that exists: errors also name the alternatives that were tried."""
     for at, key in enumerate(where):
         if not _has(found, key):
             return where[:at]
@@ -160,7 +160,7 @@ def _there(found: Any, where: Path) -> Path:
 
 
 def _order(place: Path) -> list[tuple[bool, int | str]]:
-    """By which the entries of a list come in their order, and what holds them before them."""
+    """Sort key that orders the entries of a list before the list itself."""
     return [(isinstance(key, str), key) for key in place]
 
 
@@ -213,7 +213,7 @@ class Pairs(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What is stored of an event that says where it belongs and what it does to others."""
+    """The stored fields of an event that concern other events and the state."""
 
     invocation: str | None
     author: str | None
@@ -239,12 +239,12 @@ class Encoded(NamedTuple):
 
     @property
     def is_state_only(self) -> bool:
-        """Whether it changes the state, or names artifacts, and says and does nothing else."""
+        """True if it changes the state, or names artifacts, and nothing else."""
         actions = {name for name, value in self.rest["actions"].items() if value}
         return self.content is None and self.rest.keys() <= _PLAIN and actions <= _DELTAS
 
     def event(self) -> Event:
-        """What will be read of it."""
+        """The event as it will be read back."""
         whole = self.rest if self.content is None else {**self.rest, "content": self.content}
         return read_event(codec.encode_json(whole)[0], 0)
 
@@ -253,10 +253,10 @@ _REPLACED: Final = "\ufffd".encode()
 
 
 def encode_event(event: Event) -> Encoded:
-    """Write an event as JSON; what is temporary is left out, whatever it is.
+    """Encode an event as JSON; temporary state is left out.
 
     Raises:
-        InvalidItemError: it holds what neither JSON nor a string can say.
+        InvalidItemError: it holds a value that neither JSON nor a string can represent.
     """
     given = event.actions.state_delta
     kept = {key: value for key, value in given.items() if not key.startswith(TEMPORARY)}
@@ -298,7 +298,7 @@ def _dumped(event: Event) -> dict[str, Any]:
 
 
 def _may_have_replaced(dumped: Any) -> bool:
-    """As ``_has_replaced``, or whether a value may hold that character: most events hold none."""
+    """A superset of ``_has_replaced``, which checks values, too: most events lack the character."""
     try:
         return _REPLACED in orjson.dumps(dumped)
     except orjson.JSONEncodeError:  # it says what plain JSON does not
@@ -306,14 +306,14 @@ def _may_have_replaced(dumped: Any) -> bool:
 
 
 def _has_replaced(dumped: Any) -> bool:
-    """Whether a key may stand in place of one that is no valid Unicode."""
+    """Return whether a key may be a replacement for one that is not valid Unicode."""
     if isinstance(dumped, dict):
         return any("\ufffd" in key or _has_replaced(each) for key, each in dumped.items())
     return isinstance(dumped, list) and any(map(_has_replaced, dumped))
 
 
 def _has_broken(value: Any) -> bool:
-    """Whether a key is no valid Unicode."""
+    """Return whether a key is not valid Unicode."""
     if isinstance(value, dict):
         return any(_is_broken(key) or _has_broken(each) for key, each in value.items())
     return isinstance(value, list | tuple) and any(map(_has_broken, value))
@@ -328,10 +328,10 @@ def _is_broken(key: object) -> bool:
 
 
 def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON says them; those that it cannot say as strings, with a warning.
+    """Convert values to JSON; those that JSON cannot represent to strings, with a warning.
 
     Raises:
-        InvalidItemError: they hold what neither JSON nor a string can say.
+        InvalidItemError: they hold a value that neither JSON nor a string can represent.
     """
     try:
         try:
@@ -362,7 +362,7 @@ def _unsayable(what: str, why: Exception) -> InvalidItemError:
 
 
 def _finite(value: Any) -> Any:
-    """The value with its numbers that JSON has not as strings."""
+    """The value with numbers that JSON lacks (NaN, infinities) as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -400,7 +400,7 @@ class Stored(NamedTuple):
 
     @property
     def is_event(self) -> bool:
-        """Whether it is an event of ADK, and not a row of another sort."""
+        """True if it is an event of ADK, and not a row of another sort."""
         if self.body[0] != ItemKind.EVENT:
             return is_shown(self.body)
         text = self._json()[1].text
@@ -408,7 +408,7 @@ class Stored(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether the row before it holds what is not its content."""
+        """True if the row before it holds the event's other fields."""
         return self.body[0] != ItemKind.EVENT and stored_meta(self.body).text == _SPLIT
 
     def _json(self) -> tuple[Json, Json]:
@@ -439,7 +439,7 @@ class Stored(NamedTuple):
         return read_event(b'{"content":%b,%b' % (message.text, told[1:]), self.seq)
 
     def said(self, rest: Json | None) -> dict[str, Any]:
-        """What is stored of an event beside its content; ``rest`` is as in ``decode``."""
+        """The stored fields of an event except its content; ``rest`` is as in ``decode``."""
         meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
             told = message.part(len(_EVENT_ROW), -1)
@@ -451,7 +451,7 @@ class Stored(NamedTuple):
         return found
 
     def told(self, rest: Json | None) -> Told:
-        """What is stored of an event that concerns others; ``rest`` is as in ``decode``.
+        """The stored fields of an event that concern others; ``rest`` is as in ``decode``.
 
         Raises:
             CorruptValueError: it is of another form than ADK writes.
@@ -477,10 +477,10 @@ class Stored(NamedTuple):
         return found
 
     def whole_time(self) -> float | None:
-        """When an event was that is this one row; None: it is another row.
+        """The timestamp of an event that is this one row; None: it is another row.
 
         Raises:
-            CorruptValueError: it does not say.
+            CorruptValueError: it has no timestamp.
         """
         meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
@@ -494,10 +494,10 @@ class Stored(NamedTuple):
         return self._time_in(told.value())
 
     def time(self, rest: Json | None) -> float:
-        """When an event was; ``rest`` is as in ``decode``.
+        """The timestamp of an event; ``rest`` is as in ``decode``.
 
         Raises:
-            CorruptValueError: it does not say.
+            CorruptValueError: it has none.
         """
         return self._time_in(self.said(rest))
 
@@ -540,7 +540,7 @@ class Stored(NamedTuple):
         return found._replace(answers_only=bool(found.answered) and not others)
 
     def timestamp(self) -> float | None:
-        """When a row was that is no event; None if it belongs to another row."""
+        """The time of a row that is no event; None if it belongs to another row."""
         if self.rest() is not None:
             return None
         meta = stored_meta(self.body)
@@ -549,7 +549,7 @@ class Stored(NamedTuple):
         return split_body(self.body)[1] / 1e6
 
     def rest(self) -> Json | None:
-        """What this row says of the item behind it; None if it is no such row."""
+        """The fields that this row holds for the item after it; None if it is no such row."""
         if self.body[0] != ItemKind.EVENT:
             return None
         message = self._json()[1]
@@ -557,7 +557,7 @@ class Stored(NamedTuple):
 
 
 def is_shown(body: bytes) -> bool:
-    """Whether the row of an item with content is an event: no place that was emptied is one.
+    """Return whether the row of an item with content is an event, and not an emptied place.
 
     Raises:
         CorruptValueError: the row is sealed, but no item.
@@ -569,7 +569,7 @@ def is_shown(body: bytes) -> bool:
 
 
 def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple[int, int]]:
-    """The indexes of events that rewinds took back: each span ends with its rewind.
+    """Spans of the indexes of events that rewinds took back; each ends with its rewind.
 
     As ADK finds them (``_apply_rewinds``): from the end backwards, so a rewind that was taken back
     itself takes nothing back.
@@ -640,7 +640,7 @@ _PARTS: Final = frozenset(
 
 
 class Copies:
-    """Makes copies without running the code of what is copied."""
+    """Copies events without running code of the copied objects."""
 
     __slots__ = ("_plain", "_trees")
 
@@ -656,9 +656,9 @@ class Copies:
         return copied  # type: ignore[no-any-return]
 
     def as_stored(self, event: Event, encoded: Encoded) -> Event | None:
-        """A copy of an event that is equal to what reading it would give; None if in doubt.
+        """A copy of an event that equals what reading it would give; None if in doubt.
 
-        What JSON says otherwise than Python (a tuple, a date) may stand where any value may.
+        Values that JSON represents otherwise than Python (a tuple, a date) may occur anywhere.
         """
         rest = encoded.rest
         if not _NEEDED <= rest.keys() <= _FIELDS or rest["actions"].keys() != _ACTIONS:
@@ -683,7 +683,7 @@ def _shape_of_plain(kind: type) -> Any:
 
 
 def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
-    """Whether the arguments and results of calls are what JSON says of them."""
+    """Return whether the arguments and results of calls equal their JSON."""
     for part, said in zip((content and content.parts) or (), stored["parts"], strict=True):
         if not said.keys() <= _PARTS:
             return False
@@ -704,7 +704,7 @@ _OURS: Final = "memcore:"
 
 
 def marker_of(place: tuple[int, int], revision: int) -> str:
-    """The marker of a session's revision; numbers of sessions are never given twice."""
+    """The marker of a session's revision; session numbers are never reused."""
     return f"{_OURS}{place[1]}:{revision}"
 
 

@@ -68,7 +68,7 @@ Place = tuple[int, int]
 
 
 class Entry(NamedTuple):
-    """What a row of the log turned out to be."""
+    """A row of the log as it was decoded: an event, or a row of another sort."""
 
     seq: int
     event: Event | None
@@ -84,17 +84,17 @@ class Entry(NamedTuple):
 
     @property
     def is_compaction(self) -> bool:
-        """Whether it is a summary of other events."""
+        """True if it is a summary of other events."""
         return self.event is not None and self.event.actions.compaction is not None
 
     @property
     def is_odd(self) -> bool:
-        """Whether it may have to be shown otherwise than it is stored, or to change what is."""
+        """True if it, or events because of it, may have to be shown otherwise than stored."""
         return self.lacks_ids or self.is_compaction
 
 
 def lacks_ids(event: Event | None) -> bool:
-    """Whether an event makes or answers calls that have no ids."""
+    """Return whether an event makes or answers calls that have no ids."""
     for part in (event and event.content and event.content.parts) or ():
         told = part.function_call or part.function_response
         if told is not None and not told.id:
@@ -103,12 +103,12 @@ def lacks_ids(event: Event | None) -> bool:
 
 
 def size_of(event: Event | None, stored_bytes: int) -> int:
-    """What an event takes in memory that takes so much in the file, about."""
+    """The approximate memory of an event, in bytes, by its size in the file."""
     return _OTHER_BYTES if event is None else _OBJECTS_BYTES + 2 * stored_bytes
 
 
 class Summary(NamedTuple):
-    """What a list shows of a session, and the rows that it was read from."""
+    """The entry of a session in a list, with the rows that it was read from."""
 
     head: bytes
     header: bytes | None
@@ -121,12 +121,12 @@ class Summary(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate memory in bytes."""
         return _SUMMARY_BYTES + len(self.head) + len(self.state[0])
 
 
 class Waiting(NamedTuple):
-    """The calls up to a position that take long and that no user answered, and where they are."""
+    """Long-running calls up to a position that no user answered, with their positions."""
 
     epoch: int
     stop: int
@@ -138,7 +138,7 @@ class Waiting(NamedTuple):
 
     @property
     def hidden(self) -> tuple[Span, ...]:
-        """The positions of all that ADK shows to nobody, in spans with something between them."""
+        """The positions that ADK does not show, as spans that do not touch."""
         if not self.empty:
             return self.rewound
         found: list[Span] = []
@@ -156,7 +156,7 @@ def _add_span(spans: list[Span], span: Span) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The entries of a session from a position to the end of its history, as of one moment."""
+    """The cached entries of a session from a position to the end of its history at one moment."""
 
     epoch: int
     start: int
@@ -166,7 +166,10 @@ class _Run:
 
 
 class Known(NamedTuple):
-    """The entries of a session at the positions ``start .. stop``; the list may go on."""
+    """The cached entries of a session at the positions ``start .. stop``.
+
+    The list may be longer.
+    """
 
     start: int
     stop: int
@@ -179,10 +182,10 @@ class Known(NamedTuple):
 
 
 class EventCache:
-    """Runs of entries, and summaries, by the place of their session. For any thread.
+    """Cache of runs of entries, and of summaries, by session. Thread-safe.
 
-    What was read before something was forgotten is not remembered afterwards: readers say which
-    ``generation`` it was before they began.
+    Results of a read that began before something was forgotten are not cached: readers pass the
+    ``generation`` that they saw before they began.
     """
 
     __slots__ = (
@@ -215,7 +218,7 @@ class EventCache:
         finalize(self, _leave, notifier, forget).atexit = False
 
     def get(self, place: Place, epoch: int, count: int) -> Known:
-        """What is known of a session whose history has that epoch and so many items."""
+        """The cached entries of a session, if its history has that epoch, up to ``count`` items."""
         with self._lock:
             found = self._runs.get(place)
             if found is None or found.epoch != epoch or found.start >= count:
@@ -227,7 +230,7 @@ class EventCache:
     def put(
         self, place: Place, epoch: int, start: int, entries: list[Entry], *, since: int
     ) -> None:
-        """Remember the entries from a position on, or the end of them, unless more is known.
+        """Cache the entries from a position on, or the end of them, unless more is cached already.
 
         ``since``: the generation before they were read.
         """
@@ -246,11 +249,11 @@ class EventCache:
                 self._keep(place, run)
 
     def wants(self, place: Place) -> bool:
-        """Whether the session was read here lately: then what is appended will be, too."""
+        """Return whether the session was read here lately, so that new events are worth caching."""
         return place in self._runs
 
     def add(self, place: Place, epoch: int, position: int, entry: Entry) -> None:
-        """Remember the entry that was appended at a position, if what stands before it is known."""
+        """Cache the entry that was appended at a position, if the entries before it are cached."""
         with self._lock:
             run = self._runs.get(place)
             if run is None or run.epoch != epoch or _stop(run) != position:
@@ -273,11 +276,11 @@ class EventCache:
             self._total_bytes = self._summary_bytes = 0
 
     def waiting(self, place: Place) -> Waiting | None:
-        """What was found of a session's calls that wait; whether it holds is for the reader."""
+        """The cached waiting calls of a session; the reader checks whether they are current."""
         return self._waiting.get(place)
 
     def wait(self, place: Place, found: Waiting, *, since: int) -> None:
-        """Remember the calls of a session that wait; ``since`` is as in ``put``."""
+        """Cache the waiting calls of a session; ``since`` is as in ``put``."""
         with self._lock:
             if since != self.generation:
                 return
@@ -296,10 +299,10 @@ class EventCache:
             self._summary_bytes -= gone.size_bytes if gone else 0
 
     def suspects(self) -> list[tuple[Place, int | None]]:
-        """A few of the sessions that are remembered, with the epoch that their events are of.
+        """A few of the cached sessions, each with the epoch of its events.
 
-        Every call names others, till all had their turn: for each the caller sees whether it was
-        deleted, erased or changed by somebody else, as nobody may ask for it again.
+        Successive calls go through all of them: the caller checks whether each was deleted, erased
+        or changed by another process, for it may never be read again.
         """
         with self._lock:
             if not self._rota:
@@ -310,11 +313,11 @@ class EventCache:
         return [(place, runs.get(place)) for place in found]
 
     def summary(self, place: Place) -> Summary | None:
-        """What was listed of a session last; whether it still holds is for the reader to see."""
+        """The cached list entry of a session; the reader checks whether it is current."""
         return self._summaries.get(place)
 
     def summarize(self, place: Place, made: Summary, *, since: int) -> None:
-        """Remember what is listed of a session; summaries have a quarter of the memory.
+        """Cache the list entry of a session; summaries have a quarter of the memory.
 
         ``since`` is as in ``put``.
         """
@@ -347,7 +350,7 @@ class EventCache:
                 self._halve(place)
 
     def _halve(self, place: Place) -> None:
-        """Forget the older half of the only run; who reads it has the list as it was."""
+        """Drop the older half of the only run; readers keep the list that they have."""
         run = self._runs[place]
         at = (len(run.entries) + 1) // 2
         run.start += at
@@ -389,7 +392,7 @@ _Row: TypeAlias = Stored | CorruptValueError
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one read transaction showed of a session."""
+    """The result of one read transaction on a session."""
 
     place: tuple[int, int]
     epoch: int
@@ -413,12 +416,12 @@ class Snapshot:
 
     @property
     def marker(self) -> str:
-        """The session and its revision: which of two writers with the same view comes first."""
+        """The session and its revision, by which a stale writer is recognised."""
         return marker_of(self.place, self.revision)
 
 
 class EventPage(NamedTuple):
-    """Some events of a session, and where the next ones begin."""
+    """Some events of a session, and the cursor of the next page."""
 
     events: list[Event]
     cursor: int | None
@@ -509,7 +512,7 @@ class History:
         return found
 
     def _make_legal(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> None:
-        """Let the window begin with the user, and bring what its last events may have to answer.
+        """Extend the window to begin with a user message and to include calls that may be answered.
 
         Both are asked of the live history, which is what the model is shown.
         """
@@ -531,9 +534,9 @@ class History:
             found.ahead.append(rows)
 
     def _waiting(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> Waiting:
-        """Where the calls are that take long and that no user answered; each row is read once.
+        """The long-running calls that no user answered, with positions; reads each row once.
 
-        All are read anew behind a rewind, which may take calls back, and answers to them.
+        After a rewind all rows are read again, for it may take back calls, and answers to them.
         """
         known, count = self._cache.waiting(log.place), log.history.count
         if known is None or known.epoch != head.epoch or known.stop > count:
@@ -560,10 +563,9 @@ class History:
         return known
 
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
-        """What the rows turned out to be; remembered for the next time if ``keep`` says so.
+        """Decode the rows of a snapshot; cache the entries if ``keep``.
 
-        Where it does not, nothing but the times is asked for: a damaged row has that of the last
-        change.
+        Without ``keep`` only the times are used: a damaged row has that of the last change.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -587,7 +589,7 @@ class History:
         return ahead + entries
 
     async def paged(self, found: Snapshot) -> list[tuple[int, Event]]:
-        """The seqs and events of a page; what is not known is not remembered.
+        """The seqs and events of a page; newly decoded ones are not cached.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -600,7 +602,7 @@ class History:
     async def _made(
         self, part: list[Entry] | list[_Row], found: Snapshot, *, keep: bool
     ) -> list[Entry]:
-        """The entries of rows, or what was known of them."""
+        """The entries of rows, decoded now or from the cache."""
         entries: list[Entry] = []
         rest: Json | None = None
         for at, row in enumerate(part, 1):
@@ -633,7 +635,7 @@ class History:
         return Entry(row.seq, None, row.timestamp(), size)
 
     def _proven(self, told: Any) -> tuple[int, int] | None:
-        """The seqs that a compaction covers, if these are still the items that it covered."""
+        """The seqs that a compaction covers, if these items are still the same."""
         match told:
             case [int() as lo, int() as hi, str() as chain] if 0 <= lo <= hi < _ALL:
                 found = self.chain_at(hi)
@@ -649,7 +651,7 @@ class History:
 
 
 def _extend(found: Snapshot, at: tuple[CachedSession, ReadTxn], wanted: int) -> int:
-    """Take what stands before the start; how many events it holds."""
+    """Take rows before the start into the snapshot; return the number of events among them."""
     stop, known = found.start, found.known
     if known.start < stop <= known.stop:
         entries = known.between(max(stop - wanted, known.start), stop)
@@ -668,7 +670,7 @@ def _extend(found: Snapshot, at: tuple[CachedSession, ReadTxn], wanted: int) -> 
 
 
 def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
-    """Whether what is remembered of a session is no longer what the file holds."""
+    """Return whether the cached data of a session no longer match the file."""
     key = head_key(*place)
     stored = None if is_erased(txn, place[0]) else txn.get(key)
     if stored is None:
@@ -682,7 +684,7 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
 
 @dataclass(slots=True)
 class _Live:
-    """What ADK shows of a history, or of its end: its items have places without gaps."""
+    """The items that ADK shows of a history, or of its end, on a ledger without the hidden ones."""
 
     ledger: Ledger
     offset: int
@@ -707,10 +709,12 @@ class _Live:
         return cls(ledger, 0, hidden)
 
     def start(self, position: int) -> int:
-        """The last position up to one at which a window may begin; else the first behind it.
+        """The last position up to ``position`` at which a window may begin.
 
-        If that would leave out what a user said, or there is none: the last at which no pair is
-        torn. What was taken back is in the window as a whole, or not at all.
+        Else the first after it.
+
+        If that would leave out user messages, or there is none: the last position that separates no
+        pair. Rewound events are in the window as a whole, or not at all.
         """
         for first, last in self.hidden:
             if first <= position <= last:  # a rewind takes back nothing without its target
@@ -735,7 +739,7 @@ class _Live:
         return max(ledger.cut_at_most(at), 0)
 
     def turns(self, waiting: Sequence[int], stop: int) -> Iterator[Span]:
-        """From where to where the turns go, before ``stop``, that hold the items at positions.
+        """The spans of the turns, before ``stop``, that hold the items at positions.
 
         If no user ever began, each turn begins where no pair is torn.
         """
@@ -752,7 +756,7 @@ class _Live:
             yield from self._between(start, end)
 
     def _between(self, start: int, end: int) -> Iterator[Span]:
-        """The positions of places that follow each other, in spans."""
+        """The positions of consecutive ledger items, as spans without the hidden ones."""
         first, stop = self._position(start), self._position(end - 1) + 1
         for gone, last in self.hidden:
             if first <= gone < stop:
@@ -761,12 +765,12 @@ class _Live:
         yield first, stop
 
     def _place(self, position: int) -> int:
-        """How many items of the ledger are before a position."""
+        """The number of ledger items before a position."""
         gone = sum(max(min(last + 1, position) - first, 0) for first, last in self.hidden)
         return position - gone - self.offset
 
     def _position(self, place: int) -> int:
-        """The position of the item at a place."""
+        """The position of a ledger item."""
         position = place + self.offset
         for first, last in self.hidden:
             if position >= first:
@@ -775,7 +779,7 @@ class _Live:
 
 
 def _leave_out(found: Snapshot, count: int) -> None:
-    """Take away the first rows or entries that were read, but for what belongs to the next."""
+    """Drop the first rows or entries, except those that belong to the next event."""
     while count > 0:
         part = found.parts[0]
         if count >= len(part):
@@ -792,7 +796,7 @@ def _leave_out(found: Snapshot, count: int) -> None:
 
 
 class _Mark(NamedTuple):
-    """What an event says of calls that wait for people."""
+    """An event that concerns long-running calls."""
 
     first: int
     """The position of its first row."""
@@ -811,17 +815,16 @@ def _marks(
     *,
     empty: list[Span] | None = None,
 ) -> Iterator[_Mark]:
-    """What is said of calls that take long at the positions ``start .. stop``.
+    """Yield the events that concern long-running calls at the positions ``start .. stop``.
 
-    Those that need no decoding to see that they say nothing are left out, and damaged ones, which
-    say nothing either.
+    Rows that are irrelevant by their bytes are skipped without decoding, and damaged ones, too.
 
     Args:
         at: the log.
         start: the first position.
-        stop: the position behind the last.
-        goals: invocations of which each event is wanted.
-        empty: takes the positions of items with content that are no events.
+        stop: the position after the last.
+        goals: invocations of which each event is included.
+        empty: receives the positions of items with content that are no events.
     """
     log, txn = at
     named = {encode_json(goal)[0] for goal in goals}
@@ -861,7 +864,7 @@ def _rows(log: CachedSession, txn: ReadTxn, start: int, stop: int) -> list[_Row]
 
 
 def _is_empty(body: bytes) -> bool:
-    """Whether a row is an item with content that ADK does not show."""
+    """Return whether a row is an item with content that ADK does not show."""
     with suppress(CorruptValueError):
         return body[:1] != _EVENT and not is_shown(body)
     return False

@@ -1,8 +1,8 @@
 """Legal model requests: a plugin and a callback that mend contents right before the model.
 
 Summaries, windows and cancelled turns leave calls without responses, responses without calls and
-histories that the model begins. What is sent is rendered by the rules that memcore's own contexts
-obey (``gemini``), and changed only where it breaks them; what is stored stays as it is.
+histories that the model begins. The request is rendered by the rules of memcore's own contexts
+(``gemini``), and changed only where it breaks them; the stored events do not change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _END: Final[Message] = {"role": "user", "parts": [{"text": "."}]}
 
 
 class MemcorePlugin(BasePlugin):
-    """Mends each request right before it goes to the model: ``App(plugins=[MemcorePlugin()])``.
+    """Repairs each request right before the model gets it: ``App(plugins=[MemcorePlugin()])``.
 
     Works with any session service and any compaction. List it last, so that it sees what other
     plugins made of the request.
@@ -59,20 +59,20 @@ class MemcorePlugin(BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Mend the request's contents; the model is asked in any case."""
+        """Repair the request's contents; returns None, so that the model is called in any case."""
         return mend_request(callback_context, llm_request)
 
 
 def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:
-    """Mend the contents of a request in place: ``LlmAgent(before_model_callback=mend_request)``.
+    """Repair the contents of a request in place: ``LlmAgent(before_model_callback=mend_request)``.
 
     Args:
-        callback_context: not used; ADK hands it to every callback.
-        llm_request: the request. A legal one is not touched, nor is one that goes on with an
+        callback_context: not used; ADK passes it to every callback.
+        llm_request: the request. A legal one is not changed, nor is one that continues an
             interaction: the calls that it answers are with the server, and not in the request.
 
     Returns:
-        None: the model is to be asked.
+        None: the model is to be called.
     """
     del callback_context
     if llm_request.previous_interaction_id:
@@ -87,14 +87,15 @@ def mend_contents(
 ) -> list[types.Content]:
     """Contents that Gemini accepts: the given list itself if it is legal.
 
-    The user begins; the responses to all calls of a content stand together in the one behind it,
-    one for each call; responses without a call, and those that newer ones replace, are left out;
-    calls without a response are answered with a note; contents of the model that follow each other
-    become one. Parts stay as they are; only ids that calls of one content share are told apart.
+    They begin with the user; the responses to all calls of a content stand together in the one
+    after it, one for each call; responses without a call, and those that newer ones replace, are
+    left out; calls without a response are answered with a note; consecutive contents of the model
+    are joined. Parts stay as they are, but an id that several calls of one content share is made
+    unique.
 
     Args:
         contents: a history, whole or a part of one.
-        pending: names of tools that take long: the note to a call of one says that it is pending.
+        pending: names of long-running tools: the note for a call of one says that it is pending.
     """
     given, entries = _entries(contents)
     rendered = render([*entries, WireItem(len(entries), _END)], _POLICY)
@@ -115,9 +116,9 @@ def mend_contents(
 def _entries(
     contents: Sequence[types.Content],
 ) -> tuple[list[types.Content | None], list[WireItem]]:
-    """What is rendered, and for each entry the content that it is; None: it has to be changed.
+    """The contents as entries for rendering, with the original of each; None: it is changed.
 
-    Of parts only what pairs them is told, so nothing large is copied or encoded.
+    Parts are represented only by the fields that pair them, so nothing large is copied or encoded.
     """
     given: list[types.Content | None] = []
     entries: list[WireItem] = []
@@ -152,12 +153,11 @@ def _told_in(
 def _stubs(
     parts: Sequence[types.Part], known: tuple[dict[str, list[str]], set[str]], role: str
 ) -> tuple[list[Message], bool]:
-    """What is told of parts, and whether an id had to be changed to tell two calls apart.
+    """Parts reduced to the fields that pair them; whether an id was changed to make it unique.
 
     Args:
         parts: of one content.
-        known: the ids that the calls have of which one content gave an id to several, and all ids
-            that were given or made.
+        known: the new ids of calls that shared an id within a content, and all ids in use.
         role: of the content.
     """
     several, taken = known
@@ -191,14 +191,14 @@ def _stubs(
 
 
 def _free(id_: str, taken: set[str]) -> str:
-    """An id that nothing has, made of one that several calls have."""
+    """A new unused id, derived from one that several calls have."""
     made = next(name for at in count(2) if (name := f"{id_}-{at}") not in taken)
     taken.add(made)
     return made
 
 
 def _content(message: Message, pending: Collection[str]) -> types.Content:
-    """A content that rendering made: of the parts that it holds, and of notes."""
+    """A content that rendering made, of original parts and notes."""
     parts = [part.get(_PART) or _note(part, pending) for part in message["parts"]]
     return types.Content(role=message["role"], parts=parts)
 
@@ -216,7 +216,7 @@ def _note(part: Message, pending: Collection[str]) -> types.Part:
 
 
 def _joined(contents: Sequence[types.Content]) -> list[types.Content]:
-    """The contents, those of the model that follow each other as one."""
+    """The contents with consecutive ones of the model joined."""
     found: list[types.Content] = []
     for content in contents:
         if found and content.role == found[-1].role == "model":

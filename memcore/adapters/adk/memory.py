@@ -72,7 +72,7 @@ _SESSION_BYTES_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The first events of a session, of which all are remembered that can be."""
+    """The first events of a session, up to which the memory is complete."""
 
     number: str
     """The session's number: another session of the same name has another."""
@@ -82,13 +82,13 @@ class Watermark:
 
     @staticmethod
     def number_of(session: Session) -> str | None:
-        """The number of a session that memcore's service handed out; None of any other."""
+        """The number of a session that memcore's service returned; None for any other."""
         marker = session._storage_update_marker or ""  # noqa: SLF001 - where the service keeps it
         return marker.split(":")[1] if marker.startswith(_MARKER) else None
 
     @classmethod
     def read(cls, view: KeyValueView, session_id: str) -> Watermark | None:
-        """What is known of a session of that name."""
+        """The stored watermark of the session of that name; None if there is none."""
         row = view.get(_key(session_id))
         if row is None:
             return None
@@ -98,11 +98,11 @@ class Watermark:
         return cls(*row)
 
     def write(self, txn: KeyValueTxn, session_id: str) -> None:
-        """Remember it, in the transaction that stores the events."""
+        """Store it, in the transaction that stores the events."""
         txn.put(_key(session_id), [self.number, self.count, self.digest])
 
     def new_from(self, events: Sequence[Event]) -> int:
-        """The position of the first event that may not be remembered."""
+        """The index of the first event that may not be remembered yet."""
         if len(events) < self.count:
             return 0
         digest = Run(self.number, events, None).upto(self.count).digest
@@ -110,12 +110,12 @@ class Watermark:
 
 
 class Run:
-    """The events of a session object, on their way into the memory.
+    """The events of a session object, while they are added to the memory.
 
     Args:
         number: the session's.
         events: all that the object has.
-        known: what was known of the session before.
+        known: the session's watermark before.
     """
 
     __slots__ = ("_count", "_events", "_known", "_number", "_sum")
@@ -128,7 +128,7 @@ class Run:
         self._count = 0
 
     def upto(self, count: int) -> Watermark:
-        """What is known when the first ``count`` events are remembered; counts ascend."""
+        """The watermark once the first ``count`` events are stored; counts ascend."""
         for event in self._events[self._count : count]:
             packed = event.id.encode("utf-8", "surrogatepass")
             self._sum.update(b"%d:" % len(packed) + packed)
@@ -172,20 +172,20 @@ _EXACT_CHARS: Final = 2
     delete_memory="memory.delete",
 )
 class MemcoreMemoryService(Opened, BaseMemoryService):
-    """What users said and were told, found by words, in a memcore file.
+    """Conversations searched by words: ADK's memory service in a memcore file.
 
-    An index leads from words to memories, so a search costs what it finds. Events are remembered
-    once, however often their session comes, and what is deleted stays deleted. No search sees
-    memories of another user or application. For a user who opted out (``Scope.opt_out_memory``)
-    nothing is remembered, which the log of ``memcore.adk`` says, and nothing is found.
+    An index maps words to memories, so a search costs what it finds. Events are stored once,
+    however often their session is added, and deleted ones stay deleted. No search sees memories of
+    another user or application. For a user who opted out (``Scope.opt_out_memory``) nothing is
+    stored, with a line in the log ``memcore.adk``, and nothing is found.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
-        durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        durability: the durability of a file that is opened by its path (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        max_results: how many memories a search returns at most.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
-            ``services.yaml`` gives to a service.
+        max_results: the most memories that a search returns.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+            ``services.yaml`` passes it.
         agents_dir: not used; ADK gives it to every service.
 
     Raises:
@@ -221,7 +221,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     @override
     async def add_session_to_memory(self, session: Session) -> None:
-        """Remember the events of a session that have text; those that are known are passed over.
+        """Remember the events of a session that have text; those already stored are skipped.
 
         Of a session of MemcoreSessionService only what is behind the known events is looked at.
         Some dozen events go in one commit: after a crash, call it again.
@@ -253,7 +253,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Remember events that have text; those whose id is known in the session are passed over.
+        """Remember events that have text; those whose id is stored for the session are skipped.
 
         Args:
             app_name: the application.
@@ -276,7 +276,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         metadata: Mapping[str, object] | None,
         mark: Callable[[int], Watermark] | None = None,
     ) -> None:
-        """Store what is new of the events; ``mark`` says what is known with the first so many."""
+        """Store the new ones of the events.
+
+        ``mark`` returns the watermark for a number of events.
+        """
         kv, passage = handle
         if not events or _wants_none(kv):
             return
@@ -313,7 +316,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Remember entries as they are; one that has the id of another entry takes its place.
+        """Store entries as they are; one with the id of another entry replaces it.
 
         An entry without an id gets one. What was deleted does not come back under its id.
 
@@ -427,7 +430,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
 
 def _wants_none(kv: KeyValue) -> bool:
-    """Whether the user opted out of memory; the log says that nothing was remembered."""
+    """Return whether the user opted out of memory; if so, log that nothing was remembered."""
     if not kv.read(lambda view: view.wants_no_memory):
         return False
     _logger.info("the user opted out of memory: nothing was remembered")
@@ -442,7 +445,7 @@ def _made_id(key: str | None, at: int) -> str:
 
 
 def _admitted(passage: ScopeFilter | None, event: Event) -> Event:
-    """The event with its content and its author as they may be stored."""
+    """The event with its content and its author filtered."""
     if passage is None or event.content is None:
         return event
     passage.name(event.id, "id of a memory")
@@ -451,14 +454,14 @@ def _admitted(passage: ScopeFilter | None, event: Event) -> Event:
 
 
 def _admitted_entry(passage: ScopeFilter, entry: MemoryEntry) -> MemoryEntry:
-    """An entry as it may be stored."""
+    """An entry with its content filtered."""
     told = admitted_metadata(passage, entry.custom_metadata)
     made = {"content": admitted_content(passage, entry.content), "custom_metadata": told}
     return entry.model_copy(update={**made, "author": passage.again(entry.author)})
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:
-    """What ``prepare`` returns; of much text, it is run in a thread."""
+    """Run ``prepare`` and return its result; in a thread if there is much text."""
     if chars <= _SHORT_CHARS:
         return prepare()
     return await asyncio.to_thread(prepare)
@@ -467,14 +470,14 @@ async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:
 def _unknown(
     view: KeyValueView, events: Sequence[Event], session_id: str
 ) -> list[tuple[int, Event]]:
-    """The events that are not known, with their positions."""
+    """The events that are not stored yet, with their positions."""
     return [
         (at, event) for at, event in enumerate(events) if not is_known(view, event.id, session_id)
     ]
 
 
 def _ranked(view: KeyValueView, words: set[str]) -> list[int]:
-    """The ordinals of what has any of the words, the best first."""
+    """The ordinals of memories that have any of the words, the best first."""
     count = head_of(view)[1]
     hits: Counter[int] = Counter()
     weights: dict[int, float] = {}

@@ -1,11 +1,12 @@
 """Inverted index of ADK memories in a key/value namespace: rows, postings, words.
 
-- ``h``: how many ordinals were given out, and how many memories there are;
+- ``h``: the last ordinal given out, and the number of memories;
 - ``e<ordinal>``: a memory; a large content is the entry's content;
 - ``i<id><session>``: the ordinal of the memory of that id;
-- ``d<id>``: memories of that id were deleted, and come back no more;
-- ``s<session>``: how far the events of a session are known (``watermark``);
-- ``t<term><ordinal>``: which memories have a term (``postings``); veiled in an encrypted file.
+- ``d<id>``: memories of that id were deleted, and are not stored again;
+- ``s<session>``: the watermark of a session: its first events, all of which are stored;
+- ``t<term><ordinal>``: the memories that have a term (``postings``); keyed digests of terms in an
+  encrypted file.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def postings_of(view: KeyValueView, term: str) -> list[int]:
 
 
 def drop_posting(txn: KeyValueTxn, term: str, ordinal: int) -> None:
-    """Take an ordinal from a term."""
+    """Remove an ordinal from a term."""
     prefix = _prefix(txn, term)
     key, row = prefix + _LAST, txn.get(prefix + _LAST, b"")
     if ordinal < next(iter(_unpacked(row)), ordinal + 1):
@@ -142,7 +143,7 @@ def query_words(query: str) -> set[str]:
 
 
 def lowered(text: str) -> str:
-    """The text in which words that are not all ASCII are found."""
+    """The text folded for the search of words that are not all ASCII."""
     return unicodedata.normalize("NFC", text[:TEXT_CHARS_MAX]).lower()
 
 
@@ -165,7 +166,7 @@ def word_term(word: str) -> str:
 
 
 def grams_in(word: str) -> list[str]:
-    """The terms that every text has in which the word stands; exact for one or two characters."""
+    """The terms of every text that contains the word; exact for one or two characters."""
     return sorted(_grams(word) - {"g" + char for char in word if len(word) > 1})
 
 
@@ -204,7 +205,7 @@ _BATCH_BYTES: Final = 1024**2
 
 @dataclass(slots=True)
 class Memory:
-    """What is to be remembered."""
+    """A memory that is to be stored."""
 
     id: str
     session: str
@@ -286,7 +287,7 @@ class Memory:
 def memory_of(
     event: Event, session: str, metadata: Mapping[str, Any] | None, *, secret: bytes = b""
 ) -> Memory | None:
-    """What is remembered of an event; None if it says nothing that could be found again."""
+    """The memory of an event; None if it has no text by which it could be found."""
     if event.content is None or not text_of(event.content):
         return None
     made = Memory.of_event(event, session, metadata, secret=secret)
@@ -294,17 +295,17 @@ def memory_of(
 
 
 def text_of(content: types.Content) -> str:
-    """What of a content is searched."""
+    """The searchable text of a content."""
     return " ".join([part.text for part in content.parts or () if part.text])
 
 
 def chars_of(content: types.Content | None) -> int:
-    """How many characters ``text_of`` has."""
+    """The length of ``text_of`` in characters."""
     return 0 if content is None else sum(len(part.text or "") for part in content.parts or ())
 
 
 def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
-    """The memories in the batches that are stored in a commit each."""
+    """Split the memories into batches, each of which is stored in one commit."""
     found: list[list[Memory]] = []
     terms = size = 0
     for memory in memories:
@@ -326,7 +327,10 @@ def _entry(ordinal: int) -> str:
 
 
 def _of_id(id_: str, session: str | None = None) -> str:
-    """The key of an id's memory in a session; without one, what all keys of the id begin with."""
+    """The key of an id's memory in a session.
+
+    Without a session, the prefix of all keys of the id.
+    """
     start = "i" + label(id_, _ID_BYTES_MAX) + END
     return start if session is None else start + label(session, _ID_BYTES_MAX)
 
@@ -336,7 +340,7 @@ def _deleted(id_: str) -> str:
 
 
 def head_of(view: KeyValueView) -> tuple[int, int]:
-    """How many ordinals were given out, and how many memories there are."""
+    """``(last ordinal given out, number of memories)``."""
     found = view.get("h", [0, 0])
     match found:
         case [int() as last, int() as count] if 0 <= count <= last < _ORDINALS - _BATCH:
@@ -346,16 +350,18 @@ def head_of(view: KeyValueView) -> tuple[int, int]:
 
 
 def is_known(view: KeyValueView, id_: str, session: str) -> bool:
-    """Whether an event of that id is remembered from that session, or was deleted."""
+    """Return whether an event of that id is stored from that session, or was deleted."""
     return bool(id_) and (
         view.get(_of_id(id_, session)) is not None or view.get(_deleted(id_)) is not None
     )
 
 
 def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[KeyValueTxn], int]:
-    """What stores a batch with its contents, one for each; how many memories were new.
+    """The closure that stores a batch with its contents, one for each.
 
-    Those that are known, or were deleted, are passed over.
+    Returns the number of new ones.
+
+    Memories that are stored already, or were deleted, are skipped.
     """
 
     def closure(txn: KeyValueTxn) -> int:
@@ -388,7 +394,7 @@ def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[Ke
 
 
 def delete_memories(txn: KeyValueTxn, id_: str) -> bool:
-    """Delete the memories of an id for good; whether there were any."""
+    """Delete the memories of an id for good; return whether there were any."""
     found = list(txn.scan(prefix=_of_id(id_)))
     for key, ordinal in found:
         _remove(txn, ordinal)
@@ -451,7 +457,7 @@ def text_at(view: KeyValueView, ordinal: int) -> str:
 
 
 def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
-    """A memory as ADK has it; None if there is none."""
+    """A memory as an entry of ADK; None if there is none."""
     found = _content_at(view, ordinal)
     if found is None:
         return None
@@ -466,7 +472,7 @@ def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
 
 
 def _time_of(at: float | str | None) -> str | None:
-    """A time as ADK tells it; None for what no calendar has."""
+    """A time as ADK writes it; None for one outside the calendar."""
     if not isinstance(at, int | float):
         return at
     try:

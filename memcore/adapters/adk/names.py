@@ -43,19 +43,19 @@ _ESCAPE: Final = "\0"
 
 
 def name_of(given: str) -> str:
-    """The name in memcore of an app or a user: its own, but for the empty one, which has none."""
+    """The name in memcore of an app or a user: the same, except for the empty one."""
     return given if given and given[0] != _ESCAPE else _ESCAPE + given
 
 
 def id_of(name: str) -> str:
-    """What ``name_of`` was given."""
+    """The inverse of ``name_of``."""
     return name[1:] if name[:1] == _ESCAPE else name
 
 
 def located(
     source: Source | None, uri: str | None, options: Mapping[str, Any]
 ) -> tuple[Source, dict[str, Any]]:
-    """The file that a service is for, and its options, of which a URI's query may give some.
+    """The file of a service, and its options, some of which a URI's query may give.
 
     A URI is what ADK's ``services.yaml`` knows of a service. As in ADK's own for SQLite, one slash
     stands before the path: ``memcore:///agent.memcore`` is relative, ``memcore:////data/x`` is not.
@@ -94,7 +94,7 @@ def located(
 
 
 def _value(said: str) -> Any:
-    """What stands in a query: true, false, a number, or a text."""
+    """The value of a query's option: true, false, a number, or a text."""
     try:
         found = json.loads(said)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def _value(said: str) -> Any:
 
 
 class Handles:
-    """Handles of the sessions used last: each remembers what its log is like. For any thread."""
+    """The handles of the sessions used last, which cache the state of their logs. Thread-safe."""
 
     __slots__ = ("_database", "_kept", "_lock")
 
@@ -164,15 +164,15 @@ def label(name: str, bytes_max: int) -> str:
 
 
 def is_name(part: str) -> bool:
-    """Whether a label tells the name."""
+    """Return whether a label holds the name itself, and not its digest."""
     return part[:1] == "="
 
 
 def fields_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of memcore's state in which an ADK state lies: mostly its keys themselves.
+    """The fields of memcore's state for an ADK state: mostly its keys themselves.
 
-    A field has a name of 1 to 480 bytes behind its prefix. A key that has none, or a longer one, is
-    the field of a digest of the name, and the list of the name and the value lies there.
+    A field has a name of 1 to 480 bytes after its prefix. A key without a name, or with a longer
+    one, is stored under the digest of the name, as a list of the name and the value.
     """
     if all(map(_is_field, state)):
         return state
@@ -188,7 +188,7 @@ def fields_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def state_of(fields: dict[str, Any]) -> dict[str, Any]:
-    """What ``fields_of`` was given."""
+    """The inverse of ``fields_of``."""
     if not any(_WRAPPED in key for key in fields):
         return fields
     found: dict[str, Any] = {}

@@ -88,11 +88,11 @@ __all__ = [
 
 
 async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
-    """Store a new session; what of its state is temporary is left out.
+    """Store a new session; temporary state is left out.
 
     Raises:
         AlreadyExistsError: there is a session of this name.
-        InvalidItemError: the state holds what neither JSON nor a string can say.
+        InvalidItemError: the state holds a value that neither JSON nor a string can represent.
     """
     values = {
         key: value for key, value in json_state(state).items() if not key.startswith(TEMPORARY)
@@ -120,7 +120,7 @@ _NOTHING: Final = b"", 0
 
 
 class SessionPage(NamedTuple):
-    """Some sessions, and where the next ones begin."""
+    """Some sessions, and the cursor of the next page."""
 
     sessions: list[SessionListing]
     cursor: str | None
@@ -136,7 +136,7 @@ def page_of(
     cursor: str | None,
     size: int,
 ) -> SessionPage:
-    """Up to ``size`` sessions behind a cursor, in the order of their users and names.
+    """The first ``size`` sessions after a cursor, in the order of their users and names.
 
     Args:
         database: where they are.
@@ -224,7 +224,7 @@ def _page(
     after: str | None,
     options: tuple[int, EventCache, int],
 ) -> tuple[list[SessionListing], int, str | None]:
-    """A page, how many users are done with it, and the name behind which the next one goes on."""
+    """A page, the number of users completed, and the name after which the next page starts."""
     (app, users), (count, cache, since) = owners, options
     found: list[SessionListing] = []
     app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
@@ -259,7 +259,7 @@ def _page(
 
 
 def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
-    """A state of its own from what is to stand in it."""
+    """Decode a state of the session's own from the members of its JSON object."""
     body = b",".join([each for each, _ in fields if each])
     flags = 0
     for _, each in fields:
@@ -273,7 +273,7 @@ def _summary(
     name: str,
     kept: tuple[EventCache, int, dict[bytes, tuple[bytes, int]]],
 ) -> Summary | None:
-    """What is listed of a session; None if it has no head."""
+    """The list entry of a session; None if it has no head."""
     cache, since, fields = kept
     key = head_key(*place)
     stored, header = txn.get(key), txn.get(header_key(*place))
@@ -296,7 +296,7 @@ def _summary(
 
 
 def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
-    """When the last event of a session was, or when it was created."""
+    """The time of a session's last event, or of its creation, in seconds since 1970."""
     if head.segments:  # nearly always the last row tells
         owner, _, last = head.segments[-1]
         key = keys.session_row(scope, owner, Row.ITEM, last)
@@ -360,22 +360,22 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
-        durability: how a file that is made here acknowledges (see ``memcore.open``).
+        durability: the durability of a file that is made here (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        pair_safe_recent: what ``num_recent_events`` brings is legal for Gemini: it begins with the
-            user and holds the calls that its events answer, and the turns of calls that take long
-            and still wait; so it may bring more.
-        mend: events are handed out so that ADK makes legal prompts of them: calls without ids and
-            their responses have ids, and a summary that a model wrote is the user's. False: as
-            they are stored.
+        pair_safe_recent: make the window of ``num_recent_events`` legal for Gemini: it begins with
+            the user and holds the calls that its events answer, and the turns of long-running calls
+            that still wait; so it may be longer.
+        mend: return events so that ADK makes legal prompts of them: calls without ids and their
+            responses get ids, and a summary that a model wrote becomes the user's. False: as they
+            are stored.
         cache_bytes: memory for decoded events, about.
-        copies: False hands out the events of the cache themselves, which is many times faster: for
-            readers that change nothing of what they get.
-        on_stale: what becomes of an append if others appended since the Session object was loaded.
+        copies: False returns the events of the cache themselves, which is many times faster: for
+            callers that do not change them.
+        on_stale: the handling of an append if others appended since the Session object was loaded.
             ``"refuse"``: StaleSessionError. ``"merge"``: an event that changes the state alone is
             stored, key by key, and the later writer of a key wins; all else is refused.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
-            ``services.yaml`` gives to a service.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+            ``services.yaml`` passes it.
         agents_dir: not used; ADK gives it to every service.
 
     Raises:
@@ -436,7 +436,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         Args:
             app_name: the application.
             user_id: the user.
-            state: initial values; what is ``app:`` or ``user:`` goes where it is shared.
+            state: initial values; ``app:`` and ``user:`` values are stored in the shared states.
             session_id: the id, stripped; blank or None: one is made.
 
         Raises:
@@ -465,7 +465,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             app_name: the application.
             user_id: the user.
             session_id: the id, stripped.
-            config: how many of the last events, and from which timestamp on.
+            config: the number of the last events, and the timestamp from which on.
 
         Raises:
             CorruptValueError: an event that was asked for is damaged.
@@ -497,7 +497,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     async def _shown(
         self, found: Snapshot, entries: list[Entry], after: float | None
     ) -> list[Event]:
-        """The events of entries as they are handed out."""
+        """The events of entries in the form in which they are returned."""
         if after is not None:
             entries = [entry for entry in entries if (entry.timestamp or 0.0) >= after]
         events = [entry.event for entry in entries if entry.event is not None]
@@ -533,7 +533,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         page_size: int = _PAGE_SIZE,
         cursor: str | None = None,
     ) -> SessionPage:
-        """A page of ``list_sessions``, which costs what is on it; ordered by user and id.
+        """A page of ``list_sessions``, at the cost of the page; ordered by user and id.
 
         Sessions that are made or deleted meanwhile are shown or not; all others, exactly once.
 
@@ -560,7 +560,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         cursor: int | None = None,
         newest_first: bool = False,
     ) -> EventPage | None:
-        """A page of a session's events, as they are stored; it costs what is on it.
+        """A page of a session's events, as they are stored; the cost is that of the page.
 
         Args:
             app_name: the application.
@@ -626,25 +626,25 @@ class MemcoreSessionService(Opened, BaseSessionService):
         invocation_id: str,
         rewind_state: bool = False,
     ) -> int:
-        """Delete the events of an invocation from the file, in one commit; how many there were.
+        """Delete the events of an invocation from the file, in one commit; return their number.
 
-        Responses of other invocations to calls of this one go with it. Session objects that were
-        loaded before are stale. Artifacts, memories and summaries of what it said stay.
+        Responses of other invocations to calls of this one are deleted, too. Session objects that
+        were loaded before become stale. Artifacts, memories and summaries of its content stay.
 
         Args:
             app_name: the application.
             user_id: the user.
             session_id: the session.
             invocation_id: the invocation.
-            rewind_state: the session's own values that it changed, and nobody since, become what
-                they were before it; one that was changed without an event since is somebody's,
-                too. Otherwise the state stays; ``app:`` and ``user:`` values always do.
+            rewind_state: restore the session's own values that it changed, as they were before it,
+                unless they were changed since, be it without an event. If False, the state stays;
+                ``app:`` and ``user:`` values always do.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete of the session.
             HeldError: the session, or one that shares the events, is under a legal hold.
-            NotFoundError: ``rewind_state`` asks for a state that was trimmed, or came without its
-                past; nothing is deleted.
+            NotFoundError: ``rewind_state`` needs a state that was trimmed, or was imported without
+                its history; nothing is deleted.
             CorruptValueError: a row of the session is damaged.
             OutpacedError: others wrote to the session again and again.
         """
@@ -668,7 +668,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     @override
     async def flush(self) -> None:
-        """Push what is committed to the device, where the file's durability did not do so yet."""
+        """Sync committed data to the device, where the file's durability did not do so yet."""
         if self.database.durability != "full":
             await asyncio.to_thread(self.database.flush)
 
@@ -676,7 +676,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     @override
     async def append_event(self, session: SessionSessions, event: Event) -> Event:
-        """Store an event and what it changes of the state; then the object shows it.
+        """Store an event and its changes of the state; then the object shows it.
 
         An event that was stored before is not stored again. If it fails, object and event are as
         they were.
@@ -704,7 +704,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             self._turns.give(session, turn)
 
     async def _settle_left(self, session: SessionSessions, left: Storing) -> None:
-        """Show what was stored for a writer whose loop was closed before it learned of it."""
+        """Show an event that was stored for a writer whose loop was closed before it knew of it."""
         # The queue is first in, first out: behind this commit the outcome of the other is decided.
         await commit_to(store_of(left.session), _nothing)
         if left.done is not None and await left.is_last(self._cache):
@@ -737,7 +737,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         return event
 
     def _show(self, session: SessionSessions, storing: Storing, done: Appended) -> None:
-        """Let the writer's object show what was stored."""
+        """Update the writer's object with what was stored."""
         event = storing.event
         if event.actions.state_delta:
             self._apply_temp_state(session, event)
@@ -763,4 +763,4 @@ def _last_time_sessions(entries: list[Entry], created: float) -> float:
 
 
 def _nothing(_: Txn) -> None:
-    """What a commit does that is only waited for."""
+    """The closure of a commit that is only waited for: writes nothing."""

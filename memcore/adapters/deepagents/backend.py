@@ -122,7 +122,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 class _Verdicts(dict[str, bool]):
-    """Which paths a glob includes; it is asked once of each path."""
+    """A cache of the paths that a glob includes; the matcher is called once for each path."""
 
     def __init__(self, pattern: str, root: str) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ _verdicts = lru_cache(maxsize=_PATTERNS)(_Verdicts)
 
 
 def matched(pattern: str, paths: list[str], root: str) -> list[str]:
-    """The paths under ``root`` that a glob includes, as DeepAgents' shared matcher says.
+    """The paths under ``root`` that a glob includes, by DeepAgents' shared matcher.
 
     Raises:
         InvalidGlobPatternError: the matcher refuses the pattern.
@@ -219,7 +219,7 @@ _UPLOAD_BYTES: Final = 4 * 1024**2
 def put_all(
     files: Files, passage: ScopeFilter | None, uploads: Sequence[Upload]
 ) -> list[FileUploadResponse]:
-    """Store whole files; what became of each."""
+    """Store whole files; return a response for each, with the error if it was refused."""
     responses: list[FileUploadResponse] = []
     at = 0
     if passage is not None:
@@ -248,7 +248,7 @@ def put_all(
 
 
 def _admitted(passage: ScopeFilter, upload: Upload) -> Upload:
-    """A whole content as it may be stored."""
+    """Filter a whole content before it is stored."""
     passage.name(upload.path, "path of a file")
     payload = passage.bytes(upload.payload, "file")
     return upload if payload is upload.payload else replace(upload, payload=payload)
@@ -281,11 +281,11 @@ class MemcoreBackend(Opened, BackendProtocol):
     Args:
         source: an open Database, a Scope, or the path of a file, which the backend then opens and
             closes.
-        namespace: which files these are: a name, a tuple of names, or a function of the LangGraph
-            runtime that gives one, called at each operation.
-        app, user: whose files they are, unless ``source`` is a Scope.
-        memory: whether they are long-term memory: for a user who opted out (``opt_out_memory``)
-            none is written, which the result says, and none is found. False: files to work with.
+        namespace: the namespace of the files: a name, a tuple of names, or a function of the
+            LangGraph runtime that returns one, called at each operation.
+        app, user: the owner of the files, unless ``source`` is a Scope.
+        memory: true for long-term memory: for a user who opted out (``opt_out_memory``) no file is
+            written, with an error as the result, and none is found. False: working files.
 
     Raises:
         InvalidOptionError: ``source`` is none of these, or a Scope comes with ``app`` or ``user``.
@@ -347,7 +347,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return found
 
     def _admitted(self, text: str, path: str) -> str:
-        """A text as it may be stored."""
+        """Filter a text before it is stored."""
         passage = passage_of(self._scope)
         if passage is None:
             return text
@@ -355,21 +355,21 @@ class MemcoreBackend(Opened, BackendProtocol):
         return passage.text(text, "file")
 
     def _stored(self, text: str) -> str:
-        """A text as it lies in a file in which it was redacted."""
+        """A text as it reads in a file in which it was redacted."""
         passage = passage_of(self._scope)
         return text if passage is None else passage.again(text)
 
     # --- looking ----------------------------------------------------------------------------------
 
     def ls(self, path: str) -> LsResult:
-        """What lies in a directory, not what lies in its directories (they end in ``/``)."""
+        """List the files and directories in a directory, not below it; directories end in ``/``."""
         try:
             return LsResult(entries=self._files.look(lambda listing: listing.entries(path)))
         except StorageError as error:
             return LsResult(error=f"Error listing '{path}': {error}")
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """The files under ``path`` that a pattern matches, those changed last first."""
+        """The files under ``path`` that a pattern matches, the last changed first."""
         root = rooted(path)
         if root is None:
             return GlobResult(matches=[])
@@ -463,7 +463,7 @@ class MemcoreBackend(Opened, BackendProtocol):
     def append(
         self, file_path: str, content: str, *, idempotency_key: str | None = None
     ) -> WriteResult:
-        """Put text behind a file's, which is made if it is missing; costs what is put there.
+        """Append text to a file, which is created if it is missing; costs only the text's size.
 
         The same ``idempotency_key`` puts the same text there once, within a week.
         """
@@ -489,7 +489,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return WriteResult(error=_contended(file_path))
 
     def _lengthen(self, files: Files, path: str, more: str, once: Once | None) -> bool:
-        """Put text behind a file's where the whole has to be looked at: it may join two halves."""
+        """Append text to a file with a content filter: the joined text is filtered as a whole."""
         found = files.file(path)
         if found is None:
             return False
@@ -513,7 +513,9 @@ class MemcoreBackend(Opened, BackendProtocol):
         *,
         idempotency_key: str | None = None,
     ) -> EditResult:
-        """Replace text in a file: what it was read as is what is replaced, whoever else writes.
+        """Replace text in a file, provided that the file is still as it was read.
+
+        Else read it again.
 
         The same ``idempotency_key`` makes the same edit once, within a week.
         """

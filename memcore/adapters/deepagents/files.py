@@ -1,4 +1,4 @@
-"""Files of one namespace: cached copies, what is committed, listings, writes done once."""
+"""Files of one namespace: cached listing and texts, writes, idempotent requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BEHIND_SLASH = chr(ord("/") + 1)
 
 
 def rooted(path: str | None) -> str | None:
-    """A search root as DeepAgents normalises it; None if it is blank, where nothing is found."""
+    """A search root as DeepAgents normalises it; None if it is blank: then nothing is found."""
     path = path or "/"
     if not path.strip():
         return None
@@ -60,7 +60,7 @@ def rooted(path: str | None) -> str | None:
 
 
 class _Told(dict[str, FileInfo]):
-    """What is told of each file, made when it is first asked for."""
+    """A cache of the FileInfo of each file, made on first use."""
 
     def __init__(self, rows: dict[str, FileRow]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Listing:
         return [(path, rows[path]) for path in paths]
 
     def take(self, path: str, row: FileRow | None) -> None:
-        """Make a change: a file's new row, or a path is gone with all below it."""
+        """Apply a change: a file's new row, or the removal of a path with all below it."""
         if row is not None:
             if path not in self._rows:
                 insort(self._paths, path)
@@ -114,7 +114,7 @@ class Listing:
             del self._paths[lo:hi]
 
     def drop(self, paths: Iterable[str], head: Head) -> None:
-        """These files are gone at ``head``; what lies below their paths is not."""
+        """Remove these files at ``head``, but not the files below their paths."""
         for path in paths:
             del self._rows[path]
             self._told.pop(path, None)
@@ -135,21 +135,21 @@ class Listing:
         return ([base] if base in self._rows else []) + self._paths[lo:hi]
 
     def found_under(self, root: str) -> list[str]:
-        """The files that a search looks at: the root itself if it is a file, else those below."""
+        """The files that a search examines: the root itself if it is a file, else those below."""
         if root in self._rows:
             return [root]
         lo, hi = self._span(*self._below(root if root == "/" else root + "/"))
         return self._paths[lo:hi]
 
     def told(self, paths: Iterable[str]) -> list[FileInfo]:
-        """What DeepAgents is told of these files."""
+        """The FileInfo of these files."""
         told = self._told
         return [told[path].copy() for path in paths]
 
     def entries(self, directory: str) -> list[FileInfo]:
-        """What DeepAgents is told of a directory: its files, and its directories (``"/a/"``).
+        """The FileInfo of a directory's files, and of its directories (``"/a/"``).
 
-        Of a directory's subtree one path is looked at, so it costs what there is to tell.
+        For each subdirectory only one path is read, so the cost is that of the entries listed.
         """
         prefix = directory if directory.endswith("/") else directory + "/"
         at, hi = self._span(*self._below(prefix))
@@ -172,7 +172,7 @@ class Listing:
 
 
 class Repeated(Exception):  # noqa: N818 - a signal
-    """The request was carried out before; ``result`` is what it returned."""
+    """The request was carried out before; ``result`` is what it returned then."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Repeated(Exception):  # noqa: N818 - a signal
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """An idempotency key, what it stands for, and what the request returns."""
+    """An idempotency key, the digest input of its request, and the result to keep."""
 
     key: str
     content: bytes
@@ -201,7 +201,7 @@ class Once:
 
 
 def once_of(key: str | None, *said: str | bool) -> Once | None:
-    """The request of a key that stands for these arguments; None without one.
+    """The request of a key, identified by these arguments; None without a key.
 
     Raises:
         InvalidOptionError: the key is no str, empty or too long.
@@ -247,7 +247,7 @@ class Files:
         _living.add(self)
 
     def forget(self) -> None:
-        """Let go of all that lies in memory. In the child of a fork nobody is left to unlock it."""
+        """Drop all caches, with a new lock: after a fork the old one may stay locked."""
         self._lock = Lock()
         self._listing = Listing(None)
         self._texts = Texts()
@@ -255,7 +255,7 @@ class Files:
     # --- reading ----------------------------------------------------------------------------------
 
     def look(self, fn: Callable[[Listing], T]) -> T:
-        """What ``fn`` makes of the listing as it is now."""
+        """Call ``fn`` with the listing as it is now, under the lock."""
         with self._lock:
             return fn(self._synced())
 
@@ -273,7 +273,7 @@ class Files:
         return found and (found[0], found[1])
 
     def kept(self, row: FileRow) -> str | None:
-        """The text at that row if it lies in memory."""
+        """The text at that row if it is cached."""
         return self._texts.get(row)
 
     def payload(self, path: str) -> tuple[FileRow, bytes] | None:
@@ -372,7 +372,7 @@ class Files:
         return True
 
     def told(self, once: Once) -> Any:
-        """What a request returned; None if it was not carried out yet.
+        """The result that a request returned when it was carried out; None if it was not yet.
 
         Raises:
             DuplicateRequestError: its key was used for another one.
@@ -412,7 +412,7 @@ class Files:
         return self.replace(path, row, new.encode("utf-8"), once=once)
 
     def grow(self, path: str, row: FileRow, more: bytes, *, once: Once | None = None) -> bool:
-        """Write what comes behind a content; False if the file is not at ``row`` any more."""
+        """Append to a content; False if the file is not at ``row`` any more."""
         now = now_iso()
 
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
@@ -435,7 +435,10 @@ class Files:
         return new is not None
 
     def grown(self, upload: Upload) -> bool:
-        """Write only what is new of a content that grew at its end; False: it is another one."""
+        """Write only the new end of a content that grew.
+
+        False if it is not an extension of the old one.
+        """
         if len(upload.payload) < _GROWN_BYTES:
             return False
         row = self.row(upload.path)
@@ -451,10 +454,10 @@ class Files:
         return self.grow(upload.path, found[0], upload.payload[found[0].size :])
 
     def delete(self, path: str) -> bool:
-        """Remove a file and all below it; whether there was anything.
+        """Remove a file and all below it; return whether there was anything.
 
-        Of more than 256 files, or large ones, each piece goes in a commit of its own, in the order
-        of paths.
+        More than 256 files, or large ones, are removed piece by piece in the order of paths, each
+        piece in a commit of its own.
         """
         base = path.rstrip("/")
         found = False
@@ -542,7 +545,7 @@ def _is_at(txn: KeyValueTxn, path: str, row: FileRow) -> bool:
 
 
 def _piece(listing: Listing, base: str) -> tuple[Head | None, list[str], bool]:
-    """What one transaction of a deletion removes, and whether nothing is left behind it."""
+    """One transaction's part of a deletion: ``(head, paths, is the last)``."""
     doomed, piece = listing.at_or_below(base), DeleteBudget()
     stop = 0
     for _, row in listing.rows(doomed[:_DELETE_FILES]):

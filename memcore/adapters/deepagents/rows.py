@@ -59,7 +59,7 @@ def part_key(number: int, part: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """What is known of a file without reading it."""
+    """The metadata of a file, with the number of its content."""
 
     number: int
     parts: int
@@ -73,7 +73,7 @@ class FileRow:
 
     @property
     def told_size(self) -> int:
-        """The size as DeepAgents tells it: of the text, which is base64 for a binary file."""
+        """The size reported to DeepAgents: of the text, which is base64 for a binary file."""
         if self.encoding == "base64":
             return -(-self.size // _BASE64_GROUP) * 4
         return self.size
@@ -103,7 +103,7 @@ Change = tuple[str, FileRow | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a namespace has come."""
+    """The version of a namespace: counters and the latest changes."""
 
     life: str
     """Random; another one if the namespace was cleared and began again."""
@@ -125,7 +125,7 @@ class Head:
         )
 
     def since(self, earlier: Head) -> list[Change] | None:
-        """The changes that came after an earlier head; None if they cannot be told."""
+        """The changes after an earlier head; None if they are not known."""
         missed = self.changes - earlier.changes
         if self.life != earlier.life or missed > len(self.recent):
             return None
@@ -182,7 +182,7 @@ def put_parts(txn: KeyValueTxn, number: int, payload: bytes, *, first: int = 0) 
 
 
 def lengthen(txn: KeyValueTxn, row: FileRow, more: bytes) -> tuple[int, int]:
-    """Write what comes behind a content, as ``put_parts`` does; costs what it adds."""
+    """Append to a content, as ``put_parts`` does; costs what it adds."""
     if not more:
         return row.parts, row.tail
     if row.parts and row.tail + len(more) <= _TAIL_BYTES:
@@ -199,7 +199,7 @@ def drop_parts(txn: KeyValueTxn, row: FileRow) -> None:
 
 
 def read_parts(get: Callable[[str], Any], row: FileRow) -> bytes:
-    """A content as long as the row says; it may have grown since.
+    """The content up to the length in the row; it may have grown since.
 
     Raises:
         CorruptValueError: a part is missing, as when the content was replaced meanwhile.
@@ -234,7 +234,7 @@ def shown(payload: bytes, encoding: str) -> str:
 
 
 class Texts:
-    """Texts in memory by the number of their content, those that came last."""
+    """A cache of texts by the number of their content; the latest are kept."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[int, str]] = {}
@@ -242,12 +242,12 @@ class Texts:
         self._lock = Lock()
 
     def get(self, row: FileRow) -> str | None:
-        """The text, if it is kept as long as the row says."""
+        """The text, if it is cached at the length in the row."""
         found = self._kept.get(row.number)
         return found[1] if found is not None and found[0] == row.size else None
 
     def keep(self, row: FileRow, text: str) -> None:
-        """Keep a text, and let go of those that came first."""
+        """Cache a text, and drop the oldest ones."""
         if row.encoding == "base64" or row.size > _KEPT_TEXT_BYTES:
             return
         with self._lock:
@@ -259,7 +259,7 @@ class Texts:
                 self._bytes -= self._kept.pop(oldest)[0]
 
     def clear(self) -> None:
-        """Let go of all: numbers begin again."""
+        """Drop all texts: numbers begin again."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0

@@ -1,6 +1,6 @@
 """memcore behind LangGraph's interfaces: ``pip install "memcore[langgraph]"``.
 
-The names are imported when they are first used: whoever wants the store loads no checkpointer.
+The names are imported when they are first used: using the store does not load the checkpointer.
 """
 
 from memcore.faces import face

@@ -62,10 +62,10 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
-        serde: what turns values into bytes; None: LangGraph's own, without pickle.
+        serde: the serializer; None: LangGraph's own, without pickle.
         allowed_types: types that a value may have, as MemcoreSaver's. A value of another type is a
             miss until this process has stored one.
-        namespace: the key/value namespace that the values lie in.
+        namespace: the key/value namespace of the values.
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No cache reaches values of another user or application.
         durability: of a file that is made here, as in ``memcore.open``.
@@ -123,7 +123,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return self._last_coder[1]
 
     def sweep(self) -> int:
-        """Remove what has expired from the file; how many values. Nobody could see them before."""
+        """Remove expired values from the file; return their number. They were hidden already."""
         return self._kv.sweep(2**31)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
             self._clear_long(start[1:])
 
     def _clear_long(self, start: str) -> None:
-        """Remove what lies under digests and begins so."""
+        """Remove the values of a namespace whose keys are digests, as they were too long."""
         names = [name for name, raw in self._kv.scan(prefix="k") if _text(raw).startswith(start)]
         for name in names:
             self._kv.delete(name)
@@ -233,7 +233,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
 
 
 def _is_pickle(kind: str) -> bool:
-    """Whether that is the type, also under encryption (``pickle+aes``)."""
+    """Return whether the type is pickle, also under encryption (``pickle+aes``)."""
     return _UNREAD in kind.split("+")
 
 

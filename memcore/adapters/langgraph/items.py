@@ -1,9 +1,9 @@
 """Rows of a LangGraph store: items by name and order, filters, vectors, expiry.
 
-In one key/value namespace lie, each under a letter: ``N`` labels -> the namespace's number; ``K``
-labels and key -> where the item lies; ``O`` place -> the item; ``V`` place -> its vectors; ``E``
-time and place -> nothing, for the sweep; ``#`` -> the last number given out. A place is two numbers
-that are never given out again, so a scan is in the order in which things came into being.
+One key/value namespace holds, each under a letter: ``N`` labels -> the namespace's number; ``K``
+labels and key -> the item's place; ``O`` place -> the item; ``V`` place -> its vectors; ``E`` time
+and place -> nothing, for the sweep; ``#`` -> the last number given out. A place is two numbers that
+are never reused, so a scan is in the order in which namespaces and items were created.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def address(labels: Labels, key: str) -> str:
 
 
 def exact_range(kind: str, labels: Labels) -> tuple[str, str]:
-    """Where ``named(kind, address(labels, ...))`` begin and end: this namespace, none below it."""
+    """The key range of ``named(kind, address(labels, ...))``: this namespace, none below it."""
     start = kind + labels_text(labels) + _BORDER
     return start, start[:-1] + "\1"
 
@@ -107,8 +107,8 @@ def exact_range(kind: str, labels: Labels) -> tuple[str, str]:
 def named(kind: str, text: str) -> str:
     """The key of a row that is found by a text of any length; ``kind`` is an upper-case letter.
 
-    A text that does not fit stands there as a digest behind the letter in lower case: the value
-    holds it in full, and whoever reads it compares.
+    A text that does not fit is replaced by its digest under the lower-case letter: the value holds
+    the text in full, and readers have to compare it.
     """
     key = kind + text
     if len(key) <= _SURELY_FITS_CHARS or len(pack_text(key)) <= KV_KEY_BYTES_MAX:
@@ -118,7 +118,7 @@ def named(kind: str, text: str) -> str:
 
 
 def place(namespace: int, number: int) -> str:
-    """Where an item lies, in the order in which namespaces and items came into being."""
+    """The key part of an item: sorts by the order in which namespaces and items were created."""
     return f"{namespace:0{_PLACE_DIGITS}x}{number:0{_PLACE_DIGITS}x}"
 
 
@@ -140,7 +140,7 @@ class ItemRow:
 
     @classmethod
     def of(cls, namespace: Labels, key: str, value: Any, *, ttl_ms: int | None) -> Self:
-        """A row of a new value; the times come when it is written.
+        """A row of a new value; its times are set when it is written.
 
         Raises:
             InvalidItemError: the value is no mapping of strings to JSON, or too large.
@@ -187,17 +187,17 @@ class ItemRow:
 
     @staticmethod
     def is_expired(raw: bytes, now_ms: int) -> bool:
-        """Whether the time of a packed row has come."""
+        """Return whether a packed row has expired."""
         return 0 < int.from_bytes(raw[_EXPIRES], "big") <= now_ms
 
     @staticmethod
     def updated_us_of(raw: bytes) -> int:
-        """When a packed row was put last."""
+        """The time at which a packed row was last put, in microseconds since 1970."""
         return int.from_bytes(raw[_UPDATED], "big")
 
     @staticmethod
     def value_of(raw: bytes) -> dict[str, Any]:
-        """The value of a packed row; nothing else of it is looked at."""
+        """The value of a packed row; decodes nothing else of it."""
         labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
         found: dict[str, Any] = decode_json(raw[_HEADER.size + labels + key :], raw[1])
         return found
@@ -223,7 +223,7 @@ _NUMBER_DIGITS: Final = _PLACE_CHARS // 2
 
 @dataclass(slots=True)
 class Found:
-    """An item where it lies."""
+    """An item with its place and its namespace."""
 
     place: str
     namespace: Labels
@@ -277,7 +277,7 @@ def in_order(
 ) -> list[Found]:
     """The first ``limit`` items at and below ``prefix``, the oldest first.
 
-    ``wanted`` says of a packed row whether it counts; None: all do.
+    ``wanted`` returns whether a packed row is included; None: all are.
     """
     found: list[Found] = []
     for number, labels in namespaces(view, prefix):
@@ -299,7 +299,7 @@ def newest_first(
     *,
     limit: int | None = None,
 ) -> list[Found]:
-    """As ``in_order``, the last put first; it has to look at all items at and below ``prefix``."""
+    """As ``in_order``, the last put first; reads all items at and below ``prefix``."""
     rows = (
         (ItemRow.updated_us_of(raw), key, labels, raw)
         for number, labels in namespaces(view, prefix)
@@ -326,13 +326,13 @@ def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:
 
 
 def any_lives(view: KeyValueView, number: int, now_ms: int) -> bool:
-    """Whether a namespace has an item that has not expired."""
+    """Return whether a namespace has an item that has not expired."""
     rows = view.scan(prefix=_within(number))
     return any(not ItemRow.is_expired(raw, now_ms) for _, raw in rows)
 
 
 def is_due(view: KeyValueView, now_ms: int) -> bool:
-    """Whether an item has expired and was not removed yet."""
+    """Return whether some expired item was not removed yet."""
     return any(True for _ in view.scan("E", _expiry(now_ms + 1, ""), limit=1))
 
 
@@ -380,7 +380,7 @@ def write(txn: KeyValueTxn, put: Put, now_us: int) -> None:
 
 
 def refresh(txn: KeyValueTxn, at: str, now_ms: int) -> None:
-    """Let an item live for its time to live again, if it is still there and has one."""
+    """Extend an item's life by its time to live, if it is still there and has one."""
     raw = txn.get("O" + at)
     if raw is None:
         return
@@ -392,7 +392,7 @@ def refresh(txn: KeyValueTxn, at: str, now_ms: int) -> None:
 
 
 def sweep(txn: KeyValueTxn, now_ms: int) -> int:
-    """Remove some of the items that have expired; how many, 0 if there are no more."""
+    """Remove some of the expired items; return their number, 0 if there are no more."""
     removed = size = 0
     due = [key for key, _ in txn.scan("E", _expiry(now_ms + 1, ""), limit=_SWEEP_ITEMS)]
     for key in due:
@@ -435,7 +435,7 @@ def _next_number(txn: KeyValueTxn) -> int:
 
 
 def _places(view: KeyValueView) -> Iterator[str]:
-    """Where anything lies, or lay."""
+    """Yield the places that any row refers to, those of removed items included."""
     for kind in "OV":
         for key, _ in view.scan(prefix=kind):
             yield key[1:]
@@ -482,7 +482,7 @@ _OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
 
 
 def check_filter(wanted: Any) -> None:
-    """Refuse a filter that no value could be held to.
+    """Refuse a filter that no value could be compared with.
 
     Raises:
         InvalidOptionError: an operator is unknown, or one of ``$gt``, ``$gte``, ``$lt``, ``$lte``
@@ -509,19 +509,19 @@ def check_filter(wanted: Any) -> None:
 
 
 def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether an item's value is one that the filter wants; every field must be.
+    """Return whether an item's value matches a filter; every field must match.
 
-    A field is wanted as a plain value (equal), a mapping of fields (each of them; others may be
+    A field is given as a plain value (equal), a mapping of fields (each of them; others may be
     there), a list (of that length, each element) or a mapping of operators: ``$eq``, ``$ne``,
-    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings;
-    what is none, or not there, does not match. A name with dots is that of a field, or else a path
-    through mappings, as in SqliteStore.
+    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings; a
+    value that is no number, or is missing, does not match. A name with dots is that of a field, or
+    else a path through mappings, as in SqliteStore.
     """
     return all(_wants(field_at(value, field), want) for field, want in wanted.items())
 
 
 def field_at(value: Mapping[str, Any], name: str) -> Any:
-    """The field of that name, or else what a path with dots leads to; None: nothing."""
+    """The field of that name, or else the value at a path with dots; None: nothing."""
     if "." not in name or name in value:
         return value.get(name)
     found: Any = value
@@ -563,7 +563,7 @@ def _number(value: Any) -> float | None:
 
 
 def matches_namespace(namespace: Labels, conditions: Iterable[MatchCondition]) -> bool:
-    """Whether a namespace meets every condition; ``*`` is any one label.
+    """Return whether a namespace meets every condition; ``*`` matches any one label.
 
     Raises:
         InvalidOptionError: a condition is neither ``prefix`` nor ``suffix``.
@@ -584,7 +584,7 @@ def _meets(namespace: Labels, condition: MatchCondition) -> bool:
 
 
 def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
-    """The longest run of plain labels with which every namespace that is asked for begins."""
+    """The longest run of plain labels with which every matching namespace begins."""
     longest: Labels = ()
     for kind, path in conditions:
         labels = tuple(path)
@@ -607,7 +607,7 @@ _SCORE_DIGITS: Final = 12
 
 
 class Index:
-    """The ``index`` option of a store: which texts of a value are embedded, and by what."""
+    """The ``index`` option of a store: the embedder, and the texts of a value that are embedded."""
 
     def __init__(self, config: IndexConfig) -> None:
         need_known("index", config, _OPTIONS)
@@ -644,11 +644,11 @@ class Index:
         return [text for path in chosen for text in get_text_at_path(value, path)]
 
     def checked(self, texts: Sequence[str], found: Any) -> dict[str, list[float]]:
-        """What the embedder gave for each text.
+        """Check the embedder's vectors; return one for each text.
 
         Raises:
-            InvalidOptionError: it gave another number of vectors, of other dimensions than the
-                index has, or no finite numbers.
+            InvalidOptionError: it returned another number of vectors, other dimensions than the
+                index has, or numbers that are not finite.
         """
         vectors = _listed(found)
         if len(vectors) != len(texts):
@@ -693,10 +693,10 @@ def pack_vectors(vectors: Sequence[Sequence[float]]) -> bytes:
 
 
 class Scorer:
-    """How near items are to one query, the nearest with the highest score.
+    """Scores items by their similarity to one query; the nearest has the highest score.
 
     ``cosine``: the cosine of the angle; ``inner_product``: the inner product; ``l2``: the euclidean
-    distance, negative; as PostgresStore's. numpy does it where it is installed.
+    distance, negative; as PostgresStore's. numpy is used if it is installed.
     """
 
     def __init__(self, query: list[float], distance: str = _COSINE) -> None:

@@ -113,7 +113,10 @@ def messages_context(
 
 
 def message_faults(value: Any) -> list[tuple[int, str]]:
-    """Where a channel's messages break the pairing of tool calls and results; of others nothing."""
+    """Find the positions where a channel's messages break the pairing of tool calls and results.
+
+    Other values have no faults.
+    """
     value = value.value if isinstance(value, _DeltaSnapshot) else value
     if not isinstance(value, list) or not all(isinstance(m, BaseMessage) for m in value):
         return []

@@ -145,11 +145,11 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         )
 
     def setup(self) -> Done:
-        """Nothing is to be set up; other savers need it, some with ``await``."""
+        """Do nothing: there is nothing to set up. Other savers need it, some with ``await``."""
         return Done()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A saver of the same file that may build these types, too, as ``allowed_types``.
+        """A saver of the same file that may also build these types, as ``allowed_types``.
 
         Raises:
             InvalidOptionError: an entry is no type.
@@ -174,7 +174,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
 
 
 def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Place:
-    """Whose thread, and which: the first argument is a config, or a thread's name."""
+    """App, user and thread of a call: the first argument is a config, or a thread's name."""
     first = args[0] if args else next(iter(options.values()), None)
     if isinstance(first, dict):
         first = first.get("configurable", {}).get("thread_id")
@@ -190,7 +190,7 @@ _SLACK: Final = 16
 
 
 class Retaining(Handle):
-    """What a saver does with whole threads."""
+    """The operations of a saver on whole threads."""
 
     def context(
         self,
@@ -204,20 +204,19 @@ class Retaining(Handle):
         policy: str = "langchain",
         counter: str | TokenCounter | None = None,
     ) -> Context:
-        """What a model should receive of a thread's messages: legal, and within the budget.
+        """Build the context of a model from a thread's messages: legal, and within the budget.
 
-        A ledger is laid over the channel as the checkpoint holds it: calls and results stay
-        together, late results stand behind their call, unanswered calls are answered
-        synthetically, orphans are left out. Nothing is stored, and the thread stays as it is.
+        Calls and results stay together, late results are moved to their call, unanswered calls are
+        answered synthetically, orphans are left out. Nothing is stored; the thread does not change.
 
         Args:
-            thread_id: whose.
-            budget_tokens: at most so many by ``counter``; None: all of it, made legal.
-            reserve_tokens: of these, leave so many free.
-            channel: which channel holds the messages; one of deltas is rebuilt by add_messages.
-            checkpoint_ns: which namespace; by default the root's.
-            checkpoint_id: which checkpoint; None: the newest.
-            policy: what is legal; ``"openai_chat"`` and others for messages kept as their dicts.
+            thread_id: the thread.
+            budget_tokens: the most tokens by ``counter``; None: all messages, made legal.
+            reserve_tokens: tokens of the budget to leave free.
+            channel: the channel of the messages; one of deltas is rebuilt by add_messages.
+            checkpoint_ns: the namespace; by default the root's.
+            checkpoint_id: the checkpoint; None: the newest.
+            policy: the rules; ``"openai_chat"`` and others for messages kept as their dicts.
             counter: a TokenCounter or the name of one; None: the database's default.
 
         Returns:
@@ -235,11 +234,13 @@ class Retaining(Handle):
         )
 
     def check(self) -> list[str]:
-        """What is wrong with the threads of the saver's scope, in words; empty: nothing.
+        """Check the threads of the saver's scope: a description of each finding.
 
-        Besides what ``Database.check`` looks at: whether bodies, values and pending writes can be
-        decoded, and whether tool results in lists of messages have their calls, and calls their
-        results. A finding names thread, checkpoint, channel and position.
+        Empty if there is none.
+
+        In addition to ``Database.check``: bodies, values and pending writes are decoded, and lists
+        of messages are checked for tool results without calls and calls without results. A finding
+        names thread, checkpoint, channel and position.
         """
         return self._graph.check(self._coder, message_faults)
 
@@ -250,12 +251,12 @@ class Retaining(Handle):
     def recover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
         """Go back to the newest checkpoint of each namespace that can be read whole.
 
-        Those behind it are removed with their pending writes, and told with the reason; in a
-        namespace that has none that is whole nothing is removed.
+        Later ones are removed with their pending writes, and reported with the reason; in a
+        namespace without a whole one nothing is removed.
 
         Args:
-            thread_id: which thread.
-            dry_run: only say what is whole and what is not.
+            thread_id: the thread.
+            dry_run: report only; remove nothing.
 
         Raises:
             NotFoundError: there is no such thread.
@@ -277,7 +278,7 @@ class Retaining(Handle):
         return self._graph.threads()
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all it has; it is gone at once for everybody."""
+        """Delete a thread with all its rows; it is hidden from all readers at once."""
         self._graph.delete_thread(str(thread_id), self._coder)
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -368,7 +369,7 @@ class Retaining(Handle):
                 self._graph.prune(thread, rule, self._coder)
 
     def _is_long(self, thread: str) -> bool:
-        """Whether a thread, one put later, may have to be pruned: it is then to be seen to."""
+        """Return whether a thread is to be pruned now; counts one put of it."""
         if self._keep_last is None:
             return False
         count = self._puts.get(thread)
@@ -379,7 +380,10 @@ class Retaining(Handle):
         return False
 
     def _shorten(self, thread: str) -> None:
-        """Prune a thread to ``keep_last``; the put before it is acknowledged whatever happens."""
+        """Prune a thread to ``keep_last``.
+
+        Errors are logged, for the put before it is committed.
+        """
         try:
             self._graph.prune(thread, keep_rule(keep_last=self._keep_last or 1), self._coder)
         except MemcoreError as exc:
@@ -461,16 +465,16 @@ class MemcoreSaver(Retaining):
             this process itself has stored is allowed anyway; any other type is refused
             (UntrustedTypeError). ``"all"``: the file may run any code; only for files that nobody
             else can write.
-        user, app: whose threads these are: a saver reaches no other scope.
+        user, app: the owner of the threads: a saver reaches no other scope.
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
             (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
             both go on from the same state. Forks from older checkpoints are refused, too.
-        keep_last: of each namespace of a thread, at least so many of the newest checkpoints stay,
-            and what they are rebuilt from; older ones leave as new ones are put, in one prune for
-            as many puts, or for 16. Other savers of the file need the option, too; a retention
-            rule about ``thread_checkpoints`` holds for all.
+        keep_last: of each namespace of a thread, at least so many of the newest checkpoints are
+            kept, with those that they are rebuilt from; older ones are pruned as new ones are put,
+            once in as many puts, or in 16. Other savers of the file need the option, too; a
+            retention rule for ``thread_checkpoints`` applies to all.
     """
 
     # --- reading ----------------------------------------------------------------------------------
@@ -496,13 +500,13 @@ class MemcoreSaver(Retaining):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, the greatest id first, of whatever thread and namespace.
+        """Yield checkpoints, the greatest id first, of the given or of all threads and namespaces.
 
-        A consumer that stops half-way holds nothing up.
+        A consumer that stops half-way blocks nothing.
 
         Args:
-            config: whose ``checkpoint_ns`` and ``checkpoint_id`` narrow it down; None or empty: all
-                threads.
+            config: its thread, ``checkpoint_ns`` and ``checkpoint_id`` select checkpoints; None or
+                empty: all threads.
             filter: metadata that must be equal, by name or by a path with dots.
             before: only ids below its id.
             limit: at most so many.

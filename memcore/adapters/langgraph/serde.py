@@ -99,7 +99,7 @@ class SerdeCoder:
 
     @property
     def secret(self) -> bool:
-        """Whether content is encrypted."""
+        """True if content is encrypted."""
         return self.cipher is not None
 
     @property
@@ -212,7 +212,7 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
 
 
 def _is_own(serde: object, kind: type) -> bool:
-    """Whether a subclass left the methods as they are."""
+    """Return whether a serialiser's class overrides neither method of ``kind``."""
     return all(
         getattr(type(serde), name) is getattr(kind, name) for name in ("dumps_typed", "loads_typed")
     )
@@ -256,10 +256,10 @@ def _is_name(entry: Any) -> bool:
 
 
 class _TypeGuard:
-    """Decodes as a JsonPlusSerializer does, and builds nothing that is not allowed.
+    """Decodes as a JsonPlusSerializer does, and refuses to build types that are not allowed.
 
-    LangGraph's own hook decides, and hands out the raw content of what it does not build; that
-    would be a wrong value in silence, so here it is an error.
+    LangGraph's own hook decides. For a type that it does not build it returns the raw content,
+    which would silently be a wrong value; so here it is an error.
     """
 
     def __init__(self, serde: JsonPlusSerializer, allowed: TypeNames) -> None:
@@ -303,7 +303,7 @@ class _TypeGuard:
         return value
 
     def note_stored(self, content: bytes) -> None:
-        """Allow the types that a value names which this process has just serialised."""
+        """Allow the types that are named in a value which this process has just serialised."""
         if not any(map(content.__contains__, _EXTENSIONS)):
             return  # most bodies and metadata, at a tenth of the time
 

@@ -71,7 +71,7 @@ __all__ = [
 
 
 def admitted_op(passage: ScopeFilter, op: Op, name: str) -> Op:
-    """An operation as it may be stored, or as it finds what was stored.
+    """Filter an operation: redact what it stores, and what a search filter compares with.
 
     Placeholders are the same for the same value, so a filter for a value that was redacted still
     finds it. Namespaces and keys stay.
@@ -117,13 +117,13 @@ Scored = list[tuple[float | None, Found]]
 
 
 class Plan:
-    """Made of the operations, then filled with vectors, then read, then written.
+    """A batch of operations, in phases: check, embed, read, write.
 
     Args:
         ops: the operations; all are checked before anything is done.
-        index: what is embedded, None: nothing.
+        index: the ``index`` option; None: nothing is embedded.
         ttl: the store's option.
-        newest_first: whether a search finds what was put last first, or in the order of creation.
+        newest_first: the order of a search without a query: by last put, or by creation.
 
     Raises:
         InvalidNamespaceError, InvalidItemError, InvalidOptionError: an operation is not legal.
@@ -210,7 +210,7 @@ class Plan:
         return [None] * len(self._ops)
 
     def read(self, view: KeyValueView, now_ms: int) -> list[Result]:
-        """The results: what there is before anything of this batch is written."""
+        """The results of reads, on the state before anything of this batch is written."""
         self._refreshes.clear()
         return [self._result(view, op, now_ms) for op in self._ops]
 
@@ -274,16 +274,19 @@ class Plan:
     # --- writing ------------------------------------------------------------------------------
 
     def changes(self, *, read_only: bool) -> bool:
-        """Whether there is anything to write; a read-only handle lets nothing live on."""
+        """Return whether there is anything to write.
+
+        A read-only handle refreshes no expiry times.
+        """
         return bool(self._puts or (self._refreshes and not read_only))
 
     @property
     def makes_room(self) -> bool:
-        """Whether it deletes and lets nothing live on: that writes values anew, of any size."""
+        """True if it deletes and refreshes nothing: a refresh rewrites values of any size."""
         return self._deletes and not self._refreshes and len(self._puts) <= _ROOM_OPS
 
     def write(self, txn: KeyValueTxn, now_us: int) -> None:
-        """Write everything: first what reading lets live on, then the puts.
+        """Write everything: first new expiry times of items that were read, then the puts.
 
         For a user who opted out of memory nothing is put; deletions are carried out.
         """
@@ -327,7 +330,7 @@ def checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
     """The option ``ttl`` of a store.
 
     Raises:
-        InvalidOptionError: it is no mapping, names what there is not, or a value is out of range.
+        InvalidOptionError: it is no mapping, has an unknown key, or a value is out of range.
     """
     if ttl is None:
         return None
@@ -367,7 +370,7 @@ _MINUTES_DEFAULT: Final = 5
 
 
 class _Run:
-    """One life of the thread."""
+    """One run of the sweeper's thread, from start to stop."""
 
     def __init__(self, sweep: Callable[[], int], interval_seconds: float) -> None:
         self._sweep = sweep
@@ -398,7 +401,7 @@ class Sweeper:
         self._run: _Run | None = None
 
     def start(self, interval_minutes: float | None) -> Future[None]:
-        """Start unless it runs; the future of its end. To cancel it is to stop.
+        """Start unless it runs; return the future of its end. Cancelling the future stops it.
 
         Raises:
             InvalidOptionError: the interval is below 0.
@@ -414,7 +417,7 @@ class Sweeper:
             return run.done
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop if it runs; whether it has ended."""
+        """Stop if it runs; return whether it has ended."""
         with self._lock:
             run = self._run
         if run is None:
@@ -453,24 +456,23 @@ class MemcoreStore(Opened, BaseStore):
 
     Every method may be called with and without ``await`` (``put``, ``aput``, ...), by any thread. A
     batch reads one snapshot, from before its own puts, and stores all its puts in one commit, or
-    none; reads alone commit nothing, unless they let an item with a time to live live on.
+    none; reads alone commit nothing, unless they extend an item's time to live.
 
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
         index: ``{"dims", "embed", "fields", "distance_type"}`` for search by meaning: the embedder
-            is called outside any transaction, its vectors lie beside the items and leave with them.
+            is called outside any transaction, its vectors are stored and deleted with the items.
         ttl: ``{"default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes"}``, in
             minutes.
-        order: of what a search without a query finds: ``"updated"``, what was put last first, as
+        order: of the results of a search without a query: ``"updated"``, the last put first, as
             SqliteStore and PostgresStore; ``"created"``, in the order in which namespaces and items
-            came into being, as InMemoryStore; it reads no more items than it returns.
-        namespace: the key/value namespace that the items lie in; stores of two know nothing of
-            each other.
+            were created, as InMemoryStore; it reads no more items than it returns.
+        namespace: the key/value namespace of the items; stores with different ones share nothing.
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No store reaches items of another user or application.
-        memory: whether it is long-term memory: for a user who opted out (``opt_out_memory``)
-            nothing is put, which the log of ``memcore.langgraph`` says, and nothing is found.
+        memory: true for long-term memory: for a user who opted out (``opt_out_memory``) nothing
+            is put, with a line in the log ``memcore.langgraph``, and nothing is found.
 
         durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
             None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
@@ -532,17 +534,17 @@ class MemcoreStore(Opened, BaseStore):
         )  # fmt: skip
 
     def _admitted(self, ops: Iterable[Op]) -> Iterable[Op]:
-        """The operations as they may be stored, and as they find what was stored."""
+        """Filter the operations of a batch, as ``admitted_op``."""
         passage, name = self._passage, self._name
         return ops if passage is None else [admitted_op(passage, op, name) for op in ops]
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """What embeds the texts of items and queries; None without ``index``."""
+        """The embedder of items and queries; None without ``index``."""
         return None if self._index is None else self._index.embeddings
 
     def setup(self) -> Done:
-        """Nothing is to be set up; other stores need it, some with ``await``."""
+        """Do nothing: there is nothing to set up. Other stores need it, some with ``await``."""
         return Done()
 
     def close(self) -> Done:
@@ -573,7 +575,7 @@ class MemcoreStore(Opened, BaseStore):
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As ``batch``; the loop goes on while embedders, scans and the commit are at work.
+        """As ``batch``; embedders, long scans and the commit do not block the event loop.
 
         A cancelled call still waits for the outcome of its commit: stored or refused, not in doubt.
         """
@@ -641,7 +643,7 @@ class MemcoreStore(Opened, BaseStore):
 
 
 def _tell(plan: Plan) -> None:
-    """Say in the log that nothing was put for who wants no memory."""
+    """Log that nothing was put because the user opted out of memory."""
     if plan.forgotten:
         _log_store.info("the user opted out of memory: nothing was put")
 
@@ -666,12 +668,15 @@ class AsyncMemcoreStore(MemcoreStore):
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the name of other stores
     ) -> bool:
-        """As MemcoreStore's; the loop goes on while it waits."""
+        """As MemcoreStore's, without blocking the event loop."""
         return await asyncio.to_thread(super().stop_ttl_sweeper, timeout)
 
 
 def _sweep(kv: KeyValue, engine: Engine) -> int:
-    """Remove what is due; no method, for a thread of it would keep a store that is dropped."""
+    """Remove expired items.
+
+    A function, for a thread with a bound method would keep the store alive.
+    """
     removed = 0
     while kv.read(lambda view: is_due(view, engine.now_ms())):
         removed += kv.transact(lambda txn: sweep(txn, engine.now_ms()), makes_room=True)

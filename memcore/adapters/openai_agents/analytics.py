@@ -1,7 +1,7 @@
 """Turns of a session with their tools and usage: a user message and all that follows it.
 
-What stands before the first user message is turn 0. A turn's number is how many user messages
-there are up to it, so it is read off the ledger, which knows the kind of every item.
+Items before the first user message are turn 0. A turn's number is the count of user messages up to
+it, so it is read off the ledger, which knows the kind of every item.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ _CHUNK: Final = 512
 
 
 class Spot(NamedTuple):
-    """Where a turn begins."""
+    """The start of a turn: its session, the seq of its first item and the seq before it."""
 
     place: tuple[int, int]
     """Which session of which scope it is."""
@@ -153,7 +153,7 @@ class Placed(NamedTuple):
 
 
 def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
-    """Where a turn begins, None if there is no such turn. For ``Reading.run``."""
+    """Find the start of a turn, None if there is no such turn. For ``Reading.run``."""
     if not isinstance(turn, int):
         return None
     ledger = log.full(txn, head_of(log)).ledger
@@ -166,7 +166,7 @@ def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
 
 
 def moment_of(seconds: float) -> str:
-    """A time as the SDK's databases tell it: UTC, to the second."""
+    """A time as the SDK's databases write it: UTC, to the second."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat(" ")[:19]
 
 
@@ -196,18 +196,18 @@ class Turns(Compacting):
     async def find_turns_by_content(
         self, search_term: str, branch_id: str | None = None, *, wrapper: Any = None
     ) -> list[dict[str, Any]]:
-        """The user messages whose text holds a term, whatever the case of its ASCII letters.
+        """The user messages whose text contains a term, ignoring the case of ASCII letters.
 
         Args:
-            search_term: what to look for.
-            branch_id: in which branch; None: in the current one.
+            search_term: the term.
+            branch_id: the branch to search; None: the current one.
             wrapper: the Runner's context wrapper.
 
         Returns:
             As ``get_conversation_turns``, with ``content`` in full.
 
         Raises:
-            UnreadableItemsError: some are encrypted otherwise.
+            UnreadableItemsError: some are encrypted under another key.
             RuntimeError: the session is closed.
         """
         pattern = re.compile(re.escape(search_term), re.IGNORECASE | re.ASCII)
@@ -237,12 +237,12 @@ class Turns(Compacting):
     async def get_tool_usage(
         self, branch_id: str | None = None, *, wrapper: Any = None
     ) -> list[tuple[str, int, int]]:
-        """How often which tool was called in which turn: ``(tool_name, count, turn)``.
+        """The number of calls of each tool in each turn: ``(tool_name, count, turn)``.
 
-        A search of tools that only left its output counts, too.
+        A search of tools that left only its output counts, too.
 
         Raises:
-            UnreadableItemsError: some are encrypted otherwise.
+            UnreadableItemsError: some are encrypted under another key.
             RuntimeError: the session is closed.
         """
         calls: Counter[tuple[int, str | None]] = Counter()
@@ -261,7 +261,7 @@ class Turns(Compacting):
         return [(name, count, turn) for (turn, name), count in order]  # type: ignore[misc]
 
     async def _items(self, bound: Bound) -> list[tuple[int, Any]]:
-        """The items with their turns, out of what is remembered decoded if all is regular."""
+        """The items with their turns, from the cache of decoded items if the log is regular."""
         await self.remove_due(bound)
         found = await self._regular(bound, None)
         turns = list(accumulate(item_type(item) == "user" for item in found or ()))
@@ -270,7 +270,7 @@ class Turns(Compacting):
         return list(zip(turns, found, strict=True))
 
     async def _placed(self, bound: Bound, *, users_only: bool = False) -> list[Placed]:
-        """The items with their turns; what cannot be read is left out, as ``get_items`` does."""
+        """The items with their turns, without unreadable ones, as ``get_items``."""
         await self.remove_due(bound)
 
         def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
@@ -298,7 +298,7 @@ class Turns(Compacting):
 
 
 def _count(log: CachedSession, txn: ReadTxn) -> int:
-    """How many turns there are."""
+    """The number of turns."""
     return log.full(txn, head_of(log)).ledger.count_of(USERS, 0)
 
 
@@ -351,7 +351,7 @@ _DETAILS: Final = ("input_tokens_details", "output_tokens_details")
 
 
 class Known(NamedTuple):
-    """What a snapshot tells of the turns, for a transaction to go on from."""
+    """The last turn in a snapshot, from which a transaction continues."""
 
     place: tuple[int, int]
     items: int
@@ -362,7 +362,7 @@ class Known(NamedTuple):
 
 
 class WithUsage(Change[T]):
-    """A change of the items of a branch; the usage of a turn goes with its first item."""
+    """A change of the items of a branch that deletes the usage of a turn with its first item."""
 
     __slots__ = ("book", "branch", "change", "items", "makes_room")
 
@@ -372,7 +372,7 @@ class WithUsage(Change[T]):
         super().__init__(change.ref)
 
     def __call__(self, txn: Txn) -> T:
-        """Carry the change out, then delete the usage of turns that are over."""
+        """Carry out the change, then delete the usage of turns that are no longer live."""
         found = self.change(txn)
         page = self.book.writing(txn)
         row = page.last_usage(self.branch)
@@ -387,10 +387,10 @@ class Usage(Turns):
     """Usage accounting."""
 
     async def store_run_usage(self, result: Any) -> None:
-        """Store what a run used with the last turn of the branch; it replaces what is there.
+        """Store the usage of a run with the last turn of the branch, replacing its former usage.
 
-        To be called after ``Runner.run``. What is added or popped later on this session does not
-        change which turn it is stored with. What goes wrong is logged, not raised.
+        To be called after ``Runner.run``. Items added or popped later on this session do not change
+        the turn with which it is stored. Errors are logged, not raised.
 
         Args:
             result: the run's result.
@@ -447,7 +447,9 @@ class Usage(Turns):
     async def get_session_usage(
         self, branch_id: str | None = None, *, wrapper: Any = None
     ) -> dict[str, int] | None:
-        """The sums over the turns of a branch, of all branches without one; None: nothing is known.
+        """The sums over the turns of a branch, of all branches without one.
+
+        None if nothing is stored.
 
         Returns:
             ``requests``, ``input_tokens``, ``output_tokens``, ``total_tokens``, ``total_turns``.
@@ -468,11 +470,11 @@ class Usage(Turns):
         *,
         wrapper: Any = None,
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """What the runs of one turn used, or of each; the branch is the current one without an id.
+        """The usage of one turn, or of each turn; of the current branch without an id.
 
         Returns:
             For one turn: ``requests``, ``input_tokens``, ``output_tokens``, ``total_tokens``,
-            ``input_tokens_details``, ``output_tokens_details``; ``{}`` if nothing is known. For
+            ``input_tokens_details``, ``output_tokens_details``; ``{}`` if nothing is stored. For
             all: a list of such dicts with ``user_turn_number``.
 
         Raises:
@@ -506,11 +508,11 @@ class Usage(Turns):
         return engine_of(scope).store.read(look)
 
     def beside(self, bound: Bound, change: Change[T]) -> Change[T]:
-        """As ``History.beside``: the usage of a turn goes with its first item."""
+        """As ``History.beside``: deletes the usage of a turn with its first item."""
         return WithUsage(bound, change, Book(bound.address, self.session_id))
 
     def moves(self, bound: Bound) -> Renewed:
-        """As ``History.moves``: usage goes on with the turns that stay, under their new numbers."""
+        """As ``History.moves``: moves usage to the turns that stay, under their new numbers."""
         book = Book(bound.address, self.session_id)
         others = super().moves(bound)
 
@@ -570,7 +572,7 @@ def _counted(draft: SessionTxn) -> tuple[int, int]:
 
 
 def _is_over(draft: SessionTxn, row: dict[str, Any]) -> bool:
-    """Whether the turn of a usage row is gone from the history."""
+    """Return whether the turn of a usage row is no longer in the history."""
     session, seq = row["anchor"]
     return session != draft.log.session or draft.position_of(seq) is None
 

@@ -1,12 +1,12 @@
 """Branches of a session: their names, parents and the current one, as rows of a namespace.
 
-They are read and written inside whatever transaction a caller has, so that a branch and its name,
-or an item that goes and the usage of its turn, change in one commit. The keys of a session begin
-with a digest of its id:
+They are read and written inside the caller's transaction, so that a branch and its name, or a
+removed item and the usage of its turn, change in one commit. The keys of a session begin with a
+digest of its id:
 
-- ``generation``: another number after every clear; it is there once there was a branch
-- ``branch/DIGEST``: a branch id that was used; it stays
-- ``usage/DIGEST/TURN``: what a run used
+- ``generation``: a new number after every clear; exists once there was a branch
+- ``branch/DIGEST``: a branch id that was ever used; never deleted
+- ``usage/DIGEST/TURN``: the usage of a run
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIGEST_CHARS: Final = 32
 
 
 class Branch(NamedTuple):
-    """A branch id that was used; whether there are items under it is the sessions' to say."""
+    """A branch id that was ever used; whether the branch has items is recorded in its session."""
 
     branch_id: str
     created_ms: int
@@ -64,26 +64,26 @@ class Page:
         self._prefix = prefix
 
     def generation(self) -> int | None:
-        """Which life of the session it is; None if it never had a branch but the first."""
+        """The generation of the session; None if it never had a second branch."""
         found = self._view.get(self._prefix + "generation")
         return None if found is None else found["number"]
 
     def branches(self) -> list[Branch]:
-        """The ids that were ever used, but that of the first branch."""
+        """The ids that were ever used, except that of the first branch."""
         rows = self._view.scan(prefix=self._prefix + "branch/")
         return [Branch(row["branch_id"], row["created_ms"]) for _, row in rows]
 
     def is_used(self, branch_id: str) -> bool:
-        """Whether a branch had this id at any time."""
+        """Return whether a branch had this id at any time."""
         return branch_id == MAIN or self._view.get(self._branch_key(branch_id)) is not None
 
     def usage(self, branch_id: str | None) -> Iterator[dict[str, Any]]:
-        """What was stored of a branch's turns in their order; None: of all branches."""
+        """Yield the usage rows of a branch's turns, in order; None: of all branches."""
         for _, row in self._view.scan(prefix=self._usage_prefix(branch_id)):
             yield row
 
     def usage_of(self, branch_id: str, turn: int) -> dict[str, Any] | None:
-        """What was stored of one turn."""
+        """The usage row of one turn; None if there is none."""
         found: dict[str, Any] | None = self._view.get(self._usage_key(branch_id, turn))
         return found
 
@@ -107,18 +107,18 @@ class WritablePage(Page):
         self._session_id = session_id
 
     def add_branch(self, branch_id: str, *, now_us: int) -> int:
-        """Take a branch id for good; the session's generation."""
+        """Reserve a branch id for good; return the session's generation."""
         row = {"branch_id": branch_id, "created_ms": now_us // 1000}
         self._txn.put(self._branch_key(branch_id), row)
         generation = self.generation()
         return self._begin(now_us) if generation is None else generation
 
     def put_usage(self, branch_id: str, row: dict[str, Any]) -> None:
-        """Store what a turn used in the place of what was stored of it."""
+        """Store the usage of a turn, replacing what is stored for it."""
         self._txn.put(self._usage_key(branch_id, row["user_turn_number"]), row)
 
     def last_usage(self, branch_id: str) -> dict[str, Any] | None:
-        """What was stored of the last turn that has any."""
+        """The usage row of the last turn that has one; None if there is none."""
         prefix = self._usage_prefix(branch_id)
         for _, row in self._txn.scan(prefix=prefix, reverse=True, limit=1):
             found: dict[str, Any] = row
@@ -126,13 +126,16 @@ class WritablePage(Page):
         return None
 
     def delete_usage(self, branch_id: str, turn: int | None = None) -> int:
-        """Delete what was stored of a turn, or of all turns of a branch; how many rows went."""
+        """Delete the usage of a turn, or of all turns of a branch.
+
+        Return the number of rows deleted.
+        """
         if turn is not None:
             return int(self._txn.delete(self._usage_key(branch_id, turn)))
         return self._delete(self._usage_prefix(branch_id))
 
     def clear(self, *, now_us: int) -> None:
-        """The session was cleared: nothing was used, and who is in a branch learns of it."""
+        """Delete the usage and begin a new generation, which instances in a branch notice."""
         self._delete(self._usage_prefix(None))
         if self.generation() is not None:
             self._begin(now_us)
@@ -155,7 +158,7 @@ class WritablePage(Page):
 
 
 class Book:
-    """Opens the rows of one session in whatever transaction there is."""
+    """Opens the rows of one session in a given transaction."""
 
     def __init__(self, scope: Scope | SessionRef, session_id: str) -> None:
         self._scope = scope
@@ -192,13 +195,13 @@ def clearing(
     """The closure that removes a session and its branches in one commit.
 
     Args:
-        scope: whose it is.
-        session_id: which.
-        forget: free the ids of its branches, too; who is in one of them is in the first one then.
-        unless: given the scope's number and the names of all branches, tells to leave all be.
+        scope: the scope of the session.
+        session_id: the session.
+        forget: free the ids of its branches, too; instances in one of them then use the first one.
+        unless: called with the scope's number and the names of all branches; True cancels.
 
     Returns:
-        Whether there was something, and what is left to remove, for ``resume_removals``.
+        ``(removed anything, rows left to remove)``; the rows are for ``resume_removals``.
     """
     book, engine = Book(scope, session_id), engine_of(scope)
 
@@ -241,18 +244,18 @@ _BOUNDS: Final = 8
 
 
 class BranchGone(NotFoundError):  # noqa: N818 - who meets it looks again, in "main"
-    """The session was cleared, and its branches with it."""
+    """The branch no longer exists, because the session was cleared."""
 
 
 class Pointer(NamedTuple):
-    """A branch, and in which life of the session it was entered."""
+    """A branch, and the session's generation in which it was entered."""
 
     branch_id: str
     generation: int
 
 
 class BranchAddress(SessionRef):
-    """The address of a branch; nothing is written to it once the session was cleared."""
+    """The address of a branch; writing to it is refused once the session was cleared."""
 
     __slots__ = ("_book", "_generation")
 
@@ -274,7 +277,7 @@ class BranchAddress(SessionRef):
 
 
 class Current(History):
-    """The current branch of an instance, and what its calls are bound to by it."""
+    """The current branch of an instance, to which its calls are bound."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pointers: dict[Place, Pointer] = {}
@@ -283,7 +286,7 @@ class Current(History):
 
     @property
     def current_branch_id(self) -> str:
-        """The branch that calls work in which name none; with ``scope_of``, see ``branch_in``."""
+        """The branch of calls that name none; with ``scope_of``, see ``branch_in``."""
         return self.branch_in(self._scope)
 
     def branch_in(self, scope: Scope) -> str:

@@ -91,14 +91,14 @@ _LABELS: Final = ("type", "role", "call_id", "id", "approval_request_id")
 
 
 class Unreadable(Exception):  # noqa: N818 - a signal to whoever reads many, who counts them
-    """A stored message is no item for who reads it; the text is the reason."""
+    """A stored message that this coder cannot decode; the text is the reason."""
 
 
 class Coder(Protocol):
-    """Writes items as messages and reads them."""
+    """Protocol: encodes items as messages and decodes them."""
 
     def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
-        """The messages if they need no look, which memcore may refuse still; else None."""
+        """The messages if they need no encoding, which memcore may still refuse; else None."""
 
     def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
         """The messages; the same for the same items of the same request.
@@ -124,14 +124,14 @@ class Coder(Protocol):
 
 
 def labels_of(item: Any) -> dict[str, Any]:
-    """What memcore must see of an item whose content it does not: which call, which result."""
+    """The fields of an encrypted item that memcore needs in clear: type, role, call ids."""
     if not isinstance(item, dict):
         return {}
     return {key: item[key] for key in _LABELS if isinstance(item.get(key), str)}
 
 
 class Clear:
-    """Items as they are."""
+    """The coder of a session without encryption: items as they are."""
 
     def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
         """As ``Coder.quick``."""
@@ -240,7 +240,7 @@ def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
     """The scope that ``scope_of`` names for a run.
 
     Raises:
-        UserError: the call came without a run context, so it belongs to nobody.
+        UserError: the call came without a run context, so it has no owner.
         TypeError: ``scope_of`` returned neither a scope nor an ``(app, user)``.
     """
     if wrapper is None:
@@ -369,7 +369,7 @@ def _derived(key: bytes, salt: bytes) -> bytes:
 
 
 def _id_of(key: bytes) -> bytes:
-    """Which key it is, for who holds it."""
+    """The id of a key; only its holders can compute it."""
     return hmac.digest(key, b"id", "sha256")[:_ID_BYTES]
 
 
@@ -400,10 +400,11 @@ Place: TypeAlias = tuple[Store, str, str, str]
 
 
 class Knowledge:
-    """What an instance knows of a history: what it read first, and wrote itself since.
+    """The version of a history that an instance knows: its first read, and its own writes since.
 
-    A wrapper that replaces a whole history has what it replaces from its first read, and reads more
-    than once. What others write in between it does not know, whatever it reads at the end.
+    A wrapper that replaces a whole history computes the replacement from its first read, though it
+    reads more than once. So writes of others in between do not count as known, whatever it reads
+    later.
     """
 
     __slots__ = ("seen",)
@@ -412,28 +413,28 @@ class Knowledge:
         self.seen: Seen | None = None
 
     def read(self, ref: SessionRef) -> None:
-        """Note what is there before the first read."""
+        """Note the version before the first read."""
         if self.seen is None:
             self.seen = seen_now(ref)
 
     def wrote(self, session: int, revision: int) -> None:
-        """The instance has written; if somebody else did so before, it does not know of that."""
+        """Note a write of this instance; if others wrote before it, the known version stays."""
         seen = self.seen
         if seen is not None and seen.revision + 1 == revision and seen.session in (0, session):
             self.seen = Seen(session, revision)
 
     def moved(self, renewal: Renewal) -> None:
-        """The session was written anew."""
+        """Follow a rewrite of the session."""
         if self.seen == (renewal.old, renewal.revision):
             self.seen = Seen(renewal.new, renewal.revision + 1)
 
     def forget(self) -> None:
-        """The next read is the first one."""
+        """Start again with the next read."""
         self.seen = None
 
 
 class Bound(NamedTuple):
-    """Where a call works, and how items are written there."""
+    """The target of a call: session, branch, and the coder of its items."""
 
     session: AsyncSession
     coder: Coder
@@ -507,18 +508,18 @@ class History(Opened):
     # --- opening and closing ----------------------------------------------------------------------
 
     def close(self) -> Done:
-        """Give the session up; the file is closed if it was opened here. Idempotent, terminal."""
+        """Close the session, and the file if it was opened here. Idempotent, terminal."""
         self._closed = True
         self._last = None
         return super().close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """True once ``close`` was called."""
         return self._closed
 
     async def ping(self) -> bool:
-        """Whether the session can be used: False once it or its database is closed."""
+        """Return whether the session can be used: False once it or its database is closed."""
         if self._closed:
             return False
         try:
@@ -566,7 +567,7 @@ class History(Opened):
         return scope_beside(scope, app=app, user=scope.user)
 
     def _place_told(self, _: Any, options: dict[str, Any]) -> tuple[str, str, str]:
-        """Whose session a call works on, as telemetry is told."""
+        """App, user and session id of a call, for telemetry."""
         wrapper = options.get("wrapper")
         scope = self._scope
         if self._scope_of is not None and wrapper is not None:
@@ -574,11 +575,11 @@ class History(Opened):
         return scope.app, scope.user, self.session_id
 
     def place_in(self, scope: Scope) -> Place:
-        """Which session a scope's calls work on, of whichever file it is."""
+        """The key of the session that a scope's calls work on: store, app, user, session id."""
         return engine_of(scope).store, scope.app, scope.user, self.session_id
 
     def bound_in(self, scope: Scope) -> Bound:
-        """Where the calls of a scope work."""
+        """The target of the calls of a scope."""
         last, place = self._last, self.place_in(scope)
         need_access(scope, "session", self.session_id)
         if last is not None and last[0] == place:
@@ -599,7 +600,7 @@ class History(Opened):
         return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
-        """Refuse to work once ``close`` was called.
+        """Raise once ``close`` was called.
 
         Raises:
             RuntimeError: it was.
@@ -637,7 +638,10 @@ class History(Opened):
         return items if most is None else items[-most:]
 
     async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
-        """What ``read`` returns if all is as it should be; None if that takes a closer look."""
+        """The items of ``read`` by the compiled reader.
+
+        None if some row needs the row-by-row reader.
+        """
         try:
             found = await bound.recall.last(most)
         except Unreadable:
@@ -651,7 +655,7 @@ class History(Opened):
         return items
 
     async def _decoded(self, bound: Bound, tail: Tail) -> tuple[list[Any], int]:
-        """The items of rows, and how many of them can not be read."""
+        """The items of rows, and the number of rows that cannot be read."""
         decode = bound.coder.decode
         items: list[Any] = []
         damaged = 0
@@ -684,29 +688,29 @@ class History(Opened):
         return items, skipped
 
     async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """What a run begins with; as ``read`` unless there is more to it."""
+        """The history that a run begins with; as ``read``, unless a subclass gives a window."""
         return await self.read(bound, limit)
 
     # --- what lies beside the items ---------------------------------------------------------------
 
     def beside(self, bound: Bound, change: Change[T]) -> Change[T]:  # noqa: ARG002 - see Usage
-        """The change, with what follows from it for that which is kept beside the items."""
+        """Wrap a change, to include in its commit what is stored beside the items."""
         return change
 
     def moves(self, bound: Bound) -> Renewed:
-        """Told when the session of a call is written anew."""
+        """A callback for a rewrite of the session that a call works on."""
         return lambda txn, renewal: txn.on_commit(lambda: bound.known.moved(renewal))
 
     # --- age --------------------------------------------------------------------------------------
 
     def since_us(self) -> int:
-        """Items that are older than this time are expired; 0: none are."""
+        """The time before which items are expired, in microseconds since 1970; 0: none are."""
         if self._ttl_us is None:
             return 0
         return max(engine_of(self._scope).now_us() - self._ttl_us, 1)
 
     async def remove_expired(self, *, wrapper: Any = None) -> int:
-        """Remove the items that are older than ``ttl_seconds`` from the file; how many went.
+        """Remove the items that are older than ``ttl_seconds`` from the file; return their number.
 
         Reading does so, too, once they are an eighth of what is there; until then they are not
         returned. A call stays as long as its result.
@@ -716,7 +720,7 @@ class History(Opened):
         return await self._remove_expired(bound, since_us) if since_us else 0
 
     async def remove_due(self, bound: Bound) -> None:
-        """Remove what is expired, for who counts what is left."""
+        """Remove expired items, before the remaining ones are counted."""
         if since_us := self.since_us():
             await self._remove_expired(bound, since_us)
 
@@ -734,10 +738,10 @@ class History(Opened):
     def prepared(
         self, bound: Bound, items: Sequence[Any], request: str | None = None
     ) -> list[Prepared]:
-        """Items ready to be stored.
+        """Encode items for storage.
 
         Raises:
-            TypeError: one is nothing that JSON can say.
+            TypeError: one cannot be written as JSON.
         """
         ref = bound.address
         if ref.passage is not None and self._keys is not None:
@@ -751,7 +755,7 @@ class History(Opened):
         return encode_items(ref, bound.coder.encode(items, request), PLAIN)
 
     def _sealed(self, bound: Bound, items: Sequence[Any], request: str | None) -> list[Prepared]:
-        """Items that are redacted before they are encrypted: nobody could look into them then.
+        """Encode items that are redacted first, because guards cannot look into encrypted ones.
 
         Raises:
             BlockedError: a guard refuses one, or would have it quarantined.
@@ -762,11 +766,11 @@ class History(Opened):
 
 
 async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
-    """Remove what a commit left to remove."""
+    """Remove the rows that a commit left to remove."""
     if rest:
         await asyncio.to_thread(resume_removals, store_of(bound.session.sync))
 
 
 def options_in(scope: Scope) -> SessionOptions:
-    """How the sessions of a scope are opened: whatever comes is stored."""
+    """The options for the sessions of a scope: orphaned results are stored, too."""
     return SessionOptions("openai_responses", None, "keep", recount=engine_of(scope).recount)

@@ -1,8 +1,8 @@
 """Legal model input: windows of item lists, unique ids, input callback and model filter.
 
-The cut is chosen on a ledger, the rest is rendered legally, and ids that come again are changed,
-all by the engine; items that need no change are the very objects that were given. No line leads
-the window in, for it may not hold an item of its own that the SDK would store.
+The cut is chosen on a ledger, the rest is rendered legally, and repeated ids are changed, all by
+the engine; items that need no change are returned as the same objects. The window has no lead-in
+line, for it may not hold an item of its own that the SDK would store.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ID_IS_OPTIONAL: Final = frozenset(
 
 @dataclass(slots=True)
 class Settled:
-    """What ``settle_ids`` found, by place in the list."""
+    """The result of ``settle_ids``, by position in the list."""
 
     gone: set[int] = field(default_factory=set)
     """Items that cannot be shown."""
@@ -76,7 +76,7 @@ class Settled:
 
 
 def server_id(item: Message) -> str | None:
-    """The id that a provider knows the item by; None if it has none, or one made up beside it."""
+    """The id by which a provider knows the item; None if it has none, or a placeholder."""
     found = item.get("id")
     if not isinstance(found, str) or found in ("", FAKE_RESPONSES_ID, item.get("call_id")):
         return None
@@ -92,9 +92,9 @@ def settle_ids(
     fixed_from: int,
     unseen: Collection[int] = (),
 ) -> Settled:
-    """What of the items before ``fixed_from`` has to go, or to lose its id; the others stay.
+    """Find the items before ``fixed_from`` that must be removed, or must lose their id.
 
-    Items that are ``unseen``, by place, are not going to be shown for other reasons.
+    Items that are ``unseen``, by position, are not shown for other reasons.
     """
     found = Settled()
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
@@ -130,11 +130,12 @@ def settle_ids(
 
 
 def _head(items: Sequence[Message], kinds: Sequence[int]) -> set[int]:
-    """What was said in the first response that stays, if that came before the user spoke.
+    """The positions of the first response's items, if it precedes the first user message.
 
-    Empty if that one begins with its reasoning. Results before it answer calls that were cut off,
-    and reasoning alone is not shown. A response of which nothing stays makes the next one the first
-    of the list that is shown, and so of the list that is given the next time: it counts as well.
+    Empty if that response begins with its reasoning. Results before it answer calls that were cut
+    off, and reasoning alone is not shown. If nothing of a response stays, the next one becomes the
+    first of the list that is shown, and so of the list that is given the next time: it is included,
+    too.
     """
     found: set[int] = set()
     at = 0
@@ -180,10 +181,10 @@ class Shown(NamedTuple):
 
 
 class Terms:
-    """What a window may cost.
+    """The budget of a window, with the counter.
 
     Raises:
-        InvalidOptionError: a budget or a counter is none.
+        InvalidOptionError: the budget or the counter is invalid.
     """
 
     def __init__(
@@ -197,17 +198,17 @@ class Terms:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a budget."""
+        """True if there is a budget."""
         return self.budget != UNLIMITED
 
     def less(self, tokens: int) -> Terms:
-        """The same with a smaller budget."""
+        """The same terms with a smaller budget."""
         found = Terms(counter=self.counter)
         found.budget = self.budget - tokens if self.bounded else self.budget
         return found
 
     def count(self, item: Message) -> int:
-        """Tokens of an item, whatever it holds; 0 if nobody asks."""
+        """Tokens of an item, also if it is not valid; 0 without a budget."""
         if not self.bounded:
             return 0
         encoded = json.dumps(item, ensure_ascii=False, default=str).encode("utf-8", "replace")
@@ -216,7 +217,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What of a list has to stay."""
+    """The part of a list that a window must keep."""
 
     keep_from: int
     """From here on all stays, and calls that it answers."""
@@ -228,9 +229,9 @@ class Frame:
 
 
 def opening_of(kinds: Sequence[int]) -> tuple[int, int]:
-    """Where the last turn starts, and how many items open it.
+    """The start of the last turn, and the number of items that open it.
 
-    These are the last of the user, and what stands right before it from the user or the system.
+    These are its last user items, with the user and system items directly before them.
     """
     end = len(kinds)
     while end > 0 and kinds[end - 1] != ItemKind.USER:
@@ -242,7 +243,7 @@ def opening_of(kinds: Sequence[int]) -> tuple[int, int]:
 
 
 def plain_items(given: Sequence[Any]) -> list[Message]:
-    """The items as dicts; one that is none is opaque."""
+    """The items as dicts; any other object becomes an opaque item."""
     found = []
     for item in given:
         dump = getattr(item, "model_dump", None)
@@ -252,7 +253,7 @@ def plain_items(given: Sequence[Any]) -> list[Message]:
 
 
 def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> list[Shown]:
-    """The longest legal end of a list that fits, at least what its frame keeps.
+    """The longest legal end of a list that fits, at least the part that its frame keeps.
 
     If even that does not fit, its outputs are shortened; if that does not do, a warning is logged.
 
@@ -323,7 +324,10 @@ class _Fitting:
         self.long_ids = has_long_id([entry.message for entry in entries], _ID_CHARS_MAX)
 
     def _measured(self) -> Ledger:
-        """The ledger. What lies so far back that it cannot fit is not counted, only too much."""
+        """The ledger.
+
+        Items so far back that they cannot fit are not counted, but entered as too large.
+        """
         budget, total = self.terms.budget, 0
         if self.terms.bounded:
             for at in range(len(self.entries) - 1, -1, -1):
@@ -443,7 +447,7 @@ class _Fitting:
         return cut > 0 and kind(cut) in MODEL_KINDS and kind(cut - 1) in MODEL_KINDS
 
     def _made(self, head: list[int], cut: int) -> tuple[Rendered, int]:
-        """What is shown from a cut on, and its tokens."""
+        """Render the window from a cut on; return it with its tokens."""
         places = [*head, *range(cut, len(self.entries))]
         if 0 <= self.compaction < cut and self.compaction not in head:
             places.insert(self.pins, self.compaction)
@@ -462,7 +466,10 @@ class _Fitting:
 
 
 def _cap(sizes: Sequence[int], over: int) -> int:
-    """What of each may stay at most so that all of them together lose so much; below 0: nothing."""
+    """The cap on each size that reduces their sum by ``over``.
+
+    Below 0: not even removing all does.
+    """
     left = sum(sizes) - over
     for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
         if size * count >= left:
@@ -472,7 +479,7 @@ def _cap(sizes: Sequence[int], over: int) -> int:
 
 
 def _total(items: Sequence[Visible], masks: Mapping[int, Mask]) -> int:
-    """The tokens of what is shown under masks."""
+    """The tokens of the items as masks show them."""
     return sum(masks[item.seq].tokens if item.seq in masks else item.tokens for item in items)
 
 
@@ -534,7 +541,7 @@ def _combined(history: list[Any], new_input: list[Any], terms: Terms) -> list[An
 
 
 def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list[Any]:
-    """The items, each of which the SDK knows for one of the two lists.
+    """Assign each item to the one of the two lists from which the SDK knows it.
 
     It stores what it finds in neither of them as new. So items of the history are changed in their
     place, and what memcore wrote becomes a part of the list of the history.
@@ -563,16 +570,16 @@ def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list
 
 
 def _place(found: list[Shown], at: int) -> int:
-    """Where an item of the new input belongs that no list may show."""
+    """The index at which to insert an item of the new input that no window shows."""
     behind = (n for n, (source, _) in enumerate(found) if source is not None and source > at)
     return next(behind, len(found))
 
 
 def _called(item: dict[str, Any], shells: dict[Any, Any], of_history: bool) -> dict[str, Any]:
-    """A local shell's call or output with the ``call_id`` that the SDK wants.
+    """A local shell's call or output with the ``call_id`` that the SDK requires.
 
-    The schema's outputs name their call by ``id``, and the SDK takes the call for unanswered, and
-    drops it from the history, unless the ``call_id`` says so; it writes both itself.
+    The schema's outputs name their call by ``id``, but the SDK takes the call for unanswered, and
+    drops it from the history, unless there is a ``call_id``; it writes both itself.
     """
     kind, name, call_id = item.get("type"), item.get("id"), item.get("call_id")
     named = isinstance(call_id, str) and bool(call_id)

@@ -42,7 +42,7 @@ _EXCERPT_CHARS: Final = 80
 
 
 class ManagedSession(NamedTuple):
-    """What is stored of one user under one type."""
+    """The stored session of one user under one type."""
 
     user_id: str
     session_type: str
@@ -74,12 +74,12 @@ class FoundSession(NamedTuple):
 class SessionManager(Opened):
     """Opens, closes and cleans up sessions by user and type.
 
-    Each user's sessions lie in a scope of their own, so no name of a type leads to another user's.
+    Each user's sessions are in a scope of their own, so no type name can reach another user's.
 
     Args:
         db_path: a file, made if it is missing, ``":memory:"``, or an open database, which stays
             open.
-        app: whose sessions these are.
+        app: the application of the sessions.
         durability: of a file that is made here, as for ``MemcoreSession``.
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         options: more arguments of every MemcoreSession, by keyword: ``session_settings``,
@@ -138,7 +138,7 @@ class SessionManager(Opened):
         return found
 
     def close_session(self, user_id: str, session_type: str = "default") -> bool:
-        """Close a user's session; whether it was open. What is stored stays."""
+        """Close a user's session; return whether it was open. Stored items stay."""
         found = self.active_sessions.pop((user_id, session_type), None)
         if found is None or found.is_closed:
             return False
@@ -163,22 +163,22 @@ class SessionManager(Opened):
         return self.app, user if isinstance(user, str) else None, None
 
     async def list_sessions(self, user_id: str | None = None) -> list[ManagedSession]:
-        """What is stored, of one user or of all, in a thread."""
+        """List the stored sessions, of one user or of all, in a thread."""
         self._need_open()
         return await asyncio.to_thread(lambda: list(self._stored(user_id)))
 
     async def search(
         self, query: str, user_id: str | None = None, *, limit: int = 20
     ) -> list[FoundSession]:
-        """The sessions whose title, metadata or contents hold all words of a query.
+        """Find the sessions whose title, metadata or contents contain all words of a query.
 
-        A word counts wherever it stands, whatever its case; title and metadata are looked at as
-        wholes, contents item by item. Contents that need another key are passed over.
+        A word matches anywhere in a text, ignoring case; title and metadata are searched as a
+        whole, contents item by item. Contents that need another key are skipped.
 
         Args:
             query: one or more words.
-            user_id: whose sessions; None: everybody's.
-            limit: at most so many are found.
+            user_id: the owner of the sessions; None: all users.
+            limit: the most results.
 
         Returns:
             The sessions in the order of ``list_sessions``.
@@ -203,7 +203,7 @@ class SessionManager(Opened):
         return found
 
     async def delete_session(self, user_id: str, session_type: str = "default") -> bool:
-        """Close a session and remove all that is stored of it; whether there was something.
+        """Close a session and remove all that is stored of it; return whether there was something.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete the session.
@@ -214,13 +214,14 @@ class SessionManager(Opened):
         return await self._delete(user_id, session_type, before_ms=None)
 
     async def cleanup_old_sessions(self, days: float = 30) -> list[ManagedSession]:
-        """Remove the sessions that were not changed for so many days; those that went.
+        """Remove the sessions that were not changed for so many days; return those removed.
 
-        They are gone from the file. Whoever holds one of them open goes on with an empty one.
+        They are deleted from the file. An instance that is open on one continues with an empty
+        session.
 
         Raises:
             InvalidOptionError: ``days`` is no number of at least 0.
-            AccessDeniedError: the authorizer refuses to delete one of them; none goes.
+            AccessDeniedError: the authorizer refuses to delete one of them; none is removed.
         """
         self._need_open()
         if isinstance(days, bool) or not isinstance(days, int | float) or not days >= 0:
@@ -249,7 +250,7 @@ class SessionManager(Opened):
                 yield ManagedSession(entry.user, kind, entry.items, *moments, title, metadata)
 
     def _unlisted(self, user_id: str, kind: str) -> MemcoreSession:
-        """A handle of a session beside those that are handed out."""
+        """A handle of a session apart from those that ``get_session`` returns."""
         scope = self._database.scope(app=self.app, user=user_id)
         return MemcoreSession(_id_of(user_id, kind), scope, **self._options)
 
@@ -260,7 +261,7 @@ class SessionManager(Opened):
         return scope
 
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
-        """Remove a session if it was not changed since; whether it was."""
+        """Remove a session if it was not changed since; return whether it was removed."""
         engine = self._database.engine
 
         def is_younger(txn: Txn, scope: int, stored: list[str]) -> bool:
@@ -284,7 +285,7 @@ class SessionManager(Opened):
 
 
 async def _found(session: MemcoreSession, each: ManagedSession, query: str) -> FoundSession | None:
-    """What a session holds of a query, None if not all words."""
+    """Search a session for all words of a query; None if one is missing."""
     passage = session.bound_in(session.scope).address.passage
     asked = query if passage is None else passage.again(query)
     words = asked.casefold().split()
@@ -326,7 +327,10 @@ def _excerpt(text: str, word: str) -> str:
 
 
 def _updated_ms(txn: Txn, engine: Engine, scope: int, name: str) -> int:
-    """When a session was last changed, -1 if there is none."""
+    """The time of a session's last change, in milliseconds since 1970.
+
+    -1 if there is no session.
+    """
     number = names.session_of(txn, scope, name)
     if number is None:
         return -1

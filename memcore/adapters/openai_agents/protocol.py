@@ -50,7 +50,10 @@ __all__ = [
 
 
 class _Refused(Exception):  # noqa: N818 - a signal
-    """What a check raised, whatever it is: the store takes an OSError for the device's."""
+    """Carries an error of a check out of a transaction.
+
+    An OSError raised there directly would count as one of the device.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -58,16 +61,16 @@ class _Refused(Exception):  # noqa: N818 - a signal
 
 
 class WindowLimit(int):
-    """The limit of a read that a run begins with: a window, where all others are exact tails."""
+    """The limit of the read that begins a run: it reads a window, other limits an exact tail."""
 
     __slots__ = ()
 
 
 class WindowSettings(SessionSettings):  # noqa: PLW1641 - it has no hash, as SessionSettings
-    """The settings of a session that gives windows: whoever takes the limit from them has it so.
+    """The settings of a session that gives windows: their limit is a ``WindowLimit``.
 
-    The Runner asks them, and those of its RunConfig over them, for the read that a run begins with
-    alone. What it compares with what it wrote it counts itself.
+    The Runner uses them, and those of its RunConfig over them, only for the read that begins a run.
+    For its comparison with what it wrote it counts items itself.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -121,15 +124,15 @@ class Methods(Current):
     async def add_items(
         self, items: Sequence[Any], *, wrapper: Any = None, idempotency_key: str | None = None
     ) -> None:
-        """Store items behind the others, all of them or none.
+        """Append items, all of them or none.
 
         Args:
-            items: whatever ``json.dumps`` writes.
+            items: anything that ``json.dumps`` can write.
             wrapper: the Runner's context wrapper.
             idempotency_key: a name for this batch: it is stored once, however often it is added.
 
         Raises:
-            TypeError: an item is nothing that JSON can say; nothing is stored.
+            TypeError: an item cannot be written as JSON; nothing is stored.
             DuplicateRequestError: the key was used for another batch.
             RuntimeError: the session is closed.
         """
@@ -160,7 +163,7 @@ class Methods(Current):
         return await self.pop(wrapper=wrapper)
 
     async def pop(self, check: Callable[[Any], None] | None = None, *, wrapper: Any = None) -> Any:
-        """As ``pop_item``, once ``check`` has let the item pass inside the transaction."""
+        """As ``pop_item``, unless ``check``, called in the transaction, refuses the item."""
         while True:
             try:
                 return await self._popped(self.bound(wrapper), check)
@@ -219,7 +222,7 @@ C = TypeVar("C", bound=type)
 
 
 class _Pop:
-    """A session's ``pop_item``; asked of the class, that of the SDK's SQLiteSession.
+    """A session's ``pop_item``; on the class it is that of the SDK's SQLiteSession.
 
     It is the same: that one does nothing but call ``_pop_item_with_validation``, which is here.
     ``EncryptedSession`` has an item authenticated inside the transaction that pops it, so that a
@@ -234,7 +237,7 @@ class _Pop:
 
 
 def stands_for_sqlite(cls: C) -> C:
-    """Have the SDK's wrappers use the hooks of a class as they do those of SQLiteSession.
+    """Make the SDK's wrappers use the hooks of a class as they use those of SQLiteSession.
 
     A subclass with a ``pop_item`` of its own is passed over, as one of SQLiteSession is.
     """
@@ -249,15 +252,15 @@ class Hooks(Methods):
     _ignore_ids_for_matching = False
 
     async def _pop_item_with_validation(self, validate: Callable[[Any], None] | None = None) -> Any:
-        """As ``pop_item``; what ``validate`` raises leaves the item where it is."""
+        """As ``pop_item``; if ``validate`` raises, the item stays."""
         return await self.pop(validate)
 
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None
     ) -> _CompactionSnapshot | None:
-        """The last ``limit`` items, with a function that replaces their end if nobody wrote.
+        """The last ``limit`` items, with a function that replaces their end if it is unchanged.
 
-        None if a subclass transforms what goes in or out: it must bring a snapshot of its own.
+        None if a subclass transforms items on the way in or out: it must provide its own snapshot.
         """
         if not self._is_untransformed():
             return None
@@ -320,7 +323,7 @@ class Hooks(Methods):
         return done
 
     async def _atomic_replace_items(self, output: Sequence[Any]) -> bool:
-        """Put ``output`` in the place of the whole history in one commit.
+        """Replace the whole history by ``output`` in one commit.
 
         Raises:
             RevisionConflict: somebody else changed the session since this instance first read it;
@@ -352,10 +355,10 @@ class Hooks(Methods):
         return items, limit is not None and len(items) < limit
 
     def _is_untransformed(self) -> bool:
-        """Whether items are stored as they are given, so that the hooks may go past the methods.
+        """Return whether items are stored as they are given, so that hooks may bypass the methods.
 
         As for ``SQLiteSession``, a subclass may transform them or keep an index, and has no such
-        hooks unless it says in its own body that they serve it, too.
+        hooks unless its own body declares that they serve it, too (``_is_as_stored``).
         """
         return bool(type(self).__dict__.get("_is_as_stored"))
 
@@ -418,13 +421,16 @@ class Compacting(Hooks):
 
     @property
     def is_windowed(self) -> bool:
-        """Whether a read that names no limit gives what a model may see, not all that is stored."""
+        """True if a read without a limit gives a model's window, and not all that is stored."""
         return self._policy is not None or self._budget is not None
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """As ``History.shown``; a legal window of at most so many items, if one was asked for."""
+        """As ``History.shown``.
+
+        A legal window of at most ``limit`` items, if the session has windows.
+        """
         if limit == 0 or not self.is_windowed:
             return await super().shown(bound, limit)
         since_us = self.since_us()
@@ -446,7 +452,7 @@ class Compacting(Hooks):
             raise unreadable_error(self.session_id, {str(exc): 1}) from exc
 
     async def _legal(self, ask: Callable[[int | None], Awaitable[Context]]) -> Context:
-        """The context within the budget, or the smallest there is: a run must not end for it."""
+        """The context within the budget, or else the smallest one: a run must not fail on it."""
         try:
             return await ask(self._budget)
         except ContextOverflowError as exc:

@@ -53,11 +53,11 @@ __all__ = [
 
 
 class Moved(Exception):  # noqa: N818 - a signal: look again
-    """The turn to branch from is not where it was."""
+    """The turn to branch from was moved or removed."""
 
 
 class Seen(NamedTuple):
-    """A branch as a snapshot has it."""
+    """A branch as a snapshot shows it."""
 
     items: int
     turns: int
@@ -70,7 +70,7 @@ class Branches(Usage):
     async def create_branch_from_turn(
         self, turn_number: int, branch_name: str | None = None, *, wrapper: Any = None
     ) -> str:
-        """Begin a branch with what stands before a turn of the current one, and switch to it.
+        """Create a branch with the items before a turn of the current one, and switch to it.
 
         Nothing is copied, and the branch and its name are there in one commit.
 
@@ -117,7 +117,7 @@ class Branches(Usage):
     def _branching(
         self, scope: Scope, bound: Bound, spot: Spot, wanted: tuple[int, str | None]
     ) -> Callable[[Txn], tuple[str, int]]:
-        """The closure that makes a branch; its id and the session's generation."""
+        """The closure that creates a branch; returns its id and the session's generation."""
         address, book = bound.address, self.book_of(scope)
 
         def closure(txn: Txn) -> tuple[str, int]:
@@ -213,7 +213,10 @@ class Branches(Usage):
         await finish_removal(self.bound_in(scope), rest)
 
     def _deleting(self, scope: Scope, branch_id: str) -> Callable[[Txn], tuple[int, list[bytes]]]:
-        """The closure that deletes a branch; how many usage rows went, what is left to remove."""
+        """The closure that deletes a branch.
+
+        Returns the number of usage rows deleted, and rows left.
+        """
         address, book = self._address_of(scope, branch_id), self.book_of(scope)
 
         def closure(txn: Txn) -> tuple[int, list[bytes]]:
@@ -332,10 +335,10 @@ class Notes(Branches):
         await self._keep(self._first(self.scope_for(wrapper)), TITLE, title)
 
     async def get_metadata(self, *, wrapper: Any = None) -> dict[str, Any]:
-        """What was set with ``set_metadata``, ``{}`` if nothing was.
+        """The metadata set with ``set_metadata``, ``{}`` if there is none.
 
         Raises:
-            UnreadableItemsError: it is encrypted otherwise.
+            UnreadableItemsError: it is encrypted under another key.
             RuntimeError: the session is closed.
         """
         found = self._note(self._first(self.scope_for(wrapper)), METADATA)
@@ -344,15 +347,15 @@ class Notes(Branches):
     async def set_metadata(
         self, metadata: Mapping[str, Any] | None, *, wrapper: Any = None
     ) -> None:
-        """Keep values with the session in the place of those that it has; None: none.
+        """Replace the session's metadata; None removes it.
 
         Args:
-            metadata: whatever JSON can say.
+            metadata: values that can be written as JSON.
             wrapper: the Runner's context wrapper.
 
         Raises:
             InvalidOptionError: it is no mapping.
-            TypeError: a value is nothing that JSON can say.
+            TypeError: a value cannot be written as JSON.
             RuntimeError: the session is closed.
         """
         if metadata is not None and not isinstance(metadata, Mapping):
@@ -362,7 +365,7 @@ class Notes(Branches):
         await self._keep(self._first(self.scope_for(wrapper)), METADATA, value)
 
     def notes_in(self, scope: Scope) -> tuple[str | None, dict[str, Any]]:
-        """Title and metadata, for lists; none where another key is needed."""
+        """Title and metadata, for lists; empty if they need another key."""
         bound = self._first(scope)
         try:
             title, metadata = self._note(bound, TITLE), self._note(bound, METADATA)
@@ -374,7 +377,7 @@ class Notes(Branches):
         )
 
     def _first(self, scope: Scope) -> Bound:
-        """Where what belongs to all branches lies."""
+        """The first branch, which holds what belongs to all branches."""
         if self.branch_in(scope) == MAIN:
             return self.bound_in(scope)
         return self.bound_at(MAIN)
@@ -418,7 +421,7 @@ class Notes(Branches):
     async def load_run_state(
         self, agent: Any, *, wrapper: Any = None, **options: Any
     ) -> RunState[Any, Any] | None:
-        """The run that waits in the session; None if there is none, or the session went on.
+        """The run that waits in the session; None if there is none, or the session has continued.
 
         Args:
             agent: the agent that it began with.
@@ -466,7 +469,7 @@ class Notes(Branches):
         return self._note_coder(bound, name).encode([{"value": value}], None)[0]
 
     def _note_coder(self, bound: Bound, name: str) -> Coder:
-        """Each note is sealed under a key of its own: no item and no other one stands for it."""
+        """The coder of a note, with a key of its own: nothing else can be put in its place."""
         if self._keys is None:
             return bound.coder
         return Sealer(self._keys, bound.address.app, bound.address.user, self.session_id, name)
@@ -493,14 +496,14 @@ class Notes(Branches):
 
 
 class KeepNote(Change[None]):
-    """Append items, and put a note into the state behind them, or delete it.
+    """Append items, and then write a note into the state, or delete it.
 
     Args:
         bound: the session.
         name: of the note.
-        value: what it says, as it is stored; None deletes it.
-        items: what is appended before.
-        ends: seals behind which item the note stands; None: it need not say so.
+        value: its content, as it is stored; None deletes it.
+        items: appended before.
+        ends: seals the position of the note in the log; None: it has none.
     """
 
     __slots__ = ("bound", "creates", "ends", "items", "name", "revised", "value")
@@ -536,11 +539,11 @@ class KeepNote(Change[None]):
         self.bound.session.sync.state.write(change, session)
 
     def missing(self) -> None:
-        """There is no note to delete."""
+        """Do nothing: there is no note to delete."""
 
 
 def _digest(sealed: Any) -> str:
-    """What tells a note from all others, as it is stored."""
+    """The digest of a stored note, which identifies it."""
     return blake2b(encode_json(sealed)[0], digest_size=32).hexdigest()
 
 
@@ -595,13 +598,13 @@ class MemcoreSession(Notes):
         sessions_table: with ``messages_table``: other names are another space in the same file.
         messages_table: see ``sessions_table``.
         session_settings: the SDK's SessionSettings, or a dict of its fields.
-        user: whose session it is; sessions of different users never meet.
+        user: the owner; sessions of different users are separate.
         app: the application, as ``user``.
         durability: of a file that is made here: ``"full"`` (the default), ``"relaxed"`` or
             ``"none"``.
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        scope_of: given the Runner's context wrapper, tells the scope or ``(app, user)`` that a call
-            works in.
+        scope_of: a function of the Runner's context wrapper that returns the scope or
+            ``(app, user)`` in which a call works.
         encryption_key: a random secret, or several (the first encrypts, all decrypt): items are
             encrypted, but for their type, role and call ids.
         unreadable: ``"raise"`` (the default) or ``"skip"``: what to do with items that the key does
