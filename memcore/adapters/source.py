@@ -23,7 +23,7 @@ __all__ = [
 
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
-"""What an adapter is made of."""
+"""The argument from which an adapter opens its database."""
 
 
 class Done:
@@ -87,7 +87,7 @@ def database_of(
     if isinstance(source, AsyncDatabase):
         source = source.sync
     if isinstance(source, Database):
-        return plain(source), None  # what an adapter does is told as its own
+        return plain(source), None  # telemetry of an adapter is recorded as its own
     if not isinstance(source, str | os.PathLike):
         msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
         raise InvalidOptionError(msg)

@@ -189,12 +189,13 @@ def crowded(digest: bytes, scope: int) -> InternalError:
 
 
 # --- Removing the rows of a blob that nothing refers to, a piece at a time ------------------------
-# A small blob goes at once. Of a larger one the first piece goes, and the header says ``STAGING``
-# under a new token: so the blob is gone for every reader, its slot stays taken, and a stager who
-# wrote it notices. A ``REMOVAL`` row remembers that the rest is to go.
+# A small blob is removed in one transaction. Of a larger one the first piece is removed, and its
+# header is reset to ``STAGING`` under a new token: the blob is gone for every reader, its slot
+# stays taken, and a stager that wrote it finds its token missing. A ``REMOVAL`` row marks the rest
+# for removal.
 
 _ROW_PAGES = 8
-"""What header, count and chunks cost beside the chunks' own pages, about."""
+"""Approximate pages of header, reference count and chunk rows, beside the chunks' own pages."""
 
 
 def removal_of(scope: int, slot: bytes) -> bytes:

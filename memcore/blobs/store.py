@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 
-# --- Content of blobs at the border of the file: text is held in memory, judged and redacted ------
-# Content with NUL bytes is no text: it is stored as it is, and never held as a whole.
+# --- Content filter of blobs: text is held in memory, judged and redacted -------------------------
+# Content with NUL bytes is not text: it is stored unchanged, and never held in memory as a whole.
 
 _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""How text begins that has NUL bytes."""
+"""Byte order marks of text that has NUL bytes."""
 
 
 def admitted(passage: ScopeFilter, payload: Any) -> bytes | Any:

@@ -46,12 +46,12 @@ def bundle_session(
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:
-        if os.path.lexists(out):  # what is there stays
+        if os.path.lexists(out):  # an existing file is kept
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), out)
         with beside(out) as (temporary, fd):
             with open(fd, "wb", closefd=False) as file:
                 file.write(found + b"\n")
-            os.fsync(fd)  # before it has its name: a power cut must not leave half of it there
+            os.fsync(fd)  # before it has its name: a power cut must not leave half a file under it
             publish(temporary, out)
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})

@@ -52,7 +52,7 @@ def _result(call_id: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 LATE_CALL: Final = "call_hotel"
-"""The hotel answers only after the conversation went on."""
+"""The hotel answers only after the conversation has continued."""
 
 CONVERSATION: Final[tuple[dict[str, Any], ...]] = (
     {

@@ -139,12 +139,12 @@ def give_up_output(error: OutputError) -> int:
     """Report that nothing more can be printed; return the exit code."""
     from memcore.cli.output import complain
 
-    # Somewhere to go for what is left, or Python complains when it flushes at exit.
+    # A target for buffered output, or Python complains when it flushes at exit.
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
     if error.errno == errno.EPIPE:
-        return ExitCode.BROKEN_PIPE  # who reads it has seen enough
+        return ExitCode.BROKEN_PIPE  # the reader has closed the pipe
     complain(f"standard output: {error.strerror}")
     return ExitCode.STORAGE
 

@@ -131,7 +131,7 @@ def _check_places(store: str, **owner: str | None) -> None:
         msg = "--store: an import into ':memory:' would be gone at once; name a file"
         raise memcore.InvalidOptionError(msg)
     for what, name in owner.items():
-        if name == "":  # an unset variable of a script must not mean: whoever the file says
+        if name == "":  # an unset variable of a script must not mean: the file's users
             msg = f"--{what}: is empty; give a name, or leave the option out"
             raise memcore.InvalidOptionError(msg)
 

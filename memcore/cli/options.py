@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# --- Exit codes: one for every sort of outcome that a script may want to tell apart ---------------
+# --- Exit codes: one for every sort of outcome that a script may want to distinguish --------------
 
 EPILOG: Final = """\b
 Exit codes:

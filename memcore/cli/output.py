@@ -33,7 +33,7 @@ SCHEMA: Final = 1
 """Version of the JSON objects: fields may be added to it, not changed."""
 
 COLUMN_GAP: Final = 3
-"""What rich puts between two columns, at most."""
+"""The most columns that rich puts between two columns of a table."""
 FLEXIBLE_WIDTH_MIN: Final = 20
 
 Progress = Callable[[int, int], None]

@@ -96,7 +96,7 @@ def _findings(
     from memcore.privacy import Redaction
     from memcore.session.content_filter import redacts_at
 
-    counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
+    counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are never shown
 
     def at(app: str, user: str, session: str | None) -> Redacts:
         if write:

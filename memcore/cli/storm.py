@@ -73,12 +73,12 @@ def run_child(path: Path) -> tuple[list[Acknowledged], int]:
     """Let a child process run the storm; what it acknowledged, and how it ended."""
     code = "import sys; from memcore.cli.storm import storm; storm(sys.argv[1], 1)"
     home, here = os.path.dirname(memcore.__path__[0]), os.path.realpath(os.curdir)
-    # As here, but for the current directory, which ``python -m`` puts first: modules of its own may
-    # lie there under any name.
+    # As here, but without the current directory, which ``python -m`` puts first: it may hold
+    # modules of any name.
     search = [p for p in sys.path if p and (p == home or os.path.realpath(p) != here)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     ran = subprocess.run(  # noqa: S603 - this interpreter, on this package
-        [sys.executable, "-P", "-c", code, os.fspath(path)],  # not what lies in the directory
+        [sys.executable, "-P", "-c", code, os.fspath(path)],  # not the modules of the directory
         env=environment,
         stdout=subprocess.PIPE,
         timeout=60,

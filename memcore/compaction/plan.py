@@ -140,20 +140,20 @@ class Basis:
 
     plan: Plan
     items: Mapping[int, Item]
-    """The items that are looked at, as they are shown: all that is folded, those before it that
-    stay, and with reducers everything behind the cut. Hidden ones are left out."""
+    """The items under consideration, as they are shown: all that is folded, those before it that
+    stay, and with reducers everything after the cut. Hidden ones are left out."""
     earlier: tuple[int, ...]
     """Positions that the view before keeps beside its summary."""
     earlier_tokens: int
     """Tokens of these, as they are shown."""
     pins: int
-    """How many leading positions are pinned by the pair policy."""
+    """The number of leading positions that the pair policy pins."""
     cuts: tuple[int, ...]
     """The safe cuts; needed if anything before the cut is kept."""
     opened: frozenset[int]
     """Positions with open calls."""
     masks: Mapping[int, Mask]
-    """The masks in force, by seq."""
+    """The current masks, by seq."""
 
 
 def shape(
@@ -272,7 +272,7 @@ class Mended:
 
     masks: tuple[Mask, ...] = ()
     repairs: tuple[Repair, ...] = ()
-    """All that is broken, what rendering mends by itself included."""
+    """All broken items, those that rendering repairs by itself included."""
 
     @property
     def reason(self) -> str | None:
@@ -311,7 +311,7 @@ def mended(
         locked=[at for at, entry in enumerate(entries) if entry.seq in locked],
     )
     found = rendered.repairs
-    if mends:  # calls without ids may have other results without what goes
+    if mends:  # calls without ids may get other results once items are removed
         found += _held(rendered.messages, apply_mends(entries, mends), rules, mode, locked)
     found = [_renamed(each, mode) for each in found]
     listed = {(each.action, each.seq) for each in found}
@@ -377,7 +377,7 @@ class PlanOutcome:
     """Of what is shown behind the pins, the summary so far included."""
     tokens_after: int
     counter: str
-    """Whose counts these and the plan's are."""
+    """The id of the counter of these counts and of the plan's."""
     policy: str = ""
     reason: str | None = None
     covered: tuple[int, int] = (0, 0)

@@ -44,8 +44,8 @@ USERS: Final = 1 << ItemKind.USER
 KEY_ITEMS: Final = (
     1 << ItemKind.USER | 1 << ItemKind.RESULT | 1 << ItemKind.ASSISTANT | 1 << ItemKind.EVENT
 )
-"""What counts for ``Keep.key_items``: what the user said, what tools returned, what the model
-answered without calling anything, what was recorded (plans, errors, decisions of a human)."""
+"""The items that count for ``Keep.key_items``: messages of the user, results of tools, answers of
+the model without calls, recorded events (plans, errors, decisions of a human)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Keep:
     max_tokens: int | None = None
     """Of what the others keep, no more than these tokens if a later cut is safe."""
     turn_start: bool = False
-    """What stays has to start at an item at which a context may start (a user item), if there is
+    """The kept end has to start at an item at which a context may start (a user item), if there is
     such a cut."""
     first_items: int = 0
     """The first so many items behind the pins stay visible before the summary."""
@@ -211,7 +211,7 @@ class Pressure(NamedTuple):
     event: str | None = None
     """The type of the event that the history ends with, if it ends with one."""
     waiting: bool = False
-    """Whether the last item is a tool result, which the model has yet to see."""
+    """True if the last item is a tool result that the model has not seen yet."""
     stage: str | None = None
     """The stage of the policy that is due, None if none is."""
     turns_left: int | None = None
@@ -267,11 +267,11 @@ class Trigger:
         )
 
 
-# --- Compaction policies: when a session is compacted, what stays, and what becomes of the rest ---
+# --- Compaction policies: when a session is compacted, what is kept and how the rest is reduced ---
 
 LADDER: Final = ("reduce", "slice", "last")
-"""What serves when there is no summary to be had, first to last: masks instead of a fold, a short
-suffix from a safe cut, the last item that is legal alone."""
+"""The fallbacks for a missing summary, in order: masks instead of a fold, a short suffix from a
+safe cut, the last item that is legal alone."""
 LANGUAGES: Final = ("en", "zh")
 
 
@@ -284,7 +284,7 @@ class SummaryStyle:
     language: str | None = None
     """``"en"`` or ``"zh"``; None: that of the items."""
     instructions: str | None = None
-    """What matters beside the usual: file paths for a coding agent, figures for an analysis."""
+    """Further instructions: file paths for a coding agent, figures for an analysis."""
 
     def __post_init__(self) -> None:
         checked_optional_int("max_tokens", self.max_tokens, least=1)
@@ -302,9 +302,9 @@ class Stage:
 
     name: str = "default"
     triggers: tuple[Trigger, ...] = ()
-    """Due if any of them is; without any only when it is asked for by name."""
+    """Due if any of them is; without triggers only when the stage is requested by name."""
     keep: Keep | None = field(default_factory=Keep)
-    """What stays as items. None: nothing is folded, only the reducers work."""
+    """The items that are kept. None: nothing is folded, only the reducers work."""
     reducers: tuple[Reducer, ...] = ()
     """Applied to what stays, in this order."""
     summary: SummaryStyle | None = field(default_factory=SummaryStyle)
@@ -391,10 +391,10 @@ class CompactionPolicy:
     """A compaction that saves a smaller share of the tokens is refused (the stall guard of
     opencode); one that saves nothing always is."""
     fallback: tuple[str, ...] = LADDER
-    """What serves when the summarizer fails or its summary saves too little: some of ``reduce``,
+    """The fallbacks if the summarizer fails or its summary saves too little: some of ``reduce``,
     ``slice`` and ``last``, in this order."""
     repair: str | None = None
-    """How a compaction mends what stays: ``"drop"``, ``"synthesize"``, or None: contexts repair
+    """The repair that a compaction makes: ``"drop"``, ``"synthesize"``, or None: contexts repair
     what they show, as always. See ``Session.repair``."""
 
     def __post_init__(self) -> None:

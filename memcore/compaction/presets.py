@@ -58,7 +58,7 @@ LIGHT: Final[tuple[Reducer, ...]] = (
     TruncateArguments(max_tokens=500),
     ClearResults(keep_last=5),
 )
-"""What loses least comes first: repeated texts, the middle of long outputs, old results."""
+"""Reducers, the least lossy first: repeated texts, the middle of long outputs, old results."""
 SLICES: Final = ("slice", "last")
 
 

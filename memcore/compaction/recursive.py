@@ -47,7 +47,7 @@ class Recursive:
 
     summarizer: Summarizer
     input_tokens_max: int | None = None
-    """What one call is given; None: the summarizer's own bound, or 32,000 if it has none."""
+    """The most tokens for one call; None: the summarizer's own limit, or 32,000 if it has none."""
     fold_items: int | None = None
     """At most so many items a part; None: as many as fit."""
     fanout: int = FANOUT

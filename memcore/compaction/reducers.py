@@ -219,7 +219,7 @@ def shorten(text: str, max_tokens: int, keep: str, by: Reduction) -> str:
     return by.counter.truncate(text, max_tokens, keep=keep, marker=f"\n{marker}\n").text
 
 
-# --- The options of reducers: checked when one is made, and told as a mapping states them ---------
+# --- The options of reducers: checked on creation, and written as in a mapping --------------------
 
 
 class Settings:
@@ -284,7 +284,7 @@ class ClearResults(Settings):
     """Names of tools whose results stay."""
     placeholder: str = CLEARED
     clear_arguments: bool = False
-    """Whether the arguments of calls go too when their results do."""
+    """True: the arguments of calls are cleared with their results."""
 
     def __post_init__(self) -> None:
         checked_int("keep_last", self.keep_last)
@@ -556,7 +556,7 @@ class _Sketch(NamedTuple):
     runs: int
     """Of all different runs."""
     telling: tuple[str, ...]
-    """The words of which one alone changes what is said: those with digits, and negations."""
+    """The words of which one alone changes the meaning: those with digits, and negations."""
 
 
 def _sketch(text: str) -> _Sketch:
@@ -716,12 +716,12 @@ class ElideOutputs(Settings):
     name: ClassVar[str] = "elide_outputs"
 
     max_tokens: int = 2_000
-    """What stays of one output, the marker included."""
+    """The most tokens of one output, the marker included."""
     keep: str = "middle"
     """``head``, ``tail``, or ``middle`` for both ends (as ``TokenCounter.truncate``)."""
     exclude_tools: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ("result",)
-    """Which of ``result``, ``user`` and ``assistant`` texts are cut."""
+    """The kinds of texts that are cut: ``result``, ``user``, ``assistant``."""
 
     def __post_init__(self) -> None:
         checked_int("max_tokens", self.max_tokens, least=TOKENS_LEAST)
@@ -776,7 +776,7 @@ class TruncateArguments(Settings):
     name: ClassVar[str] = "truncate_arguments"
 
     max_tokens: int = 500
-    """What stays of one string, the marker included."""
+    """The most tokens of one string, the marker included."""
     keep_last: int = 3
     """The calls of so many of the newest calling items stay as they are."""
     keep: str = "head"
@@ -881,7 +881,7 @@ class StripReasoning(Settings):
     name: ClassVar[str] = "strip_reasoning"
 
     keep_last_turn: bool = True
-    """Whether the latest turn of the model keeps its thinking even when the user has spoken since.
+    """True: the latest turn of the model keeps its thinking even when the user has spoken since.
     While that turn runs it always does."""
 
     def __post_init__(self) -> None:

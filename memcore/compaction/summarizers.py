@@ -165,7 +165,7 @@ def from_anthropic(who: str, answer: Any) -> str:
     return checked_summary(who, text)
 
 
-# --- What a summarizing model is asked, in English and Chinese ------------------------------------
+# --- Prompts of the summarizing model, in English and Chinese -------------------------------------
 
 LANGUAGES: Final = ("en", "zh")
 CJK_SHARE: Final = 0.2
@@ -174,11 +174,11 @@ what four or five letters say, so this is about half of the words."""
 KANA_SHARE: Final = 0.05
 """Of the CJK characters: with more kana the text is Japanese, for which there is no prompt."""
 LETTERS_MAX: Final = 20_000
-"""Characters that are looked at to tell the language; enough for a share."""
+"""Characters examined to detect the language; enough for a share."""
 PREVIOUS_SHARE: Final = 0.5
 """The most of the input that a previous summary may take."""
 SYSTEM_SHARE: Final = 0.125
-"""The most of the input that the agent's own instructions may take: they only tell what matters."""
+"""The largest share of the input for the agent's own instructions: they only give context."""
 
 _CJK: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _KANA: Final = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
@@ -362,7 +362,7 @@ def _untagged(text: str) -> str:
 # --- Summarizers that ask a model, over a client that the caller made -----------------------------
 
 SUMMARY_TOKENS: Final = 1_024
-"""What a model is told to stay within if nobody says; a judgement."""
+"""The default length that a model is asked to keep to; a judgement."""
 INPUT_TOKENS_MAX: Final = 32_000
 """Of what is summarized in one call; fits every current model with room for the answer."""
 INPUT_TOKENS_LEAST: Final = 64
@@ -390,12 +390,13 @@ class ModelSummarizer(ABC):
 
     model: str
     max_tokens: int | None = None
-    """The limit of the answer that the provider is told, reasoning included. None: none (Anthropic:
-    4,096). What the model is *asked* to stay within is the request's ``max_tokens``, or 1,024."""
+    """The limit of the answer that is passed to the provider, reasoning included. None: none
+    (Anthropic: 4,096). The length that the model is *asked* to keep to is the request's
+    ``max_tokens``, or 1,024."""
     language: str | None = None
     """``"en"`` or ``"zh"``; None: that of the messages. The request's comes first."""
     instructions: str | None = None
-    """What is asked for beside the usual, in addition to the request's."""
+    """Further instructions, in addition to the request's."""
     timeout_seconds: float | None = None
     """Of one call; None: the client's."""
     input_tokens_max: int = INPUT_TOKENS_MAX
@@ -404,7 +405,8 @@ class ModelSummarizer(ABC):
     temperature: float | None = None
     """None: the provider's (models that reason accept no other)."""
     caps: Caps = DEFAULT_CAPS
-    """How much of one text, of a call's arguments and of a result the model is shown."""
+    """The most characters of one text, of a call's arguments and of a result that the model is
+    shown."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further arguments of the client's call, such as ``reasoning_effort``."""
 
@@ -520,7 +522,7 @@ class OpenAISummarizer(ModelSummarizer):
     client: Any = field(repr=False)
     api: Literal["chat", "responses"] = field(default="chat", kw_only=True)
     limit_name: str = field(default="max_completion_tokens", kw_only=True)
-    """What Chat Completions calls ``max_tokens``; older compatible servers want
+    """The name of Chat Completions for ``max_tokens``; older compatible servers want
     ``"max_tokens"``."""
 
     name: ClassVar[str] = "OpenAISummarizer"

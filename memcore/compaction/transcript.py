@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 
-# --- What an item says: its texts, calls, results and media, whatever its wire format -------------
+# --- Readable parts of an item: texts, calls, results and media, in any wire format ---------------
 
 DEPTH_MAX: Final = 8
-"""Blocks in blocks; what lies deeper is shown as JSON."""
+"""Levels of nested blocks; deeper ones are shown as JSON."""
 OPAQUE_CHARS_MIN: Final = 256
 """A run of so many characters of base64 says nothing to a reader."""
 

@@ -126,7 +126,7 @@ def _pools(txn: ReadTxn, scope: int) -> Iterator[str]:
         try:
             members[threads.read_head(txn, scope, number)[0]] += 1
         except CorruptValueError:
-            continue  # told of with the thread
+            continue  # reported with the thread
     start, stop = keys.scoped(Kind.CHUNK, scope), keys.after(keys.scoped(Kind.CHUNK, scope))
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
         _, pool = keys.split_session_prefix(row[0])
@@ -174,9 +174,9 @@ class ThreadCheck:
         self._name = name
         self._spaces: dict[int, str] = {}
         self._sound: set[tuple[int, bytes]] = set()
-        """What manifests named and was found: sorts of containers (0: none) and ids."""
+        """Chunks and pages already found: sort of the container (0: none) and id."""
         self._named: set[bytes] = set()
-        """Keys of values that bodies named and that were looked at."""
+        """Keys of values that bodies name and that were checked already."""
 
     def run(self, txn: ReadTxn) -> list[str]:
         """Check the thread: a description of each finding, up to a limit."""
@@ -298,7 +298,7 @@ def body_findings(
         if txn.get(key) is not None:
             known.add(key)
         elif row.complete or (isinstance(brought, list) and channel in brought):
-            known.add(key)  # told once, of the oldest that names it
+            known.add(key)  # reported once, for the oldest that names it
             yield f", channel {channel!r:.60}: the value of version {version!r:.60} is missing"
     seen = body.get("versions_seen") if isinstance(body, dict) else None
     for node, of_node in seen.items() if isinstance(seen, dict) else ():
@@ -321,7 +321,7 @@ def _is_ahead(seen: Any, version: Any) -> bool:
     return numbers and seen > version
 
 
-# --- Checking threads with the serialiser that wrote them: bodies, values, writes, and what -------
+# --- Check of threads with the serialiser that wrote them: bodies, values, writes -----------------
 # ``care.py`` checks what can be told without it.
 
 Judge = Callable[[Any], list[tuple[int, str]]]
@@ -412,7 +412,7 @@ class Checking(Listing, Deltas):
             row.metadata_by(coder)
         except Exception as exc:  # noqa: BLE001 - whatever a serialiser raises
             return [f": it cannot be decoded: {exc}"]
-        if isinstance(clear_body(row), Opaque):  # else ``check_threads`` has told of it
+        if isinstance(clear_body(row), Opaque):  # else ``check_threads`` has reported it
             values = rows.values_of(view.place, number)
             found += body_findings(view.txn, values, row, body, set())
         for channel, version in rows.versions_in(body).items():

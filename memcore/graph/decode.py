@@ -61,10 +61,10 @@ __all__ = [
 ]
 
 
-# --- What the objects of a value are made of, so that they can be copied and compared -------------
-# Only what is known to be all of an object's state counts: the built-in containers, pydantic
-# models, dataclasses and named tuples of such. Whatever else is opaque: it is serialised at every
-# put and decoded at every get, as every other saver does with everything.
+# --- Shapes of types: the state of an object, for copies and comparison ---------------------------
+# Only types whose whole state is known are copied: the built-in containers, pydantic models,
+# dataclasses and named tuples of such. All others are opaque: serialised at every put and decoded
+# at every get, as other savers do with everything.
 
 _OPAQUE: Final = 0
 _LEAF: Final = 1
@@ -95,7 +95,7 @@ _LEAVES: Final = (
 Shape = tuple[int, bool, tuple[str, ...], tuple[str, ...]]
 _POINTER_BYTES: Final = struct.calcsize("P")
 _FIELDS_SET: Final = "__pydantic_fields_set__"
-"""Which fields were given and which left to their defaults: pydantic itself does not store it."""
+"""pydantic's record of the fields that were set; pydantic itself does not store it."""
 
 
 class Shapes:
@@ -142,7 +142,7 @@ def classify(kind: type) -> Shape:
     is_model = pydantic is not None and issubclass(kind, pydantic.BaseModel)
     if (is_model or dataclasses.is_dataclass(kind)) and _made_by_python(kind, object):
         slots = _slots(kind)
-        # A copy that goes must not close what the original holds.
+        # Deleting a copy must not close what the original holds.
         if slots is None or hasattr(kind, "__del__"):
             return _OPAQUE, False, (), ()
         uncounted = _FIELDS_SET if is_model and _dumps_all(kind, pydantic) else None
@@ -182,10 +182,10 @@ def _slots(kind: type) -> tuple[str, ...] | None:
     return tuple(found) if kind.__basicsize__ == whole else None
 
 
-# --- What a handle remembers of values: copies that nobody else can reach -------------------------
+# --- Cache of values: copies that no caller can reach ---------------------------------------------
 # A *version* is a value as it was put or read: its manifest, and for each part the node and a tree
 # of it. The next put compares with it, part by part; the next get of an equal manifest copies from
-# it. Decoded parts are kept by the id of their chunk, which names their content, so nothing here is
+# it. Decoded parts are kept by the id of their chunk, which names their content, so no entry is
 # ever out of date. Only which chunks are stored can change under a handle: that is kept by the
 # epoch of the pool.
 
@@ -240,7 +240,7 @@ class ValueParts:
     """One value in its parts. A list without names, a dict with."""
 
     names: dict[str, int] | None
-    """Where each key of a dict stands."""
+    """The position of each key of a dict."""
     nodes: list[bytes]
     trees: list[Any]
     """A tree of each part, as it was put; opaque if it has none."""
@@ -265,7 +265,7 @@ class Decoded:
     repeated: int = 0
     """Of a whole value: bytes of memory that its parts take beyond the first time."""
     weight: int = 0
-    """Bytes of memory of a copy, about; 0: nobody asked yet."""
+    """Approximate bytes of memory of a copy; 0: not computed yet."""
 
 
 @dataclass(slots=True)
@@ -281,7 +281,7 @@ class Entries:
     repeated: int = 0
     """Of a page: bytes of memory that its parts take beyond the first time."""
     weight: int = 0
-    """Of a page: bytes of memory of a copy, about; 0: nobody asked yet."""
+    """Of a page: approximate bytes of memory of a copy; 0: not computed yet."""
     own: list[Any] = field(default_factory=list)
     """The trees that come from no page below."""
     below: list[Entries] = field(default_factory=list)
@@ -312,7 +312,7 @@ class Entries:
 
 
 MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
-"""What an object counts at least among those known by identity: so many are kept at most."""
+"""The least weight of an object in the cache by identity; so it bounds their number."""
 
 
 class Memo(NamedTuple):
@@ -382,7 +382,7 @@ REPEATED_TIMES: Final = 64
 _RUN_WEIGHT: Final = 4
 """So many times the bytes of a run its values take in memory, about."""
 _POINTERS: Final = 10 * _POINTER_BYTES
-"""What an entry takes beside its tree."""
+"""The bytes of an entry beside its tree."""
 _OPAQUE_TIMES: Final = 16
 """So many times its bytes an object takes that cannot be weighed, about."""
 _SHARED: Final = frozenset((type(None), bool, int, float, str, bytes, *_LEAVES))
@@ -449,7 +449,7 @@ class Joiner:
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
                 self._depth = 0
-                self._repeated = before  # it is decoded anew, and weighed with its first parts
+                self._repeated = before  # it is decoded again, and charged with its first parts
                 return self._decoded(node)
             if type(tree) is ListRun:
                 raise _malformed("holds entries of a list outside of one")
@@ -560,7 +560,7 @@ class Joiner:
             kept.identity = self._coder.identity
             kept.repeated = self._repeated - before
             self._cache.pages.put(key, kept, weight=kept.size + kept.repeated)
-        self._pages[key] = kept  # whatever the cache drops: pages of pages are not made twice
+        self._pages[key] = kept  # even if the cache drops it: pages of pages are not built twice
         if node in self._named:
             kept.weigh()
             self._spend(kept.weight)
@@ -586,7 +586,7 @@ class Joiner:
         if node not in self._named:
             self._named.add(node)
             self._stored += part.size
-        elif part.tree is not self._cache.trees.opaque:  # else it is decoded anew, and weighed then
+        elif part.tree is not self._cache.trees.opaque:  # else it is charged when it is decoded
             self._repeat(part)
         return part
 
@@ -631,7 +631,7 @@ class Joiner:
         return dict(zip(entries.names, values, strict=True))
 
     def _decode(self, typed: Typed) -> Any:
-        # Only who splits lists has runs: another serialiser may call its types as it likes.
+        # Only coders that split lists write runs: another serialiser may use the same type name.
         is_run = typed[0] == RUN and self._coder.splits
         return ListRun(typed[1]) if is_run else self._coder.decode(typed)
 
@@ -661,7 +661,7 @@ class Joiner:
     def _open(self, part: bytes) -> Typed:
         typed = self._coder.open(self._fetch(part))
         if self._coder.secret and id_of(self._secret, typed) != part:
-            # Ciphertext of another place, put here by whoever can write to the file.
+            # Ciphertext of another place, which anybody who can write to the file may have moved.
             msg = f"the chunk {part.hex()} holds other content than its id says"
             raise CorruptValueError(msg, key=part)
         return typed

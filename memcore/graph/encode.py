@@ -50,7 +50,7 @@ PAGE: Final = "page"
 _MEMORY_TIMES: Final = 128
 """So many times its serialised bytes a value takes in memory at most."""
 _NUMBER_BYTES: Final = 40
-"""What a number of a list takes in memory, with its place in the list."""
+"""The bytes of a number of a list in memory, with its pointer in the list."""
 
 
 class Splitter:
@@ -65,9 +65,10 @@ class Splitter:
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
         """Serialises what stands under a key, where the coder asks for the key."""
         self._key_of: Callable[[str | None, str], str] | None = getattr(coder, "key_of", None)
-        """Which key says what an entry of a dict is, where the coder asks for the key."""
+        """The key that classifies an entry of a dict, if the coder uses keys."""
         self._holds: Callable[[str], bool] | None = getattr(coder, "holds", None)
-        """Whether a key cannot stand in clear beside the parts, where the coder minds."""
+        """True for a key that must not be stored in clear beside the parts, if the coder has such
+        keys."""
         # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
         self._run_kinds = ATOMS if self._under is None else NUMBERS
         self._finite = bool(getattr(coder, "finite", False))
@@ -80,7 +81,7 @@ class Splitter:
         self._repeated = 0
         """Bytes of memory that equal parts take beyond the first, about."""
         self.has_runs = False
-        """Whether a run was stored, which earlier versions of memcore do not know."""
+        """True if a run was stored, which earlier versions of memcore cannot read."""
 
     def split(
         self, value: Any, base: ValueParts | None, path: str, name: str | None = None

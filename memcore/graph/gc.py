@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# --- Sweeping a pool: chunks that nothing refers to leave -----------------------------------------
+# --- Sweep of a pool: chunks without references are deleted ---------------------------------------
 
 _SCAN: Final = 1000
 
@@ -204,7 +204,7 @@ def members_of(txn: ReadTxn, scope: int, pool: int) -> Iterator[Place]:
             yield place
 
 
-# --- What manifests name, and whether it is there: for those who check and those who salvage ------
+# --- References of manifests, and whether they are there: for checks and salvage ------------------
 
 _PLACE_BYTES: Final = 17
 _NAMESPACED_BYTES: Final = 22

@@ -46,7 +46,7 @@ class Wrapper:
     fields: Callable[[Any], list[Any]]
     make: Callable[[list[Any]], Any]
     content: int = 0
-    """Which field stands for the object: what is said of the object is said of it."""
+    """The index of the field that inherits the key under which the object is, for redaction."""
 
 
 class Coder(Protocol):
@@ -102,7 +102,7 @@ class JsonCoder:
     identity: object = "json"
     splits: bool = True
     finite: bool = True
-    """Whether it refuses NaN and infinities; of other coders it is assumed that they do not."""
+    """True if it refuses NaN and infinities; other coders are assumed to accept them."""
     secret: bool = False
     wrappers: Mapping[type, tuple[str, Wrapper]] = field(default_factory=dict)
 
@@ -351,7 +351,7 @@ def pieces_node(kind: str, ids: list[bytes]) -> bytes:
 
 def entry_of(key: str, node: bytes) -> bytes:
     """An entry of a dict."""
-    # The key comes last: it alone says where a page ends, whatever becomes of the value.
+    # The key comes last: it alone decides where a page ends, whatever the value is.
     return node + text(key.encode("utf-8", "surrogatepass"))
 
 

@@ -91,15 +91,16 @@ class PrunePlan:
     order: list[tuple[int, str]] = field(default_factory=list)
     """The doomed of all namespaces, each before its parent."""
     strays: list[tuple[int, str]] = field(default_factory=list)
-    """Namespaces and ids of checkpoints that are gone, of which writes are left."""
+    """Namespaces and ids of deleted checkpoints of which writes are left."""
     abandoned: bool = False
-    """Whether the thread itself goes: it has been without a checkpoint for long."""
+    """True if the thread itself is deleted: it has been without a checkpoint for long."""
     values: set[bytes] = field(default_factory=set)
     """Keys of the values that the kept ones refer to."""
     unneeded: list[bytes] = field(default_factory=list)
-    """Under a sweep: keys of the other values that were there.
+    """In a sweep: keys of the other values on the snapshot.
 
-    What came later is not among them, though who has an older memcore open stamps nothing.
+    Later ones are not in it, not even those of a process with an older memcore, which stamps
+    nothing.
     """
 
 
@@ -111,11 +112,11 @@ class Pruned:
     needed: int = 0
     """Checkpoints that stayed because others are rebuilt from them."""
     strays: int = 0
-    """Checkpoints that were gone before, whose writes went."""
+    """Checkpoints deleted earlier, whose writes were deleted now."""
     values: int = 0
     chunks: int = 0
     abandoned: bool = False
-    """Whether the thread went, which had no checkpoint."""
+    """True if the thread was deleted because it had no checkpoint."""
 
 
 Found = dict[str, PruneCandidate]
@@ -295,16 +296,16 @@ def _children_first(going: list[str], found: Found) -> list[str]:
 
 # --- steps ----------------------------------------------------------------------------------------
 #
-# 1. A transaction begins the next epoch of the pool, as for a sweep of chunks. Whoever stores a
-#    checkpoint from then on stamps it, its parent, and every value that it names with the epoch.
-# 2. On one snapshot of that epoch the rule says what goes. What has the stamp stays: it arrived
-#    meanwhile, or is needed by what did.
-# 3. Piece by piece checkpoints go, each before its parent, with their writes; then writes that came
-#    late to checkpoints that are gone; then values that no checkpoint that stays names; then
-#    chunks. Nothing goes that came after the snapshot, or has the stamp by then.
+# 1. A transaction begins the next epoch of the pool, as for a sweep of chunks. From then on writers
+#    stamp a checkpoint, its parent, and every value that it names with the epoch.
+# 2. On one snapshot of that epoch the rule selects the checkpoints to delete. Stamped ones are
+#    kept: they were written meanwhile, or are needed by one that was.
+# 3. Piece by piece checkpoints are deleted, each before its parent, with their writes; then late
+#    writes of deleted checkpoints; then values that no kept checkpoint names; then chunks. Rows
+#    written after the snapshot, or stamped by then, are kept.
 #
-# So what arrives invalidates nothing. What is cut short is begun anew: what went has gone, and what
-# is left is whole.
+# So concurrent writes invalidate nothing. An interrupted prune can be run again: every checkpoint
+# that is left is whole.
 
 
 def prune(
@@ -407,7 +408,7 @@ def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, 
                 break
             writes = rows.writes_of(plan.place, number, checkpoint)
             sizes = [len(row) for _, row in txn.scan(writes, keys.after(writes))]
-            # A checkpoint never goes without its writes, however many they are.
+            # A checkpoint is never deleted without its writes, however many there are.
             fits = [piece.admits(size) for size in (len(value), *sizes)]
             if gone and not all(fits):
                 break
@@ -595,7 +596,7 @@ def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int 
     try:
         return _time_ms(checkpoint, CheckpointRow.unpack(key, value).body_by(StoredCoder()))
     except CorruptValueError:
-        return None  # encrypted, or damaged: check() tells
+        return None  # encrypted, or damaged: check() reports it
 
 
 def _time_ms(checkpoint: str, body: Any) -> int | None:
@@ -636,10 +637,10 @@ def _made_at(body: Any) -> float:
         return float("inf")
 
 
-# --- Deleting a thread: gone at once for everybody, its rows leave a piece at a time --------------
-# The first transaction takes name and head away, and the pool if no other thread has a part in it,
-# and writes a ``REMOVAL`` row for each range that is to go. What a killed process leaves is gone on
-# with by the next deletion or opening, as with sessions.
+# --- Deletion of a thread: hidden at once for all, its rows are removed piece by piece ------------
+# The first transaction deletes name and head, and the pool if no other thread is a member, and
+# writes a ``REMOVAL`` row for each range that is to be removed. A removal that a killed process
+# left unfinished is resumed by the next deletion or opening, as with sessions.
 
 
 def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[bytes]]:
@@ -716,7 +717,7 @@ def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
     return []
 
 
-# --- Copying a thread: its rows are written anew, its chunks are shared ---------------------------
+# --- Copy of a thread: its rows are written again, its chunks are shared --------------------------
 
 _ROWS = (ThreadRow.NAMESPACE, ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
 

@@ -66,8 +66,8 @@ class ThreadEntry:
     newest: str | None
     """The newest checkpoint of the root namespace."""
     changed_at: float | None = None
-    """When the newest checkpoint of any namespace was made, in seconds since 1970 by its writer's
-    clock; None: nothing that can be read without its serialiser tells."""
+    """The time of the newest checkpoint of any namespace, in seconds since 1970 by its writer's
+    clock; None: unknown without its serialiser."""
 
 
 @dataclass(slots=True)
@@ -279,7 +279,7 @@ class Listing(GraphReader):
         left = limit
         if left is not None and left <= 0:
             return
-        # Without a rule that leaves some out, no more are decoded than are asked for.
+        # Without a filter no more are decoded than are requested.
         page = _PAGE if limit is None or matches is not None else min(_PAGE, max(limit, 1))
         names = self._names(thread)
         spaces = self._read(lambda txn: [self._spaces(txn, name, namespace) for name in names])

@@ -81,7 +81,7 @@ _THREAD_BYTES: Final = 17
 """Kind, scope and thread at the begin of a key."""
 _TAG_BYTES: Final = 16
 Version = str | int | float
-"""What a channel's version may be."""
+"""Types of a channel's version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class CheckpointRow:
     """Sealed, as the body is: see ``metadata_by``."""
     body: Typed
     complete: bool = False
-    """Whether every version that the body names had a row when this one was written.
+    """True if every version that the body names had a row when this one was written.
 
-    A version without one was lost then. Rows of earlier versions of memcore are not complete: a
+    A version that has none was lost since. Rows of earlier versions of memcore are not complete: a
     version without a row may be that of an empty channel.
     """
 
@@ -388,7 +388,7 @@ def _open(coder: Coder, sealed: Typed, place: bytes) -> Typed:
         return kind, content
     tag = _tag(kind, place)
     if content[: len(tag)] != tag:
-        # Ciphertext of another place, put here by whoever can write to the file.
+        # Ciphertext of another place, which anybody who can write to the file may have moved.
         msg = "the stored value belongs elsewhere: somebody has moved it; restore from a backup"
         raise CorruptValueError(msg, key=place)
     return kind, content[len(tag) :]
@@ -478,12 +478,12 @@ def _utf8(string: str) -> bytes:
 
 
 # --- The pool of chunks that the checkpoints of a thread share, and of the threads copied from it -
-# A chunk's id is a keyed hash of its content in clear, so equal parts are one row whoever writes
-# them, and an id that was read back proves the content. The key lies in the pool's own row, sealed
-# as all content is: under encryption nobody can tell from an id what a chunk holds.
+# A chunk's id is a keyed hash of its content in clear, so equal parts of any writer are one row,
+# and reading proves the content by its id. The key is in the pool's own row, sealed as all content
+# is: under encryption an id reveals nothing about the content.
 #
-# Rows that nothing refers to any more leave with a sweep (``sweeping.py``). Each carries the
-# *epoch* of the pool in which it was written or last asked for.
+# Rows without references are deleted by a sweep (``gc.py``). Each carries the *epoch* of the pool
+# in which it was written or last needed.
 
 _POOL: Final = Struct(">IIB")
 _EPOCH: Final = Struct(">I")
@@ -499,9 +499,9 @@ class Pool:
     epoch: int
     """Grows with every sweep."""
     members: int
-    """Threads whose checkpoints lie in it."""
+    """The number of threads whose checkpoints use it."""
     sweeping: bool
-    """Whether a sweep is under way, or was cut short."""
+    """True if a sweep is under way, or was interrupted."""
     key: Typed
     """The sealed key of the ids."""
 

@@ -67,7 +67,7 @@ class NewCheckpoint:
     others: Values = field(default_factory=dict)
     """Channels that did not change: stored again if they, or the parent, were pruned or lost."""
     follows: bool = False
-    """Whether the parent must be the newest checkpoint of the namespace."""
+    """True: the parent must be the newest checkpoint of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Basis:
 
 
 Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
-"""Prepares what a closure writes; told whether the parent was found to be gone."""
+"""Prepares what a closure writes; its argument is true if the parent was found to be missing."""
 Prepared = Callable[[Txn, Place, int, int], None]
 """Writes the prepared rows of a namespace, with the epoch of the sweep under way (0: none)."""
 Admit = Callable[[Txn, Place | None, int | None, Pool], None]
@@ -254,7 +254,7 @@ class Writing:
                 basis, chunks = yield from self._stage(thread, basis, chunks)
                 place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
             except Stale as stale:
-                # Not told by the closure itself, which may run again after it was refused.
+                # Not reported by the closure itself, which may run again after it was refused.
                 orphaned = isinstance(stale, Orphaned)
                 self._bases.drop((thread, id(coder.identity)))
                 continue
@@ -364,7 +364,7 @@ def _encoded(
 _STRUCTURE: Final = frozenset((
     "v", "id", "ts", "channel_versions", "versions_seen", "updated_channels",
 ))  # fmt: skip
-"""What a checkpoint's body holds beside content: ids, versions, times."""
+"""Fields of a checkpoint's body that hold no content: ids, versions, times."""
 
 
 def _body(coder: Coder, body: Any) -> Typed:
@@ -470,7 +470,7 @@ def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
             put_chunk(txn, key, pool.epoch, stored)
 
 
-# --- Values of a graph at the border of the file: what a serialiser wrote is redacted -------------
+# --- Content filter of graph values: serialised content is redacted -------------------------------
 
 _NULL: Final = "null"
 _BYTES: Final = frozenset(("bytes", "bytearray"))

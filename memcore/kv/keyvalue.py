@@ -80,7 +80,7 @@ class KeyValue:
         self._requests = requests
         self._memory = memory
         self.gate = gate
-        """The border that entries pass before they are stored; None: nothing is in their way."""
+        """The filter of entries before they are stored; None: there is none."""
         self._store = store
         self._seed = seed
         self._find = find
@@ -358,7 +358,7 @@ class KeyValue:
         )
 
     def _place(self, txn: ReadTxn) -> Place | None:
-        # What a snapshot tells is committed for good, and numbers are never given out twice.
+        # A number seen in a snapshot is committed for good, and numbers are never reused.
         known = self._known
         if known is None or is_erased(txn, known[0]):
             known = self._known = self._find(txn)

@@ -69,9 +69,9 @@ __all__ = [
 ]
 
 
-# --- Requests that are carried out once: what they returned, in a namespace of their own ----------
-# Whoever tries again under the same key gets what the first try returned. The row is written in the
-# transaction that carries the request out, so it is there if, and only if, that is. It expires.
+# --- Idempotent requests: their results, in a namespace of their own ------------------------------
+# A retry under the same key gets the result of the first try. The row is written in the transaction
+# that carries out the request, so it exists if, and only if, that was committed. It expires.
 
 T = TypeVar("T")
 REQUESTS: Final = "\x00requests"
@@ -190,7 +190,7 @@ class EntryPage:
 
     rows: list[tuple[str, KvEntry]]
     last: bytes | None
-    """Packed key of the last row looked at; None if the range is done."""
+    """Packed key of the last row read; None if the range is done."""
 
 
 _DONE: Final = EntryPage([], None)
@@ -355,7 +355,7 @@ class NamespaceWriter(NamespaceReader):
         self._ensure = ensure
         self._seed = seed
         self.leaving: list[bytes] = []
-        """Rows that say which contents were let go and are still to be removed, piece by piece."""
+        """Keys of ``REMOVAL`` rows of contents that were released and are still to be removed."""
 
     def put(
         self,
@@ -445,7 +445,7 @@ class NamespaceWriter(NamespaceReader):
         return expire_rows(self._txn, due, self._now_ms, self.leaving)
 
 
-# --- Entries at the border of the file: judged and redacted before they are encoded ---------------
+# --- Content filter of entries: judged and redacted before they are encoded -----------------------
 
 
 class EntryFilter:
@@ -457,7 +457,7 @@ class EntryFilter:
         self._passage = passage
         self._namespace = namespace
         self._is_named = False
-        """Whether the name of the namespace passed."""
+        """True once the name of the namespace was checked."""
 
     @property
     def is_operator(self) -> bool:
@@ -511,7 +511,7 @@ class EntryFilter:
         self._passage.name(key, "key of an entry")
 
 
-# --- What a function works with inside ``read`` or ``transact``: it dies when the function returns
+# --- Views and handles inside ``read`` and ``transact``: closed when the function returns
 
 
 class KeyValueView:
@@ -691,7 +691,7 @@ def lent(
         try:
             if not operator:
                 return fn(KeyValueTxn(current, gate))
-            with as_operator():  # as whoever asked for it, on the leader's thread
+            with as_operator():  # with the rights of the submitter, on the leader's thread
                 return fn(KeyValueTxn(current, gate))
         finally:
             held.clear()

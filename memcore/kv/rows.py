@@ -65,9 +65,9 @@ Ensure = Callable[[Txn], Place]
 _EXPIRY_BYTES: Final = 8
 _REF_BYTES: Final = 25
 _EXPIRY_PAGES: Final = 4
-"""What the removal of an expiry row costs: it lies anywhere."""
+"""Pages for the removal of an expiry row, which may be anywhere in the tree."""
 SWEEP_LIMIT: Final = 1000
-"""Entries that one sweep removes unless told otherwise."""
+"""The default number of entries that one sweep removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def expire_rows(
             entry = None if value is None else entry_of(key, value)
         if not piece.admits(len(value or b""), more_pages=_EXPIRY_PAGES + _content_pages(entry)):
             return removed, due[at:]
-        # The entry may have been written anew since the rows were listed.
+        # The entry may have been rewritten since the rows were listed.
         if entry is None or entry.expires_ms != expires_ms or entry.is_visible(now_ms):
             txn.delete(row)
         else:
@@ -264,8 +264,8 @@ def expire_rows(
 
 
 # --- Contents of entries: blobs to which an entry holds one reference each ------------------------
-# A reference is counted in the transaction that writes the entry, and let go in the one that
-# overwrites, deletes or expires it: a blob is there as long as an entry has it, and no longer.
+# A reference is acquired in the transaction that writes the entry, and released in the one that
+# overwrites, deletes or expires it: a blob exists as long as an entry refers to it.
 
 
 def hold(txn: Txn, scope: int, content: bytes | BlobRef, seed: int | None) -> BlobRef:

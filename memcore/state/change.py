@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# --- Values of a state at the border of the file: judged and redacted where the change is made ----
+# --- Content filter of state values: judged and redacted where the change is made -----------------
 
 
 def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
@@ -78,7 +78,7 @@ def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
         return Overwrite(admitted_write(passage, name, value.value))
     if isinstance(value, Merge):
         return Merge(_entries(passage, name, value.entries))
-    with suppress(TypeError, ValueError, RecursionError):  # told where it is encoded
+    with suppress(TypeError, ValueError, RecursionError):  # raised where it is encoded
         plain = plain_json(value)
         return passage.value(plain, "state", name=name, under=name[len(prefix_of(name)) :])
     passage.judge(value, "state", name=name)
@@ -169,7 +169,7 @@ class StateChange:
         self.request: StateRequest | None = None
         """The idempotency key that it is stored once by."""
         self.writes = False
-        """Whether it may give a field a value: then it may begin a session."""
+        """True if it may give a field a value: then it may create the session."""
 
     @property
     def is_empty(self) -> bool:
@@ -306,7 +306,7 @@ class StateWriter:
         self._damaged: dict[str, CorruptValueError] = {}
         """Fields whose value cannot be read: they can be deleted and overwritten all the same."""
         self._values: dict[str, Any] = {}
-        """The fields that were looked at and have a value."""
+        """The fields that were read and have a value."""
 
     def step(self, schema: StateSchema, writes: list[Write], trace: Trace | None) -> None:
         """Apply one step."""

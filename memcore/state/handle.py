@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# --- Waiting for changes of a state: what changed since a counter, and who is to be woken ---------
+# --- Watching a state: changes since a counter, and waking of those who wait ----------------------
 
 _now: Final = time.monotonic
 Place = tuple[int, int]
@@ -53,7 +53,7 @@ class StateChanges(NamedTuple):
     deleted: tuple[str, ...]
     """The fields that have none any more."""
     is_complete: bool
-    """Whether these are all deletions; if not, read ``all()`` instead."""
+    """True if all deletions are known; if not, read ``all()`` instead."""
 
 
 class Watching:
@@ -149,13 +149,13 @@ class Watching:
             return place, None
         if place is None:
             return place, StateChanges(0, (), (), is_complete=False)
-        # A counter that went back is that of another session of the name.
+        # A counter that decreased is that of another session of the name.
         is_known, written, deleted = changed_since(txn, *place, since if since < counter else 0)
         is_known = is_known and since < counter
         return place, StateChanges(counter, tuple(written), tuple(deleted), is_known)
 
 
-# --- What every handle of a state offers: fields read, changed and watched, wherever they lie -----
+# --- Common base of state handles: fields read, changed and watched -------------------------------
 
 
 class Change(Protocol):

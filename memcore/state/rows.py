@@ -67,10 +67,10 @@ __all__ = [
 ]
 
 
-# --- Which counter a session's state had before each of its items ---------------------------------
+# --- The counter of a session's state before each of its items ------------------------------------
 # ``05 | scope | session | 0C | seq`` holds the counter at the time when ``seq`` was the next seq to
-# be given. Seqs are never given twice, so these rows are in the order of time, and the newest one
-# up to an item tells the state that it was appended on, whatever was undone or went back since.
+# be given. Seqs are never reused, so these rows are in the order of time, and the newest one up to
+# an item gives the state on which it was appended, also after undo and rewind.
 
 _COUNTER_BYTES: Final = 8
 _END: Final = 2**63
@@ -378,7 +378,7 @@ def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         for packed in reversed(newest):
             yield packed, *newest[packed]
         return
-    # Too many versions that are not asked for: a seek a field costs less.
+    # Too many superseded versions: a seek for each field is cheaper.
     while True:
         last = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
         if last is None:
@@ -526,7 +526,7 @@ class Trimmed(NamedTuple):
 
     removed: int
     following: bytes | None
-    """Where the next one starts; None: nothing is left."""
+    """The key at which the next piece starts; None: nothing is left."""
 
 
 def is_state_row(key: bytes, value: bytes) -> bool:

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-# --- Who sees a field: marks in its annotation ----------------------------------------------------
+# --- Visibility of a field: marks in its annotation -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Omit:
     """A mark that hides a field from an agent's input or from its output."""
 
     input: bool = True
-    """Whether nobody who calls the agent sets it."""
+    """True: hidden from the agent's input."""
     output: bool = True
-    """Whether nobody who called the agent gets it."""
+    """True: hidden from the agent's output."""
 
 
 Private: Final = Omit()
@@ -67,7 +67,7 @@ Private: Final = Omit()
 OmitInput: Final = Omit(output=False)
 """Comes out of the agent, and is never put into it."""
 OmitOutput: Final = Omit(input=False)
-"""Goes into the agent, and never comes out of it."""
+"""In the agent's input, but hidden from its output."""
 
 
 def omission(mark: object) -> tuple[bool, bool] | None:
@@ -79,7 +79,7 @@ def omission(mark: object) -> tuple[bool, bool] | None:
     return (into, out) if isinstance(into, bool) and isinstance(out, bool) else None
 
 
-# --- What is told of every call of a reducer ------------------------------------------------------
+# --- Trace of the calls of reducers ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Reduction:
     key: str
     """The field."""
     left: Any
-    """What was there."""
+    """The value before."""
     right: Any
-    """What was written (a list of all writes of the step, if the reducer takes them at once)."""
+    """The written value (a list of all writes of the step, if the reducer is batched)."""
     result: Any
     reducer: str
     """The reducer's name."""
@@ -111,7 +111,7 @@ _CONCRETE: Final[dict[Any, type]] = {
     collections.abc.Mapping: dict,
     collections.abc.MutableMapping: dict,
 }
-"""What a field of an abstract type begins with, as in LangGraph."""
+"""The initial value's type for a field of an abstract type, as in LangGraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Reducer:
 
     function: Callable[[Any, Any], Any]
     batched: bool = False
-    """Whether it takes the list of all writes of a step (LangGraph's DeltaChannel)."""
+    """True if it takes the list of all writes of a step (LangGraph's DeltaChannel)."""
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Field:
     omit_input: bool = False
     omit_output: bool = False
     stored: bool = True
-    """Whether sessions keep it; not what LangGraph calls ephemeral or untracked."""
+    """True if sessions store it; false for fields that LangGraph calls ephemeral or untracked."""
 
     def merged(self, other: Field) -> Field:
         """The field of two schemas that share it: reduced, private or transient if either is.
@@ -340,10 +340,10 @@ def is_shared(key: object) -> bool:
     return bool(prefix_of(key))
 
 
-# --- StateSchema: what fields a state has, and what becomes of them when they are written ---------
+# --- StateSchema: the fields of a state, and how they are written ---------------------------------
 
 _TYPED_DICT: Final = "__required_keys__"
-"""What the classes of ``typing`` and of ``typing_extensions`` have, and no others."""
+"""An attribute that only TypedDict classes of ``typing`` and ``typing_extensions`` have."""
 _AUDIENCES: Final = ("input", "output", "parent", "child")
 
 

@@ -71,7 +71,7 @@ class _Delete:
 Delete: Final = _Delete()
 """In place of a field's value, or of an entry in a ``Merge``: it is to go. None is a value."""
 MISSING: Final = object()
-"""Stands for the value that a field has not."""
+"""Stands for the value of a field that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Command:
     update: Mapping[str, Any] = field(default_factory=dict)
     """Fields and what is written to them."""
     messages: Iterable[Mapping[str, Any]] = ()
-    """What is appended to the session."""
+    """Messages that are appended to the session."""
 
 
 Update = Mapping[str, Any] | Command
-"""What one writer writes in one step. An object with an ``update``, as LangGraph's Command, is
-taken for a Command too."""
+"""The writes of one writer in one step. An object with an ``update``, as LangGraph's Command, is
+accepted as a Command, too."""
 
 
 def overwritten(value: Any, *, reduced: bool = True) -> tuple[Any] | None:
@@ -187,8 +187,8 @@ def _named(value: object) -> str:
     return type(value).__name__
 
 
-# --- What a change of a state was asked for as, so that the same request is known when it comes ---
-# It says the same in every process: what JSON cannot say counts by its type alone.
+# --- Content of an idempotent update, by which a retry is recognised ------------------------------
+# It is the same in every process: values that JSON cannot represent count by their type alone.
 
 
 class StateRequest(NamedTuple):

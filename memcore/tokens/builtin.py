@@ -75,7 +75,7 @@ class ExactCounter(TextCounter):
         self._name = name
         self._encoding: Encoding | None = None
         # A C function, not a method around it: no Python frame in an append. What is no plain JSON,
-        # or holds media, goes to the method that this stands before.
+        # or holds media, is passed on to the method that it replaces.
         self.count_message = MessageCounter(  # type: ignore[method-assign]
             lambda: self.encoding, super().count_message, KEY_BITS, KIND_OF, json_bytes, COSTS
         ).count
@@ -251,14 +251,14 @@ class ScaledCounter(TextCounter):
         return self._scaled(sum(m[0] for m in measured), sum(m[1] for m in measured))
 
 
-# --- tiktoken as a counter: for comparison, and for encodings that it alone has -------------------
-# The encodings that memcore ships are built from memcore's own vocabulary, so tiktoken never looks
-# for a file and never asks the network. Its engine panics on very long runs of white space (a
-# ``PanicException``, which is no ``Exception``): long texts are given to it in parts, cut where no
-# token can lie.
+# --- tiktoken as a counter: for comparison, and for encodings that only it has --------------------
+# The encodings that memcore ships are built from memcore's own vocabulary, so tiktoken never
+# searches for a file and never uses the network. Its engine panics on very long runs of white space
+# (a ``PanicException``, which is no ``Exception``): long texts are passed to it in parts, cut where
+# no token can be.
 
 PART_CHARS_MAX: Final = 200_000
-"""What tiktoken is given at once; runs of 700,000 spaces were seen to pass."""
+"""The most characters passed to tiktoken at once; it was seen to take runs of 700,000 spaces."""
 _SEAM: Final = re.compile(r"(?<=\n)(?=[0-9A-Za-z])")
 """Between a newline and a letter or digit both patterns always end a piece."""
 

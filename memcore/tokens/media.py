@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 
-# --- What the header of base64 content tells: the size of an image, the length of a WAV recording -
-# Four base64 characters are three bytes wherever they stand, so any few bytes are read without
-# decoding what lies before them. Whatever cannot be read is unknown (None); nothing is raised.
+# --- Headers of base64 content: the size of an image, the length of a WAV recording ---------------
+# Four base64 characters are three bytes at any offset, so a few bytes can be read without decoding
+# those before them. What cannot be read is unknown (None); nothing is raised.
 
 SIDE_PX_MAX: Final = 100_000
-"""A larger side is a lie: no provider takes such images."""
+"""A larger side is not believed: no provider accepts such images."""
 BYTE_RATE_MIN: Final = 1_000
-"""A lower rate is a lie, and would make a recording of days out of a small file."""
+"""A lower rate is not believed: it would make a recording of days out of a small file."""
 SEGMENTS_MAX: Final = 64
 """Segments of a JPEG that are walked to find its size."""
 _URL_SAFE: Final = str.maketrans("-_", "+/")
@@ -135,7 +135,7 @@ IMAGE_SIDE_PX: Final = 1024
 SECONDS_UNKNOWN: Final = 60
 PAGES_UNKNOWN: Final = 10
 AUDIO_BYTES_A_SECOND: Final = 16_000
-"""MP3 at 128 kbit/s; WAV headers tell their own rate."""
+"""MP3 at 128 kbit/s; WAV headers give their own rate."""
 VIDEO_BYTES_A_SECOND: Final = 250_000
 """2 Mbit/s."""
 PAGE_BYTES: Final = 50_000
@@ -164,7 +164,7 @@ KIND_OF: Final = {
     "document_url": "document",
     "media": "document",
 }
-"""``type`` of a media block: what it is, unless its MIME type tells."""
+"""``type`` of a media block to its kind, unless its MIME type gives it."""
 INLINE_KEYS: Final = ("inlineData", "inline_data", "fileData", "file_data")
 """Members whose object is the content of a Gemini part."""
 _CONTENT_KEYS: Final = (
@@ -172,7 +172,7 @@ _CONTENT_KEYS: Final = (
     "input_image", "image", "audio", "video", "image_file", "file", "media", "data", "base64",
     "result", "url", "file_url", "file_uri", "fileUri", "uri", "file_id",
 )  # fmt: skip
-"""Where the content of a media block is looked for, in this order; in its object, again."""
+"""Keys of the content of a media block, in order of precedence; then those of a nested object."""
 _BASE64_KEYS: Final = frozenset(("data", "base64", "result", "file_data"))
 _CERTAIN: Final = frozenset(_CONTENT_KEYS) - {
     "source", "file", "image", "audio", "video", "media", "url", "uri",
@@ -180,10 +180,11 @@ _CERTAIN: Final = frozenset(_CONTENT_KEYS) - {
 """Keys of a block whose string is content or refers to it; under others it may be a mere name."""
 _SCHEME_CHARS_MAX: Final = 16
 _REFERENCE_CHARS_MAX: Final = 4_096
-"""What is longer is content, whatever its key."""
+"""A longer string is content, whatever its key."""
 _MIME_KEYS: Final = ("mime_type", "mimeType", "media_type", "format")
 _CONSUMED: Final = frozenset((*_CONTENT_KEYS, *_MIME_KEYS, "detail", "type", "source_type"))
-"""What a media block holds beside members that are judged like others (a title, a file's name)."""
+"""Keys of a media block that are consumed; its other members count as usual (a title, a file name).
+"""
 _MARK: Final = re.compile(
     rb'"(?:type":"(?:image|audio|video|input_(?:image|audio|video|file)|output_(?:image|audio)|'
     rb'file"|document|media"|computer_screenshot)|(?:inline|file)_?[dD]ata":)'
@@ -201,13 +202,13 @@ class Media(NamedTuple):
     """Length of the content, if the message holds it."""
     width: int | None = None
     height: int | None = None
-    """Pixels of an image, if its header tells."""
+    """Pixels of an image, if its header has them."""
     seconds: float | None = None
-    """Length of a recording, if its header tells."""
+    """Duration of a recording, if its header gives it."""
     detail: str = ""
     """OpenAI's ``low``, ``high`` or ``auto``."""
     base64_chars: int = 0
-    """How much base64 the message holds for it."""
+    """The number of base64 characters in the message."""
 
 
 KINDS: Final = ("image", "audio", "video", "document")

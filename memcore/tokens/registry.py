@@ -149,7 +149,7 @@ _VENDOR: Final = re.compile(
     r"(?:(?:us|eu|apac|global|jp|au)-)?(?:anthropic|amazon|meta|mistral|deepseek|qwen|google)-"
     r"(?=[a-z])"
 )
-"""What Bedrock writes before a model's name, its dots read as hyphens."""
+"""Prefix of a model's name in Bedrock, its dots read as hyphens."""
 
 
 def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:

@@ -19,7 +19,7 @@ __all__ = [
 
 
 EXPIRED_TEXT: Final = "[expired]"
-"""What stands in the place of a text."""
+"""The replacement of a text."""
 
 _SCALARS: Final = frozenset((
     "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id",
@@ -46,7 +46,7 @@ _ACTIONS: Final[dict[str, dict[str, Any]]] = {
     "program": {"code": ""},
     "reasoning": {"summary": []},
 }
-"""What a provider asks for in Responses items beside ids and texts."""
+"""Fields that a provider requires in Responses items beside ids and texts."""
 
 
 def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:

@@ -90,7 +90,7 @@ def _edited_entry(entry: Any, edits: dict[Path, Any] | None) -> Any:
     return edits[()] if () in edits else edited(entry, edits)
 
 
-# --- Where the fields of a message lie, and reading values that may be anything -------------------
+# --- Paths of the fields of a message, and reading values that may be of any type -----------------
 
 _LANGCHAIN_TYPES: Final = frozenset((
     "human", "system", "tool", "function", "chat", "ai",
@@ -249,11 +249,12 @@ class Binder:
     def __init__(self) -> None:
         self.latest: dict[Key, CallSlot] = {}
         self.groups: dict[Key, tuple[int, deque[CallSlot]]] = {}
-        """Where the group of calls of a name starts, and those that may be open."""
+        """By key: the index at which the group of calls of that name starts, and those that may be
+        open."""
         self.references: list[tuple[int, CallSlot | None]] = []
         """As ``Binding.references``."""
         self.run = -1
-        """Where the run of calling items starts that the last shown entry belongs to, -1: none."""
+        """The index at which the current run of calling items starts, -1: none."""
 
     def find(self, key: Key) -> CallSlot | None:
         """The call that a result with this key answers."""
@@ -507,9 +508,9 @@ class Result:
     name: str | None
     """Of the tool, if the result itself says so."""
     media: bool = False
-    """Whether there is something beside the texts: images, files, references."""
+    """True if it has more than texts: images, files, references."""
     attached: Path | None = None
-    """Where media of the result lie that are no part of its content (Gemini)."""
+    """The path of media of the result outside its content (Gemini)."""
 
     @property
     def text(self) -> str:

@@ -37,14 +37,14 @@ class PairPolicy:
     starts: frozenset[ItemKind]
     """Kinds of item that a context may start with (behind its pins)."""
     must_start: bool = False
-    """Whether the provider rejects any other start, or it is only good manners."""
+    """True if the provider rejects any other start, false if it is only recommended."""
     glue: int = 0
     poison: bool = False
     """No cut at or before an orphan (the plain rule), instead of leaving the orphan out."""
     standalone_results: bool = False
     """A result without any call id is legal on its own."""
     repairs: bool = True
-    """Whether rendering hoists, synthesizes and merges, or only leaves orphans out."""
+    """True if rendering hoists, synthesizes and merges; false if it only leaves orphans out."""
     unique_ids: bool = False
     id_chars_max: int | None = None
     one_pin: bool = False

@@ -191,7 +191,7 @@ class _Pass:
 
     def _look_at_calls(self) -> None:
         ends = self.binding.ends()
-        behind = -1  # the next entry that shows that the calls before it were passed over
+        behind = -1  # the next entry after which calls before it count as unanswered
         given_up = -1
         for at in range(len(self.entries) - 1, -1, -1):
             missing = [

@@ -96,11 +96,11 @@ __all__ = [
 ]
 
 
-# --- Deleting an invocation: its events leave a session in one commit, and no pair is torn --------
+# --- Deletion of an invocation: its events in one commit, without separating pairs ----------------
 
 _ATTEMPTS: Final = 8
 _EMPTY: Final = "."
-"""What stands in the place of a text: it counts as little as any."""
+"""The replacement of a text: it counts as few tokens as any."""
 _SHARED: Final = (APP, USER, "temp:")
 
 
@@ -398,15 +398,15 @@ class Storing:
         self.event = event
         self.encoded = encode_event(event)
         self.merges = merges and self.encoded.is_state_only
-        """Whether a writer may store it who does not know the whole log."""
+        """True if a writer that does not know the whole log may store it."""
         self.is_stale = False
-        """Whether its writer did not."""
+        """True if its writer did not know the whole log."""
         self.covered: Span | None = None
         """Of a compaction the indexes of the events of the writer's object that it covers."""
         self.delta: dict[str, Any] | None = None
-        """What of the state a rewind changes, in place of what its event says."""
+        """The state changes of a rewind, in place of those in its event."""
         self.done: Appended | None = None
-        """What becomes of it, if the commit succeeds in which it stands."""
+        """The outcome, if the commit that it is part of succeeds."""
         self.rows: list[Prepared] = []
 
     @property
@@ -538,12 +538,12 @@ class Appended(NamedTuple):
     place: tuple[int, int]
     epoch: int
     revision: int
-    """Where the session is at now."""
+    """The session's revision now."""
     seq: int
     items: int
     """Live items, this one included."""
     is_new: bool
-    """Whether the writer's object is to show it now; False: it was stored before."""
+    """True if the writer's object is to show it now; False: it was stored before."""
 
     @property
     def marker(self) -> str:
@@ -706,10 +706,11 @@ def _last_event_id(draft: SessionTxn) -> str | None:
         count *= 8
 
 
-# --- Who appends with the same Session object waits for its turn: it shows what came before it ----
+# --- Turns: writers with the same Session object wait for each other ------------------------------
 
 _LOOK_SECONDS: Final = 0.1
-"""How often a waiter looks whether the holder's loop was closed: nothing tells of that."""
+"""The interval in which a waiter checks whether the holder's loop was closed: there is no event for
+it."""
 
 
 class Turn:
@@ -721,9 +722,9 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self.woken: asyncio.Future[None] | None = None
         self.waiting: deque[Turn] = deque()
-        """Who waits for the holder."""
+        """The turns that wait for the holder."""
         self.left: weakref.ref[SessionTurns] | None = None
-        """The object, if the holder was destroyed before it learned what became of its event."""
+        """The object, if the holder was destroyed before it knew the outcome of its event."""
         self.storing: Storing | None = None
         """The holder's event while the object does not show its outcome yet."""
         self.inherited: Storing | None = None
@@ -821,7 +822,7 @@ class Turns:
         if unshown is None:
             del self._held[key]
             return
-        # Nobody waits: who comes next shows the event first. The entry goes with the object.
+        # No turn waits: the next one shows the event first. The entry is dropped with the object.
         holder.inherited = unshown
         holder.left = weakref.ref(session, lambda _: self._held.pop(key, None))
 

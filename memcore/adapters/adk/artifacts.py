@@ -61,9 +61,9 @@ __all__ = [
 _INLINE_BYTES_MAX: Final = 256
 """A smaller content stays in the row: its blob's rows would be as large."""
 _REST_BYTES_MAX: Final = 8 * 1024
-"""What a row holds of a part beside its content; of more all is content."""
+"""The most bytes of a part in its row, beside its content; a larger part is content as a whole."""
 KINDS: Final = ("data", "text", "part", None)
-"""What the content of a part is: its data, its text, all of it, or nothing."""
+"""The content of a part: its data, its text, all of it, or nothing."""
 _TOMBSTONE: Final = types.Part(
     inline_data=types.Blob(mime_type="application/octet-stream", data=b"")
 )
@@ -185,7 +185,7 @@ def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(found)
 
 
-# --- Where the versions of an artifact lie: one entry each, in the order of their numbers ---------
+# --- Keys of the versions of an artifact: one entry each, in the order of their numbers -----------
 # A key is the artifact's place, a NUL and the version in eight hex digits; the place is ``u`` and
 # the file of a user's artifact, ``s``, the session, a NUL and the file of a session's. Session and
 # file are labels, so no name looks like a part of another, whatever characters it has.

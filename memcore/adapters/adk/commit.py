@@ -101,7 +101,7 @@ async def _staged(kv: KeyValue, content: bytes | None) -> BlobRef:
         raise
 
 
-# --- Parts and memories at the border of the file -------------------------------------------------
+# --- Content filter of parts and memories ---------------------------------------------------------
 
 M = TypeVar("M", bound=BaseModel)
 

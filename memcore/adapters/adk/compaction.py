@@ -165,7 +165,7 @@ def presented(events: Sequence[Event], covers: Mapping[int, Span]) -> dict[int, 
             continue
         time = event.timestamp
         if time < high or (time == high and is_edge):
-            time = nextafter(high, inf)  # so that what is summarised next is told apart by it
+            time = nextafter(high, inf)  # so that a later summary's range can separate the two
             shown[at] = event.model_copy(update={"timestamp": time})
         times[at] = high = time
         is_edge = False
@@ -202,7 +202,7 @@ def _present_range(
     shown[at] = event.model_copy(update={"actions": actions})
 
 
-# --- Events as they are to be seen beside each other, where summaries stand for some of them ------
+# --- Events in the form in which they are shown together, some of them covered by summaries -------
 
 
 def present(events: list[Event], entries: list[Entry], *, mend: bool) -> None:
@@ -345,17 +345,17 @@ def _is_later(events: list[Event]) -> bool:
     return True
 
 
-# --- Where a run of events may be cut so that no obligation is torn from what meets it ------------
+# --- Cuts of a run of events that separate no obligation from its answer --------------------------
 # An obligation is a call, or a request for a tool's confirmation or for credentials; a response
-# with its id meets it, the last one if there are several. Calls without an id are met by responses
-# without one, by name and in their order.
+# with its id answers it, the last one if there are several. Calls without an id are answered by
+# responses without one, by name and in their order.
 #
-# What is still open keeps its events out of a summary, unless it is dead: a call of an earlier
-# invocation which nothing met, or one without an id behind which the conversation went on. ADK,
-# which sees the whole session, hands over none of which the response came later.
+# An open obligation keeps its events out of a summary, unless it is dead: a call of an earlier
+# invocation that was never answered, or one without an id after which the conversation went on.
+# ADK, which sees the whole session, passes no call whose response came later.
 
 _ASKS_PEOPLE: Final = "adk_request_"
-"""How the names of ADK's own calls begin: people answer them, once."""
+"""The prefix of ADK's own calls: people answer them, once."""
 
 
 @dataclass(slots=True)
@@ -366,9 +366,9 @@ class _Obligation:
     """The index of its event."""
     named: str
     is_request: bool = False
-    """Whether it waits for people, or for something that takes long."""
+    """True if it waits for people, or for a long-running tool."""
     is_begun: bool = False
-    """Whether its first answer only says that it was begun."""
+    """True if its first answer only says that it has begun."""
     answers: int = 0
     last: int = -1
     """The index of its last answer."""

@@ -192,7 +192,7 @@ _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _NO_FIELDS: Final = Json(b"{}", 0)
 _NOTHING: Final = b'"payload":null}'
-"""How the row of an event ends that expired, or was deleted."""
+"""The end of the row of an event that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
@@ -209,7 +209,7 @@ class Pairs(NamedTuple):
     called: list[str]
     answered: list[str]
     answers_only: bool
-    """Whether it holds nothing but responses."""
+    """True if it holds only responses."""
 
 
 class Told(NamedTuple):
@@ -218,7 +218,7 @@ class Told(NamedTuple):
     invocation: str | None
     author: str | None
     delta: dict[str, Any]
-    """What of the state it changes."""
+    """The state changes."""
     rewinds_to: str | None
     """The invocation before which it rewinds the session."""
     long_ids: list[str]
@@ -233,9 +233,9 @@ class Encoded(NamedTuple):
     rest: dict[str, Any]
     """All but the content."""
     delta: dict[str, Any]
-    """What of the state changes."""
+    """The state changes."""
     identity: bytes = b""
-    """What must be the same when the event comes again; empty: all of it."""
+    """The bytes that must be the same on a retry; empty: all of it."""
 
     @property
     def is_state_only(self) -> bool:
@@ -565,7 +565,7 @@ def is_shown(body: bytes) -> bool:
     return stored_meta(body).text.startswith(_META)
 
 
-# --- Rewinds: what ADK shows to nobody any more ---------------------------------------------------
+# --- Rewinds: events that ADK no longer shows -----------------------------------------------------
 
 
 def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple[int, int]]:
@@ -592,7 +592,7 @@ def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple
     return spans[::-1]
 
 
-# --- Copies of decoded events: what is handed out is nobody else's --------------------------------
+# --- Copies of decoded events: callers get objects of their own -----------------------------------
 
 _PLAIN_COPIES: Final = frozenset(
     {

@@ -55,7 +55,7 @@ __all__ = [
 # --- Decoded events of several sessions, bounded in bytes; the longest unused go first ------------
 
 _OBJECTS_BYTES: Final = 6_000
-"""What an event takes in memory beside its texts, about."""
+"""The approximate bytes of an event in memory, beside its texts."""
 _OTHER_BYTES: Final = 200
 _SUMMARY_BYTES: Final = 500
 _SUMMARY_SHARE: Final = 4
@@ -74,13 +74,13 @@ class Entry(NamedTuple):
     event: Event | None
     """None: it is no event. Shared: never changed, and copied before it is given away."""
     timestamp: float | None
-    """When that was; None for what only belongs to another row."""
+    """Its time; None for a row that only belongs to another one."""
     size_bytes: int
-    """What it takes in memory, about."""
+    """Its approximate memory in bytes."""
     covers: Span | None = None
-    """Of a compaction the first and the last seq that its summary stands for."""
+    """Of a compaction: the first and the last seq that its summary covers."""
     lacks_ids: bool = False
-    """Whether it makes or answers calls that have no ids."""
+    """True if it makes or answers calls that have no ids."""
 
     @property
     def is_compaction(self) -> bool:
@@ -114,9 +114,9 @@ class Summary(NamedTuple):
     header: bytes | None
     """That of its state."""
     state: tuple[bytes, int]
-    """What is its own of the state, as it stands in a JSON object, and flags."""
+    """The members of the session's own state as in a JSON object, and the codec flags."""
     last: float
-    """When its last event was, or when it was created."""
+    """The time of its last event, or of its creation."""
     marker: str
 
     @property
@@ -196,14 +196,14 @@ class EventCache:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self.generation = 0
-        """How often something was forgotten because the file holds it no more."""
+        """The number of times that something was dropped because the file no longer holds it."""
         self._runs: OrderedDict[Place, _Run] = OrderedDict()
         self._total_bytes = 0
         self._summaries: OrderedDict[Place, Summary] = OrderedDict()
         self._summary_bytes = 0
         self._waiting: OrderedDict[Place, Waiting] = OrderedDict()
         self._rota: list[Place] = []
-        self._lock = RLock()  # an erasure may be told of from inside of a read
+        self._lock = RLock()  # an erasure may be notified during a read
 
     def listen(self, notifier: Notifier) -> None:
         """Forget everything whenever this process erases a user, for as long as the cache lives."""
@@ -361,7 +361,7 @@ class EventCache:
 
 
 def _leave(notifier: Notifier, listener: Callable[[], None]) -> None:
-    with suppress(ValueError):  # in the child of a fork nobody listens
+    with suppress(ValueError):  # in the child of a fork there is no listener
         notifier.unsubscribe(ERASED, listener)
 
 
@@ -398,21 +398,21 @@ class Snapshot:
     epoch: int
     revision: int
     known: Known
-    """What was remembered of it."""
+    """The entries that were in the cache."""
     start: int
     """The position of the first row or entry that was read."""
     since: int
     """The generation of the cache before it was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     ahead: list[list[_Row]] = field(default_factory=list)
-    """What was read of what stands before the start: turns in which calls wait for an answer."""
+    """The rows read before the start: turns with calls that wait for an answer."""
     state: dict[str, Any] = field(default_factory=dict)
     is_odd: bool = False
-    """Whether entries may have to be shown otherwise than they are stored, once these are made."""
+    """True if, once decoded, entries may have to be shown otherwise than stored."""
     created: float = 0.0
-    """When the session was created, in seconds."""
+    """The time of the session's creation, in seconds."""
     changed: float = 0.0
-    """When it was last changed by the clock of the file's machine, in seconds."""
+    """The time of its last change by the clock of the file's machine, in seconds."""
 
     @property
     def marker(self) -> str:
@@ -425,7 +425,7 @@ class EventPage(NamedTuple):
 
     events: list[Event]
     cursor: int | None
-    """What brings the next page; None: there is none."""
+    """The cursor of the next page; None: there is none."""
 
 
 class History:
@@ -581,7 +581,7 @@ class History:
             entries += await self._made(part, found, keep=keep)
         if not keep:
             return entries
-        start, run = found.start, entries.copy()  # the cache goes on with its own
+        start, run = found.start, entries.copy()  # the cache keeps its own list
         if found.known.start < start <= found.known.stop:
             start = found.known.start
             run = found.known.between(start, found.start) + entries
@@ -700,8 +700,8 @@ class _Live:
         recent = log.recent(txn, head) if hidden else log.covering(txn, head, position)
         if not hidden or hidden[-1][1] < recent.offset <= position:
             return cls(recent.ledger, recent.offset, ())
-        # A call that was taken back opens nothing, and no start lies in what was: the ledger of
-        # the whole history would know neither.
+        # A call that was taken back is not open, and no window starts in the hidden spans: a ledger
+        # of the whole history would not know this.
         ledger = log.load(txn, stop=hidden[0][0])
         bounds = [*(first for first, _ in hidden[1:]), log.history.count]
         for (_, last), stop in zip(hidden, bounds, strict=True):

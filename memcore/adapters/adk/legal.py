@@ -34,12 +34,12 @@ logger = logging.getLogger("memcore.adk")
 
 _POLICY: Final = get_policy("gemini")
 _PART: Final = "memcore_part"
-"""Key of a rendered part that holds the part of ADK it stands for."""
+"""Key under which a rendered part holds the ADK part that it represents."""
 _NAMELESS: Final = "\0"
 _PENDING: Final = {"status": "pending"}
 _ASKS_PEOPLE: Final = "adk_request_"
 _END: Final[Message] = {"role": "user", "parts": [{"text": "."}]}
-"""What every request is rendered in front of: so a call that ends it is answered, too."""
+"""Appended to every request for rendering, so that a call at its end is answered, too."""
 
 
 class MemcorePlugin(BasePlugin):

@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 
-# --- How far the events of a session are remembered -----------------------------------------------
-# The log of a session of memcore only grows at its end, so of a session that comes again nothing is
-# looked at but what is behind the known events. That holds for events that begin with exactly the
-# known ones, which a digest of their ids tells: an object with a part of the session, or with some
-# events left out, is compared event by event.
+# --- Watermark: the events of a session that are remembered ---------------------------------------
+# The log of a session of memcore only grows at its end, so of a session that is added again only
+# the events after the known ones are read. That holds for events that begin with exactly the known
+# ones, as a digest of their ids proves: an object with a part of the session, or with some events
+# left out, is compared event by event.
 
 _MARKER: Final = "memcore:"
 _SESSION_BYTES_MAX: Final = 400
@@ -151,11 +151,12 @@ _NAMESPACE: Final = "adk.memory"
 _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10
 _PAGE: Final = 256
-"""Events that are looked at before other tasks of the loop have their turn."""
+"""Events that are processed before other tasks of the loop get a turn."""
 _UNKNOWN_SESSION: Final = "__unknown_session_id__"
 _SHORT_HITS: Final = 20_000
 _SHORT_QUERY_CHARS: Final = 1000
-"""What could find no more is searched where the call is made; else, in a thread."""
+"""Queries up to this length, with few hits, are searched in the caller's thread; others in another.
+"""
 _SHORT_CHARS: Final = 4096
 """So much text is taken apart where the call is made; more, in a thread."""
 _SHORT_TERMS: Final = 64

@@ -133,7 +133,7 @@ TEXT_CHARS_MAX: Final = 256 * 1024
 """Of a longer text only the beginning is found."""
 _WORD: Final = re.compile(r"\w+")
 _DOT_ABOVE: Final = "\u0307"
-"""What lower case makes of a capital I with a dot: the only thing in a word that is no letter."""
+"""The combining dot in the lower case of a capital I with a dot: the only non-letter in a word."""
 
 
 def query_words(query: str) -> set[str]:
@@ -215,7 +215,7 @@ class Memory:
     """JSON of a large content."""
     terms: set[str] = field(repr=False)
     replaces: bool = False
-    """Whether it takes the place of one of its id."""
+    """True if it replaces one of its id."""
 
     @classmethod
     def of_event(
@@ -374,7 +374,7 @@ def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[Ke
                 new[key] = memory, content
         last, count = head_of(txn)
         terms: defaultdict[str, list[int]] = defaultdict(list)
-        # Contents that were staged come first: if one is gone, nothing is written yet.
+        # Staged contents come first: if one is missing, nothing has been written yet.
         for ordinal, (memory, content) in enumerate(new.values(), last + 1):
             txn.put(_entry(ordinal), memory.row, content=content)
         for ordinal, (key, (memory, _)) in enumerate(new.items(), last + 1):

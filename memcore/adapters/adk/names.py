@@ -136,7 +136,7 @@ class Handles:
         return found
 
 
-# --- Whom telemetry is told of: application, user and session of a call, as ADK names them --------
+# --- Labels of telemetry: application, user and session of a call, as ADK names them --------------
 
 
 def place_of(args: tuple[Any, ...], options: dict[str, Any]) -> Place:
@@ -150,9 +150,9 @@ def place_of(args: tuple[Any, ...], options: dict[str, Any]) -> Place:
 # --- Names of any length and any characters as parts of a key, and as fields of a state -----------
 
 END: Final = "\x00"
-"""What stands behind a label: none holds it."""
+"""The character after a label; no label contains it."""
 _WRAPPED: Final = "\0adk\0"
-"""How the name of a field begins that stands for a key which no field can be called."""
+"""The prefix of a field that holds a key which cannot be a field's name."""
 
 
 def label(name: str, bytes_max: int) -> str:

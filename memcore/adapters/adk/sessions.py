@@ -124,7 +124,7 @@ class SessionPage(NamedTuple):
 
     sessions: list[SessionListing]
     cursor: str | None
-    """What brings the next page; None: there is none."""
+    """The cursor of the next page; None: there is none."""
 
 
 def page_of(
@@ -203,7 +203,7 @@ def listed(
     if database.engine.access is not None:
         for user in users:
             scope = database.scope(app=app, user=user)
-            _ = scope.state, scope.app_state  # the authorizer is asked
+            _ = scope.state, scope.app_state  # asks the authorizer
     store, waiting = database.engine.store, list(users)
     while waiting:
         since = cache.generation
@@ -297,7 +297,7 @@ def _summary(
 
 def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
     """The time of a session's last event, or of its creation, in seconds since 1970."""
-    if head.segments:  # nearly always the last row tells
+    if head.segments:  # nearly always the last row has it
         owner, _, last = head.segments[-1]
         key = keys.session_row(scope, owner, Row.ITEM, last)
         value = txn.get(key)

@@ -145,7 +145,7 @@ def matched(pattern: str, paths: list[str], root: str) -> list[str]:
     """
     verdicts = _verdicts(pattern, root)
     if len(verdicts) > 2 * len(paths) + _PATHS_KEPT:
-        verdicts.clear()  # most of them are of files that are gone, or of other namespaces
+        verdicts.clear()  # most of them are of deleted files, or of other namespaces
     return [path for path in paths if verdicts[path]]
 
 
@@ -211,7 +211,7 @@ def _called(namespace: Callable[[Any], Any]) -> Any:
 REFUSED: Final = (
     BlockedError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError, UnicodeEncodeError,
 )  # fmt: skip
-"""What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
+"""Errors that are reported to the model, as in DeepAgents; all others are raised as bugs."""
 _UPLOAD_BYTES: Final = 4 * 1024**2
 """Files of one upload share a commit up to this size."""
 

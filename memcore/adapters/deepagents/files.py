@@ -211,7 +211,7 @@ def once_of(key: str | None, *said: str | bool) -> Once | None:
     return Once(checked_idempotency_key(key), repr(said).encode("utf-8", "surrogatepass"))
 
 
-# --- The files of one namespace: what lies in memory, what is committed, and how the two agree ----
+# --- The files of one namespace: the cache, the committed rows, and their synchronisation ---------
 
 T = TypeVar("T")
 
@@ -476,7 +476,7 @@ class Files:
                 if packed is not None:
                     drop_parts(txn, FileRow.unpack(packed))
                     txn.delete(file_key(path))
-            # What others changed meanwhile may lie below the path: then nobody is told it is gone.
+            # Changes of others may be below the path: then the change is recorded as unknown.
             known = expected is not None and head.since(expected) == []
             change: Change = (base, None) if known and whole else None
             return _changed(txn, head, [change]), change, known

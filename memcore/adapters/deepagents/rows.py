@@ -38,7 +38,7 @@ HEAD: Final = "g"
 FILES: Final = "f"
 LONG_FILES: Final = "l"
 _RECENT_CHANGES: Final = 8
-"""Changes that the head tells; whoever missed more reads all file rows."""
+"""The changes in the head; a process that missed more reads all file rows."""
 _RECENT_PATH_CHARS: Final = 256
 _BASE64_GROUP: Final = 3
 
@@ -64,7 +64,7 @@ class FileRow:
     number: int
     parts: int
     size: int
-    """Bytes of the content, those that base64 stands for if it is binary."""
+    """Bytes of the content, decoded if it is binary."""
     tail: int
     """Bytes of its last part."""
     encoding: str
@@ -98,7 +98,7 @@ class FileRow:
 
 
 Change = tuple[str, FileRow | None] | None
-"""A file's new row; with None in its place, the path and all below it are gone; None: not told."""
+"""A file's new row; None in its place: the path and all below it were deleted; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Head:
     life: str
     """Random; another one if the namespace was cleared and began again."""
     changes: int
-    """How many there were."""
+    """The number of changes."""
     numbers: int
     """The last number that a content was given."""
     recent: tuple[Any, ...] = ()
@@ -164,7 +164,7 @@ def encoding_of(payload: bytes) -> str:
 # --- Contents in parts: cutting them, putting them together, and the texts that are kept in memory
 
 _TAIL_BYTES: Final = 8 * 1024
-"""A last part that stays below this with what is appended is written anew with it."""
+"""A last part that stays below this with the appended bytes is rewritten with them."""
 _KEPT_BYTES: Final = 32 * 1024**2
 """Texts that one namespace keeps in memory."""
 _KEPT_TEXT_BYTES: Final = 1024**2
@@ -206,7 +206,7 @@ def read_parts(get: Callable[[str], Any], row: FileRow) -> bytes:
     """
     pieces = [_part(get, part_key(row.number, part)) for part in range(row.parts)]
     if pieces:
-        # Only the last part is ever written anew, with more behind what it held.
+        # Only the last part is ever rewritten, with more at its end.
         pieces[-1] = pieces[-1][: row.tail]
     payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if len(payload) != row.size:

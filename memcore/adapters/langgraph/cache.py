@@ -155,7 +155,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         try:
             found[full] = self._coder.loads(self._coder.open(typed))
         except (NotImplementedError, UntrustedTypeError) as exc:
-            _log.info("the cached value of %.200r is not read: %s", full, exc)  # computed anew
+            _log.info("the cached value of %.200r is not read: %s", full, exc)  # computed again
         except Exception as exc:
             msg = (
                 f"the cached value of {full!r:.200} is no {typed[0]} that this serializer reads "

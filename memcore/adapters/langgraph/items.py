@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-# --- Keys and values of the rows in which items lie: the only place that knows their text and -----
+# --- Keys and values of the rows of items: the only place that knows their format -----------------
 # A label's text is the label (its NULs escaped) and a terminator, so no text of labels is a part of
 # another label: the rows of a namespace, and of all namespaces below it, are one exact range.
 
@@ -214,7 +214,8 @@ _COUNTER: Final = "#"
 _NUMBER_BYTES: Final = 6
 _SWEEP_ITEMS: Final = 64
 _SWEEP_BYTES: Final = 512 * 1024
-"""What one transaction of a sweep removes at most, about: it may come on a full device."""
+"""The approximate limit of bytes that one transaction of a sweep removes: the device may be full.
+"""
 _SINGLY: Final = 16
 """Vectors of so many items of a namespace are read one by one, those of more in one scan."""
 _PLACE_CHARS: Final = len(place(0, 0))
@@ -594,7 +595,7 @@ def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
     return longest
 
 
-# --- Vectors of items: what is embedded, how vectors lie in bytes, how near they are to a query ---
+# --- Vectors of items: embedding, byte layout, similarity to a query ------------------------------
 
 _HEADER_VECTORS: Final = Struct("<II")  # numbers of a vector, vectors
 _WHOLE: Final = "$"

@@ -181,7 +181,7 @@ def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Plac
     return scope.app, scope.user, first if isinstance(first, str) else None
 
 
-# --- Threads as a whole: lists of them, what a model receives of one, what goes and what stays ----
+# --- Threads as a whole: lists, contexts for a model, deletion and pruning ------------------------
 
 _log = logging.getLogger(__name__)
 _STRATEGIES: Final = ("keep_latest", "delete")

@@ -196,7 +196,7 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
     inner, cipher = serde, None
     if isinstance(serde, EncryptedSerializer) and _is_own(serde, EncryptedSerializer):
         inner, cipher = serde.serde, serde.cipher
-    # What one coder decodes must not be handed out by another that may build less.
+    # A value that one coder decoded must not be returned by another that may build fewer types.
     identity = object() if allowed else serde
     if isinstance(inner, JsonPlusSerializer) and _is_own(inner, JsonPlusSerializer):
         own_hook = getattr(inner, "_custom_unpack_ext_hook", False)
@@ -265,7 +265,7 @@ class _TypeGuard:
     def __init__(self, serde: JsonPlusSerializer, allowed: TypeNames) -> None:
         self._serde = serde
         self._allowed = allowed
-        # True is also what LangGraph's serialiser has if nobody said anything: no list.
+        # True is also LangGraph's default: no list.
         listed = getattr(serde, "_allowed_msgpack_modules", None)
         self._listed = frozenset(() if listed in (None, True) else listed)
         self._reader: JsonPlusSerializer | None = None
@@ -321,7 +321,7 @@ class _TypeGuard:
         if self._allowed == ALL_TYPES or name in self._listed or name in self._allowed:
             return
         _stored_types.add(name)
-        # Otherwise the first restart of the program would be the first to tell.
+        # Otherwise only the first restart of the program would reveal it.
         _log.warning(
             "values of type %s.%s are stored, which no option allows: this process reads them, "
             "another one needs allowed_types=[(%r, %r)], the class, or the schema of the state",
@@ -331,7 +331,8 @@ class _TypeGuard:
     def _current_reader(self) -> JsonPlusSerializer:
         """The serialiser with all that is allowed by now."""
         reader = self._reader
-        # Types of this process only come, so their number tells whether there are new ones.
+        # Types stored by this process are only added, so their number shows whether there are new
+        # ones.
         if reader is None or self._stored != len(_stored_types):
             count = len(_stored_types)
             if self._allowed == ALL_TYPES:
@@ -368,7 +369,7 @@ class _TypeGuard:
 _stored_types: Final[set[TypeName]] = set()
 """Types of values that this process has stored: it uses them itself, so they are imported."""
 _EXTENSIONS: Final = tuple(bytes((byte,)) for byte in (0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
-"""What msgpack's extensions begin with; each type stands in one."""
+"""First bytes of msgpack's extensions; each type is in one."""
 _blocked: Final = local()
 """``types``: what was refused while this thread reads a value; None or not there: it reads none."""
 

@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-# --- Operations of a store at the border of the file ----------------------------------------------
+# --- Content filter of a store's operations -------------------------------------------------------
 
 
 def admitted_op(passage: ScopeFilter, op: Op, name: str) -> Op:
@@ -88,7 +88,7 @@ def admitted_op(passage: ScopeFilter, op: Op, name: str) -> Op:
         passage.name(op.key, "key of an entry")
         return op._replace(value=_admitted(passage, op.value, name))
     if isinstance(op, SearchOp) and op.filter:
-        with suppress(TypeError, ValueError, RecursionError):  # told where the filter is checked
+        with suppress(TypeError, ValueError, RecursionError):  # raised where the filter is checked
             return op._replace(filter=passage.again(plain_json(op.filter)))
     return op
 
@@ -97,7 +97,7 @@ def _admitted(passage: ScopeFilter, value: Any, name: str) -> Any:
     try:
         plain = plain_json(dict(value))
     except (TypeError, ValueError, RecursionError):
-        return value  # whoever makes a row of it refuses it, and says why
+        return value  # refused with the reason where it is encoded
     return passage.value(plain, "kv", name=name)
 
 
@@ -139,14 +139,14 @@ class Plan:
         self._puts: dict[tuple[Labels, str], Put] = {}
         self._put_ops = 0
         self._values: dict[tuple[Labels, str], tuple[Any, Any]] = {}
-        """What each put stores, and what of it is embedded."""
+        """For each put the value to store, and the texts to embed."""
         self._texts: dict[tuple[Labels, str], list[str]] = {}
         self._scorers: dict[str, Scorer] = {}
         self._refreshes: dict[str, None] = {}
         self.is_short = len(self._ops) <= _SHORT_OPS
-        """Whether reading takes some microseconds."""
+        """True if reading takes only microseconds."""
         self.forgotten = False
-        """Whether nothing was put, for the user wants no memory."""
+        """True if nothing was put because the user opted out of memory."""
         self.queries: list[str] = []
         """Texts to find the nearest items to: ``use_queries`` takes their vectors."""
         self.texts: list[str] = []

@@ -137,7 +137,7 @@ class Spot(NamedTuple):
     """The start of a turn: its session, the seq of its first item and the seq before it."""
 
     place: tuple[int, int]
-    """Which session of which scope it is."""
+    """Scope and session."""
     seq: int
     """Its user message."""
     before: int
@@ -343,7 +343,7 @@ def _turn(placed: Placed, most_chars: int | None) -> dict[str, Any]:
     }
 
 
-# --- What runs used, by branch and turn; it goes with the turn that it is of ----------------------
+# --- Usage of runs, by branch and turn; deleted with its turn -------------------------------------
 
 T = TypeVar("T")
 _COUNTS: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
@@ -421,7 +421,7 @@ class Usage(Turns):
             if draft is None or not draft.count:
                 return
             if place is not None and draft.log.place != place:
-                return  # cleared by somebody else: it belongs to a history that is gone
+                return  # cleared by another caller: it belongs to a deleted history
             turn, anchor = _last_turn(draft, known)
             said = {"user_turn_number": turn, **row, "anchor": [draft.log.session, anchor]}
             book.writing(txn).put_usage(bound.branch, said)
@@ -502,7 +502,7 @@ class Usage(Turns):
             there = {
                 names.session_of(txn, number, branch_name_of(self.session_id, each)) for each in ids
             }
-            # Who renewed a session without this adapter (a sweep) has left rows of the one before.
+            # A renewal of the session without this adapter (a sweep) leaves rows of the former one.
             return [row for row in rows if row["anchor"][0] in there]
 
         return engine_of(scope).store.read(look)

@@ -80,9 +80,9 @@ __all__ = [
 
 
 # --- Items of the SDK as memcore stores them, and back --------------------------------------------
-# The SDK's stores keep whatever ``json.dumps`` writes. memcore keeps JSON objects without loss and
-# refuses the rest: what is no object, holds NaN, or is nested very deeply is stored as text inside
-# an object of its own, under one reserved key. Whoever reads it gets what ``json.loads`` makes of
+# The SDK's stores keep anything that ``json.dumps`` writes. memcore keeps JSON objects without loss
+# and refuses the rest: an item that is no object, holds NaN, or is nested very deeply is stored as
+# text inside an object of its own, under one reserved key. Readers get what ``json.loads`` makes of
 # it.
 
 _TEXT: Final = "__memcore_json__"
@@ -179,7 +179,7 @@ class Clear:
         return message
 
 
-# --- Where a session of the SDK lies in memcore: which scope, under which name --------------------
+# --- Place of an SDK session in memcore: its scope and name ---------------------------------------
 
 SESSIONS_TABLE: Final = "agent_sessions"
 MESSAGES_TABLE: Final = "agent_messages"
@@ -483,7 +483,8 @@ class History(Opened):
         self.sessions_table = sessions_table
         self.messages_table = messages_table
         self.skipped_items = 0
-        """How many items the last read left out: damaged ones, and what ``unreadable`` skips."""
+        """The number of items that the last read left out: damaged ones, and those ``unreadable``
+        skips."""
         self._logger = logger or logging.getLogger("memcore.openai_agents")
         self._scope_of = scope_of
         self._keys = None if encryption_key is None else checked_keys(encryption_key)
@@ -691,7 +692,7 @@ class History(Opened):
         """The history that a run begins with; as ``read``, unless a subclass gives a window."""
         return await self.read(bound, limit)
 
-    # --- what lies beside the items ---------------------------------------------------------------
+    # --- data stored beside the items -------------------------------------------------------------
 
     def beside(self, bound: Bound, change: Change[T]) -> Change[T]:  # noqa: ARG002 - see Usage
         """Wrap a change, to include in its commit what is stored beside the items."""

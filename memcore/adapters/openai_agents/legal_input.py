@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 
-# --- Ids that a provider gave to items, and what it refuses because of them -----------------------
-# A reasoning item and what follows it know each other by id: an item that comes without "its
-# required reasoning item" is refused, and so is an id that comes twice. Without its id an item
-# stands for itself. Nobody can see in a list that its reasoning was cut off before it, so what the
-# model said at the head of a list, where the list is a piece of a longer one, counts as cut off.
+# --- Ids that a provider gave to items, and requests that it refuses because of them --------------
+# A reasoning item and the items after it refer to each other by id: an item without "its required
+# reasoning item" is refused, and so is a repeated id. Without its id an item is independent. A list
+# does not show that reasoning was cut off before it, so the model's items at the head of a list
+# that is a part of a longer one are treated as cut off.
 
 MODEL_KINDS: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 _ID_IS_OPTIONAL: Final = frozenset(
@@ -100,7 +100,7 @@ def settle_ids(
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
     places = [at for at in range(len(items)) if at not in unseen]
     head = {places[at] for at in _head([items[at] for at in places], [kinds[at] for at in places])}
-    alone = False  # the reasoning of this response is gone
+    alone = False  # the reasoning of this response was removed
     for at, item in enumerate(items[:fixed_from]):
         kind = kinds[at]
         if kind == ItemKind.SYSTEM:
@@ -395,7 +395,7 @@ class _Fitting:
             least = ElideOutputs(max_tokens=TOKENS_LEAST)
             masks = reduce_all(items, [least, ClearResults(keep_last=0)], by)
             now = _total(items, masks)
-            if now > self.terms.budget:  # it does not fit whatever they say
+            if now > self.terms.budget:  # it cannot fit
                 masks = reduce_all(items, [least], by)
                 now = _total(items, masks)
         for at, mask in masks.items():

@@ -50,7 +50,7 @@ class ManagedSession(NamedTuple):
     created_at: float
     """Seconds since 1970."""
     updated_at: float
-    """When it was last changed."""
+    """The time of its last change."""
     title: str | None = None
     metadata: Mapping[str, Any] = _NONE
 
@@ -229,7 +229,7 @@ class SessionManager(Opened):
             raise InvalidOptionError(msg)
         before_ms = self._database.engine.now_ms() - days * _DAY_MS
         due = [each for each in await self.list_sessions() if each.updated_at * 1000 < before_ms]
-        for each in due:  # before the first one goes
+        for each in due:  # before the first one is deleted
             self._scope_to_delete_in(each.user_id, each.session_type)
         return [
             each

@@ -214,9 +214,10 @@ class Methods(Current):
         await finish_removal(bound, rest)
 
 
-# --- What the SDK's wrappers look for on a session, by name: atomic replacement and guarded pops --
-# With these ``OpenAIResponsesCompactionSession`` replaces what it compacted in one commit, and only
-# if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before it is removed.
+# --- Hooks that the SDK's wrappers look up by name: atomic replacement and guarded pops -----------
+# With these ``OpenAIResponsesCompactionSession`` replaces the items that it compacted in one
+# commit, and only if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before
+# it is removed.
 
 C = TypeVar("C", bound=type)
 
@@ -363,15 +364,15 @@ class Hooks(Methods):
         return bool(type(self).__dict__.get("_is_as_stored"))
 
 
-# --- What a session's owner may ask for beside the protocol: compaction by itself, legal reads ----
+# --- Options beside the protocol: compaction after a turn, legal windows --------------------------
 # The Runner calls any method named ``run_compaction`` after it saved a turn, so there is one only
-# if it was asked for. It adds a view to the session and takes nothing from the log. A run begins
-# with a read without a limit, or with one that settings gave: these give a legal window. A read
-# with any other limit stays the exact tail that the Runner compares with what it wrote.
+# if the option is set. It adds a view to the session and takes nothing from the log. A run begins
+# with a read without a limit, or with one from settings: these give a legal window. A read with any
+# other limit stays the exact tail that the Runner compares with what it wrote.
 
 _POLICY: Final = "openai_responses"
 _STAGES: Final = 8
-"""So many stages one call goes through; each is due only if the one before did too little."""
+"""The most stages of one call; each is due only if the one before did too little."""
 
 
 class Compacting(Hooks):
@@ -438,7 +439,7 @@ class Compacting(Hooks):
             await self._remove_expired(bound, since_us)
         try:
             context = await self._legal(bound.session.context)
-        except CorruptValueError:  # told by the read, which leaves it out
+        except CorruptValueError:  # reported by the read, which leaves it out
             items = await self.read(bound)
 
             async def window(budget: int | None) -> Context:

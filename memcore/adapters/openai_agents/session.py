@@ -47,9 +47,9 @@ __all__ = [
 ]
 
 
-# --- Branches of a session: forks that share its history, so that each costs the same at any ------
-# A branch is a session of memcore under a name of its own. Which ids were used is written in the
-# commit of the fork, and stays: no id stands for two branches.
+# --- Branches of a session: forks that share its history, at the same cost at any length ----------
+# A branch is a session of memcore under a name of its own. The ids that were used are written in
+# the commit of the fork, and stay: no id is used for two branches.
 
 
 class Moved(Exception):  # noqa: N818 - a signal: look again
@@ -445,7 +445,7 @@ class Notes(Branches):
         end = self._opened_note(bound, _END, found.get("end"))
         if not isinstance(end, dict) or end.get("mark") != mark:
             return None
-        # In clear nothing proves who wrote it, and a redaction may have rewritten the run.
+        # Without encryption nothing proves its author, and a redaction may have rewritten the run.
         if self._keys is not None and end.get("run") != _digest(found["run"]):
             raise self._unreadable(RUN, "changed")
         run = self._opened_note(bound, RUN, found["run"])
