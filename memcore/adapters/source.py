@@ -77,7 +77,7 @@ def database_of(
 
     Args:
         source: a database, or the path of a file, made if it is missing; ``":memory:"`` is a
-            private one that is gone when it is closed.
+            private one that is deleted when it is closed.
         durability: of a file that is made here, as in ``memcore.open``.
         allow_unsafe: consent to ``durability="none"``.
 

@@ -1,12 +1,12 @@
 """Content-addressed values above the inline limit, and the user's blob handle.
 
 Rows, all under one scope (equal content is never shared between scopes: a faster second write
-would tell one user what another one stored). A *slot* is ``digest 16 | disambiguator u8``:
+would reveal to one user what another one stored). A *slot* is ``digest 16 | disambiguator u8``:
 
 - ``BLOB | slot``: header ``state u8 | size u64 | token 8``, written first and removed last, so no
   chunk exists without its header;
 - ``BLOB_CHUNK | slot | number u32``: ``BLOB_CHUNK_BYTES`` of the content, the last one shorter;
-- ``BLOB_REFS | slot``: how many rows refer to the blob; absent means none. Kept apart from the
+- ``BLOB_REFS | slot``: the reference count of the blob; absent means 0. Kept apart from the
   header and changed only in the referrer's own transaction;
 - ``BLOB_ADDRESS | sha256``: the exported address of ``BlobStore.put``; it is one referrer.
 
@@ -18,7 +18,7 @@ says ``STAGING`` and carries the stager's token. ``collect`` removes such rows t
 token, and the stager finds it missing in its next transaction. A staged blob without a
 reference may vanish at any time; ``acquire`` looks again inside the referrer's transaction.
 
-A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``blobs.removal``).
+A large blob is removed in pieces, its header reset to ``STAGING`` meanwhile (``discard``).
 """
 
 from memcore.faces import face

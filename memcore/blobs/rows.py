@@ -232,7 +232,7 @@ def discard(txn: Txn, scope: int, slot: bytes) -> bool:
 
 
 def finish(store: Store, scope: int, slot: bytes) -> None:
-    """Go on with the removal of a slot, if one is under way, until its rows are gone."""
+    """Continue an unfinished removal of a slot until all its rows are removed."""
     marker = removal_of(scope, slot)
 
     def piece(txn: Txn) -> bool:

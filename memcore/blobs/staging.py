@@ -149,7 +149,7 @@ def _fill(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
 
     Raises:
         StagedBlobLost: the rows were collected before the last one was written.
-        InvalidOptionError: the content is not what it was when it was measured.
+        InvalidOptionError: the content changed since it was measured.
     """
     token = os.urandom(8)
     if not store.read(lambda txn: is_free(txn, scope, slot_of(ref))):

@@ -105,10 +105,10 @@ _COLLECT_PAGE: Final = 256
 
 
 def collect(store: Store, scope: int) -> int:
-    """Remove blobs that nothing refers to, unfinished staging included; how many.
+    """Remove blobs without references, unfinished staging included; return their number.
 
-    The reference count is read in the write transaction that deletes, so a blob that is acquired
-    at the same time either keeps its rows or its ``acquire`` fails and it is staged again.
+    The reference count is read in the write transaction that deletes, so a blob that is acquired at
+    the same time either keeps its rows or its ``acquire`` fails and it is staged again.
     """
     removed = 0
     prefix = keys.scoped(Kind.BLOB, scope)
@@ -293,7 +293,7 @@ class BlobStore:
             InvalidOptionError: neither bytes nor a binary file, or the file changed meanwhile.
             InvalidItemError: above ``BLOB_BYTES_MAX``.
             BlockedError: a guard refuses it.
-            StoreLockedError: ``collect`` took the staged rows away again and again.
+            StoreLockedError: ``collect`` removed the staged rows again and again.
         """
         if not (isinstance(payload, (bytes, bytearray, memoryview)) or hasattr(payload, "read")):
             msg = f"a blob is bytes or a binary file object, got {type(payload).__name__}"
@@ -359,7 +359,7 @@ class BlobStore:
         return self._store.read(closure)
 
     def open(self, address: str) -> Iterator[bytes]:
-        """The content in chunks; one short read each, so a slow consumer holds nothing up.
+        """The content in chunks, one short read each, so that a slow consumer blocks no writer.
 
         Raises:
             InvalidOptionError: not an address.
@@ -396,7 +396,7 @@ class BlobStore:
         return found is not None
 
     def collect(self) -> int:
-        """Remove blobs of this scope that nothing refers to; how many."""
+        """Remove the blobs of this scope without references; return their number."""
         scope = self._store.read(self._find)
         return 0 if scope is None else collect(self._store, scope)
 

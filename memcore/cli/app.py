@@ -52,7 +52,7 @@ __all__ = [
 
 
 class GuardedGroup(TyperGroup):
-    """Turns what a verb raises into one line on stderr and an exit code."""
+    """Reports exceptions of a verb as one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""

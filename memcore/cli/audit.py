@@ -54,7 +54,7 @@ def verify(
     anchor: AnchorPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove every entry, and every row by its entry; name the first bad one of each chain.
+    """Verify every entry, and every row by its entry; name the first bad one of each chain.
 
     Findings are listed on stdout, and the exit code is 1.
     """
@@ -92,7 +92,10 @@ def show(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries of a chain: what was done when. Needs no key, and proves nothing."""
+    """List the entries of a chain: the recorded operations and times.
+
+    Needs no key, proves nothing.
+    """
     with reading(store) as db:
         if session is not None:
             found = find_session(db, session, user=user, app=app)

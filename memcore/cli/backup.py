@@ -26,7 +26,10 @@ def back_up(
     verify: VerifyCopy = True,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database to a new file and prove the copy. Readers and writers go on meanwhile."""
+    """Copy the database to a new file and verify the copy.
+
+    Readers and writers can work meanwhile.
+    """
     started = time.perf_counter()
     with reading(store) as db:
         if os.path.lexists(target):

@@ -39,7 +39,7 @@ def bundle_session(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what is needed to reproduce a failure: few items, redacted, without names and paths.
+    """Write a minimal reproduction of a failure: few items, redacted, without names and paths.
 
     The bundle is one JSON object; --json wraps it like the output of other verbs.
     """

@@ -93,7 +93,7 @@ def _report(
 
 
 def _print_plan(plan: RepairPlan) -> None:
-    """The steps, then the findings by what they concern."""
+    """Print the steps of a repair plan, and then the findings by subject."""
     for number, step in enumerate(plan.steps, 1):
         print(escape(f"{number}. {step}"))
     for repair in plan.repairs:

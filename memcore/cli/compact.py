@@ -1,4 +1,4 @@
-"""``memcore compact``: apply a policy with an extractive summary, or show what it would do."""
+"""``memcore compact``: apply a policy with an extractive summary, or show the plan."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
 
 
 def _fates(session: memcore.Session, plan: memcore.Plan) -> Iterator[tuple[memcore.Item, str]]:
-    """Every live item with what the plan does to it."""
+    """Yield every live item with the plan's effect on it."""
     pins = True
     masked = {mask.seq for mask in plan.masks}
     for position, item in enumerate(session.items()):

@@ -94,11 +94,11 @@ def import_file(
     a session named after the file and the line. An export's sessions come back with their users,
     policies, seqs, times, events and compactions.
 
-    A session that is there already, the same, is counted as skipped, so an import that was
-    interrupted can be started again. If another session has the name: error reports the line, skip
-    leaves it out, rename makes NAME (2), append adds the messages that the session lacks. What
-    cannot be loaded or is left out is reported with its line, the rest is loaded; the exit code is
-    1 if anything failed.
+    A session that is stored already, and equal, is counted as skipped, so an interrupted import can
+    be started again. If another session has the name: error reports the line, skip leaves it out,
+    rename makes NAME (2), append adds the messages that the session lacks. Lines that cannot be
+    loaded, and anything left out, are reported, the rest is loaded; the exit code is 1 if anything
+    failed.
     """
     _check_places(store, user=user, app=app)
     by = None if counter is None else memcore.get_counter(counter)

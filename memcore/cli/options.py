@@ -91,7 +91,7 @@ _WRITER_PATIENCE_SECONDS: Final = 0.2
 
 
 def store_path(given: str | None) -> str | None:
-    """The path of a database as it was given; the shell leaves ``~`` in a variable as it is.
+    """The path of a database, with ``~`` expanded, which the shell leaves in a variable.
 
     Raises:
         InvalidOptionError: it is no path.

@@ -72,7 +72,7 @@ def complain(text: str) -> None:
 
 
 def timestamp(seconds: float) -> str:
-    """UTC to the second; what does not fit a calendar as it is."""
+    """UTC to the second; a time outside the calendar as a number."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):

@@ -49,9 +49,9 @@ def prune_threads(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old checkpoints of graph threads, and what only they referred to.
+    """Remove old checkpoints of graph threads, and the data that only they referred to.
 
-    Checkpoints that delta channels of later ones are rebuilt from stay. What is stored is read as
+    Checkpoints from which delta channels of later ones are rebuilt stay. Stored content is read as
     bytes: nothing that it names is imported or called.
     """
     need_choice(dry_run, yes, see="what would go", do="prune")

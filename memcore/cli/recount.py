@@ -92,7 +92,7 @@ def recount_sessions(
 
 
 def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memcore.SessionEntry:
-    """The session of that name; the counter that it has need not be at hand."""
+    """The session of that name; its present counter need not be available."""
     found = [entry for entry in listed if entry.session_id == name]
     if len(found) == 1:
         return found[0]

@@ -70,7 +70,7 @@ def storm(path: str, pipe: int) -> None:
 
 
 def run_child(path: Path) -> tuple[list[Acknowledged], int]:
-    """Let a child process run the storm; what it acknowledged, and how it ended."""
+    """Run the storm in a child process; return the acknowledged commits and the exit status."""
     code = "import sys; from memcore.cli.storm import storm; storm(sys.argv[1], 1)"
     home, here = os.path.dirname(memcore.__path__[0]), os.path.realpath(os.curdir)
     # As here, but without the current directory, which ``python -m`` puts first: it may hold

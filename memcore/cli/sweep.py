@@ -34,7 +34,7 @@ def sweep_store(
 
 
 def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:
-    """Print what a sweep did."""
+    """Print the report of a sweep."""
     if as_json:
         emit_json(verb, {"report": found})
         return

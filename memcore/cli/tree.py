@@ -183,7 +183,7 @@ def show_difference(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many items two histories begin with together, and what only one of them has."""
+    """Show the number of items that two histories begin with, and the items of only one."""
     with reading(store) as db:
         (one, at), (other, other_at) = (_side(db, spec, user, app) for spec in (a, b))
         found = db.compare(one, other, at=at, other_at=other_at)

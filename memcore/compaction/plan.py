@@ -161,8 +161,8 @@ def shape(
 ) -> tuple[Plan, tuple[Message, ...]]:
     """``(plan, messages to summarize)``: pure, but for a warning about unknown tools.
 
-    The tokens of the plan are those of everything behind the pins. ``protect`` names what no mask
-    may touch; None: what the stage keeps by name or place.
+    The tokens of the plan are those of all items after the pins. ``protect`` are items that must
+    not be masked; None: those that the stage keeps by name or position.
     """
     plan = basis.plan
     named = stage.keep if protect is None else protect

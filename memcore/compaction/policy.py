@@ -351,7 +351,7 @@ def _tuple_of(name: str, given: object, kind: type) -> tuple[Any, ...]:
 
 
 def _need_progress(stage: Stage, trigger: Trigger) -> None:
-    """Refuse a trigger that what the stage keeps can satisfy: the stage would be due for ever.
+    """Refuse a stage that keeps so much that it would be due again at once, for ever.
 
     Raises:
         InvalidOptionError: it does.

@@ -405,7 +405,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(reading: ReducerInput, exclude_tools: tuple[str, ...]) -> list[_Candidate]:
-    """Results without media, and what the user wrote; oldest first."""
+    """Results without media, and user texts; oldest first."""
     found = []
     for order, (at, result, name, _) in enumerate(reading.results()):
         if result.leaves and not result.media and name not in exclude_tools:
@@ -600,7 +600,7 @@ def _check(reducer: Any) -> None:
 
 
 def _unit_vectors(candidates: list[_Candidate], embed: Embed) -> list[list[float]]:
-    """The vectors of the texts, of length 1; a zero vector is like nothing and stays."""
+    """The vectors of the texts, of length 1; a zero vector is similar to nothing and stays."""
     texts = [candidate.text for candidate in candidates]
     if not texts:
         return []
@@ -1047,7 +1047,7 @@ def _near(name: object, known: list[str]) -> str:
 def reduce_all(
     items: Sequence[Visible], reducers: Iterable[Reducer], by: Reduction
 ) -> dict[int, Mask]:
-    """The masks, by seq, of applying reducers in order, each to what the ones before it show.
+    """The masks, by seq, of reducers applied in order, each to the items as masked by those before.
 
     The mask of an item that several reducers changed has the action of the last.
 

@@ -432,7 +432,7 @@ def fitted(
 ) -> str:
     """Join the blocks into one text of at most ``budget_tokens``, leaving out blocks in the middle.
 
-    A note says how many. Of a last block that does not fit alone, both ends are kept.
+    A note gives their number. Of a last block that does not fit alone, both ends are kept.
     """
     shown = [block for block in blocks if block]
     counts = [tokens + 1 for tokens in counter.count_many(shown)]

@@ -1,4 +1,4 @@
-"""Checkpoints of graph runtimes: channel values by version, stored with what they share."""
+"""Checkpoints of graph runtimes: channel values by version, equal parts stored once."""
 
 from memcore.faces import face
 

@@ -280,8 +280,8 @@ def body_findings(
     """Yield a description of each missing value and impossible version that a body names.
 
     ``prefix`` is that of the values of its namespace (``rows.values_of``). ``known`` are the keys
-    of values that were looked at, for the next checkpoint. Of a row that is not complete only the
-    versions that it brought itself must be there.
+    of values that were checked already, for the next checkpoint. Of a row that is not complete only
+    the versions that it wrote itself must be there.
     """
     if isinstance(body, Opaque):
         return
@@ -501,7 +501,10 @@ class Checking(Listing, Deltas):
         return None
 
     def _remove_broken(self, txn: Txn, doomed: list[_Broken]) -> int:
-        """Remove some of them, with their writes, if they are as they were; how many were tried."""
+        """Remove some of them, with their writes, if they are unchanged.
+
+        Return the number examined.
+        """
         scope = self._find(txn)
         if scope is None:
             return len(doomed)

@@ -498,7 +498,10 @@ class Joiner:
             raise CorruptValueError(msg, key=b"")
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
-        """The value, not to be handed out, opaque if it cannot be copied; and its size."""
+        """The cached value, opaque if it cannot be copied, and its size.
+
+        Not to be returned to callers.
+        """
         parsed = parse(node)
         if parsed.sort == Sort.EMPTY:
             return MISSING, len(node)

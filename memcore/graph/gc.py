@@ -152,7 +152,7 @@ def marked(txn: ReadTxn, scope: int, pool: int, coder: Coder) -> set[bytes]:
     """The chunks of a pool that values and writes refer to, pages included.
 
     Raises:
-        CorruptValueError: a row is damaged: what it refers to is not known, so nothing may go.
+        CorruptValueError: a row is damaged: its references are unknown, so nothing may be deleted.
     """
     live: set[tuple[int, bytes]] = set()
     for place in members_of(txn, scope, pool):
@@ -211,7 +211,7 @@ _NAMESPACED_BYTES: Final = 22
 
 
 def walk(fetch: Callable[[bytes], Typed], node: bytes) -> set[bytes]:
-    """The chunks that a manifest names, pages and what these name among them.
+    """The chunks that a manifest refers to, its pages and their chunks included.
 
     ``fetch`` gives what is stored under an id, or raises CorruptValueError.
 

@@ -514,7 +514,7 @@ def entries_in(container: int, body: bytes) -> Iterator[tuple[bytes, str]]:
 def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
     """``(sort of the container, id)`` of the pages that the node names, ``(0, id)`` of its chunks.
 
-    What a page's content names is not among them: ask ``rows_in``.
+    Those that a page's content refers to are not included: see ``rows_in``.
     """
     yield from rows_in(Sort.LIST, node)
 

@@ -313,9 +313,9 @@ def prune(
     plan: Callable[..., Callable[[ReadTxn], PrunePlan | None]],
     coder: Coder,
 ) -> Steps[Pruned]:
-    """Remove what the plan dooms: checkpoints with their writes, then values, then chunks.
+    """Delete the rows doomed by the plan: checkpoints with their writes, then values, then chunks.
 
-    ``plan(epoch)`` gives what plans on a snapshot.
+    ``plan(epoch)`` returns a function that plans on a snapshot.
 
     Raises:
         OutpacedError: others began to prune the thread, again and again.
@@ -362,7 +362,7 @@ def _need_patience(idle: int, done: Pruned) -> None:
 
 
 def _begin(txn: Txn, place: Place) -> int | None:
-    """Begin an epoch; which one, None if the thread was deleted.
+    """Begin an epoch; return its number, None if the thread was deleted.
 
     Raises:
         HeldError: a legal hold covers it.
@@ -675,7 +675,7 @@ def _mark(txn: Txn, prefix: bytes) -> bytes:
 
 
 def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
-    """Return whether the pool's row or thread's head above a ``REMOVAL`` row's range is gone."""
+    """Return whether a ``REMOVAL`` row's range has no owner: the pool's row or thread's head."""
     key = prefix
     if prefix[0] == Kind.THREAD:
         key = threads.head_key(*keys.split_session_prefix(prefix))

@@ -201,7 +201,7 @@ class GraphReader:
     def _remember(
         self, view: ThreadView, namespace: str, channel: str, version: ValueParts
     ) -> None:
-        """Compare the next put with what was read, beside what the process put itself."""
+        """Let the next put be compared with the value that was read, as with one that was put."""
         key = (view.place, view.thread.pool.epoch, namespace, channel)
         before = self._cache.versions.get(key)
         if before is not None and before.nodes == version.nodes:

@@ -113,7 +113,7 @@ class CheckpointRow:
     def sealed(
         cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
     ) -> CheckpointRow:
-        """A complete row of what a coder encoded."""
+        """A complete row from metadata and body that a coder encoded."""
         bare = cls(checkpoint, parent, metadata, body)
         return cls(
             checkpoint,

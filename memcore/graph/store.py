@@ -104,7 +104,7 @@ class GraphStore(Listing, Deltas):
         return self._writing.put(thread, namespace, new, coder)
 
     def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
-        """Store the writes of one task; those with an index >= 0 that it has already stay.
+        """Store the writes of one task; those with an index >= 0 that are stored already stay.
 
         Raises:
             As ``put``.

@@ -387,14 +387,14 @@ def _complete(
 ) -> None:
     """Write a row for every version that the body names: one missing later was lost.
 
-    What neither this put nor one before it stored is an empty channel. A put that comes late, with
-    the value of that version, replaces the row. Under a sweep, what is there is kept from it, and
-    so is the parent.
+    A version that neither this put nor an earlier one stored is an empty channel. A late put, with
+    the value of that version, replaces the row. During a sweep, existing rows and the parent are
+    stamped, so that they are kept.
 
     Raises:
         Orphaned: a value that did not change has no row, and the put was not prepared to store it.
-            The checkpoint that it was read from was pruned since though the parent was not, as that
-            of a copy, which has the parent of what it is copied from; or the thread was deleted.
+            The checkpoint from which it was read was pruned since, but the parent was not, as in a
+            copy, which has the same parent as its original; or the thread was deleted.
     """
     needed = []
     for channel, version in rows.versions_in(new.body).items():
@@ -421,7 +421,7 @@ def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewC
 
 
 def _need_values(new: NewCheckpoint) -> None:
-    """Refuse a checkpoint without a parent whose channels are deltas to what the parent held.
+    """Refuse a checkpoint without a parent whose channels are deltas to the parent's values.
 
     Raises:
         StaleParentError: it would read as if these channels had only just begun.
@@ -488,7 +488,7 @@ class RedactingCoder:
 
     @property
     def identity(self) -> object:
-        """The inner coder's: what is decoded is the same."""
+        """The inner coder's, for decoded values are the same."""
         return self.inner.identity
 
     @property
@@ -515,7 +515,7 @@ class RedactingCoder:
         """Serialise and redact.
 
         Raises:
-            InvalidItemError: what was written cannot be looked into (it is pickled, or encrypted).
+            InvalidItemError: the serialised content cannot be read (it is pickled, or encrypted).
         """
         return self._redacted(*self.inner.encode(value), None)
 

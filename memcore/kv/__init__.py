@@ -2,10 +2,10 @@
 
 An entry is one row ``KV | scope | namespace | packed key``; its codec flags say whether the body
 is JSON or the caller's own bytes, and whether an expiry time and the reference of a content (a blob
-of the scope, of which the entry holds one reference) stand in front of it. An entry with
-an expiry time has one more row, ``EXPIRY | expires_ms | full key``, that leads the sweeper to it.
-The entry alone decides what is visible: expired entries are hidden at once, swept or not, and an
-expiry row that does not match its entry is only litter.
+of the scope, of which the entry holds one reference) precede it. An entry with an expiry time has
+one more row, ``EXPIRY | expires_ms | full key``, by which the sweeper finds it. The entry alone
+decides whether it is visible: expired entries are hidden at once, swept or not, and an expiry row
+that does not match its entry has no effect.
 """
 
 from memcore.faces import face

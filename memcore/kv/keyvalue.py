@@ -185,7 +185,7 @@ class KeyValue:
             self._write(change)
 
     def delete(self, key: str) -> bool:
-        """Remove the key; whether it was there (and not expired).
+        """Remove the key; return whether it was there (and not expired).
 
         Raises:
             InvalidOptionError: the key is not legal.
@@ -204,8 +204,8 @@ class KeyValue:
     ) -> Iterator[tuple[str, Any]]:
         """``(key, value)`` with ``start <= key < stop`` in key order, or reversed.
 
-        Pages of up to 256 are read in transactions of their own: a slow consumer holds nothing
-        up, and a write between two pages is seen if it lies ahead. ``prefix`` narrows the range.
+        Pages of up to 256 are read in transactions of their own: a slow consumer blocks no writer,
+        and a write between two pages is seen if it is ahead. ``prefix`` narrows the range.
 
         Raises:
             InvalidOptionError: a bound is no string, or ``limit`` no int of at least 0.
@@ -220,10 +220,11 @@ class KeyValue:
         return scan_pages(next_page, low, high, reverse=reverse, limit=count)
 
     def delete_range(self, start: str, stop: str | None) -> int:
-        """Remove all keys with ``start <= key < stop``; how many were visible.
+        """Remove all keys with ``start <= key < stop``; return the number of visible ones.
 
-        Some hundred small entries go in one commit; of more of them, or large ones, each piece has
-        its own, in key order. After an error or a crash, call it again.
+        Some hundred small entries are removed in one commit; more of them, or large ones, piece by
+        piece in key order, each piece in a commit of its own. After an error or a crash, call it
+        again.
 
         Raises:
             InvalidOptionError: a bound is no string.
@@ -240,7 +241,10 @@ class KeyValue:
         return removed
 
     def clear(self) -> int:
-        """Remove all keys of the namespace, as ``delete_range`` does; how many were visible."""
+        """Remove all keys of the namespace, as ``delete_range`` does.
+
+        Return the number of visible ones.
+        """
         return self.delete_range("", None)
 
     def read(self, fn: Callable[[KeyValueView], T]) -> T:
@@ -324,7 +328,7 @@ class KeyValue:
         return None if entry is None else entry.expires_ms
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Remove at most ``limit`` expired keys of this namespace; how many.
+        """Remove at most ``limit`` expired keys of this namespace; return their number.
 
         Call it again until it returns less than ``limit``.
 
@@ -374,7 +378,7 @@ class KeyValue:
     ) -> None:
         """Queue a change from the thread of ``future``'s loop; the options are ``Store.submit``'s.
 
-        What the future gets besides the result are contents for ``finish`` to remove, if any.
+        The future gets the result, and the contents that ``finish`` has to remove, if any.
         """
         self._store.submit(
             self._closure(change),

@@ -80,7 +80,7 @@ REQUESTS: Final = "\x00requests"
 
 @dataclass(frozen=True, slots=True)
 class KvRequest:
-    """A checked key, and the digest of what it stands for."""
+    """A checked idempotency key, and the digest of its request."""
 
     packed: bytes
     content: str
@@ -88,14 +88,14 @@ class KvRequest:
 
 
 class Requests:
-    """The requests about one thing of a scope.
+    """The idempotent requests about one subject in a scope.
 
     Args:
-        find: the numbers of the scope and of the namespace ``REQUESTS`` in it, if there are any.
-        ensure: the same, given now.
-        now_ms: the clock that they expire by.
+        find: the numbers of the scope and of its namespace ``REQUESTS``, if there are any.
+        ensure: the same, allocated if needed.
+        now_ms: the clock for expiry.
         seed: the store's, which keys the digests.
-        about: what the keys are about: the same key may be used for each.
+        about: the subject; the same key may be used for each subject.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Requests:
         return (result,)
 
     def remember(self, txn: Txn, request: KvRequest, result: Any) -> None:
-        """Keep what the request returned, in the transaction that carries it out.
+        """Store the result of the request, in the transaction that carries it out.
 
         Raises:
             InvalidItemError: it is no JSON.
@@ -335,7 +335,8 @@ class NamespaceReader:
 class NamespaceWriter(NamespaceReader):
     """The entries of one namespace in one write transaction.
 
-    One of ``memory`` sees what is there even if the user wants none, so that it can be deleted.
+    With ``memory``, stored entries are visible even if the user opted out, so that they can be
+    deleted.
     """
 
     def __init__(
@@ -365,10 +366,10 @@ class NamespaceWriter(NamespaceReader):
         ttl_ms: int | None,
         content: bytes | BlobRef | None = None,
     ) -> None:
-        """Write an entry that expires in ``ttl_ms``; of its content it takes hold.
+        """Write an entry that expires in ``ttl_ms``; acquires a reference to its content.
 
         Raises:
-            StagedBlobLost: the content was staged, and is gone.
+            StagedBlobLost: the content was staged, and was removed since.
         """
         expires_ms = None if ttl_ms is None else self._now_ms + ttl_ms
         ref = None
@@ -377,7 +378,7 @@ class NamespaceWriter(NamespaceReader):
         self.write(packed, KvEntry(flags, payload, expires_ms, ref))
 
     def remember(self, key: str, content: bytes, result: Any) -> None:
-        """Keep what a request returns that this transaction carries out."""
+        """Store the result of a request that this transaction carries out."""
         requests = self._needed()
         requests.remember(self._txn, requests.request(key, (content,)), result)
 
@@ -408,7 +409,7 @@ class NamespaceWriter(NamespaceReader):
             )
 
     def veiled(self, text: str) -> str:
-        """As a reader's; the namespace is there from then on."""
+        """As a reader's; creates the namespace."""
         self._ensured()
         return super().veiled(text)
 
@@ -419,7 +420,7 @@ class NamespaceWriter(NamespaceReader):
         return self._place
 
     def remove(self, packed: bytes) -> bool:
-        """Remove an entry; whether it was visible."""
+        """Remove an entry; return whether it was visible."""
         if self._prefix is None:
             return False
         visible = forget(self._txn, self._prefix + packed, self._now_ms, self.leaving)
@@ -429,7 +430,7 @@ class NamespaceWriter(NamespaceReader):
         return visible
 
     def clear(self, low: bytes, high: bytes | None) -> tuple[int, bytes | None]:
-        """Remove the first piece of a range; how many were visible, and where the next starts."""
+        """Remove the first piece of a range: number of visible entries, start of the next piece."""
         if self._prefix is None:
             return 0, None
         stop = keys.after(self._prefix) if high is None else self._prefix + high
@@ -438,9 +439,9 @@ class NamespaceWriter(NamespaceReader):
         return visible, following and following[len(self._prefix) :]
 
     def expire(self, due: list[bytes]) -> tuple[int, list[bytes]]:
-        """Remove the entries behind a piece of these expiry rows if they are still due.
+        """Remove the entries of a piece of these expiry rows if they are still due.
 
-        Returns how many, and the expiry rows of the next piece.
+        Returns their number, and the expiry rows of the next piece.
         """
         return expire_rows(self._txn, due, self._now_ms, self.leaving)
 
@@ -515,7 +516,7 @@ class EntryFilter:
 
 
 class KeyValueView:
-    """Several reads of one snapshot: what the function given to ``read`` works with.
+    """Several reads of one snapshot: the argument of a function given to ``read``.
 
     Every method raises ClosedError when the function has returned.
     """
@@ -578,7 +579,7 @@ class KeyValueView:
 
 
 class KeyValueTxn(KeyValueView):
-    """Several keys in one transaction: what the function given to ``transact`` works with.
+    """Several keys in one transaction: the argument of a function given to ``transact``.
 
     Reads see the transaction's own writes. Every method raises ClosedError when the function has
     returned.

@@ -138,10 +138,10 @@ def references(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, BlobRef]]:
 
 
 def forget(txn: Txn, key: bytes, now_ms: int, leaving: list[bytes]) -> bool | None:
-    """Remove what the entry has beside its row; whether it is visible, None if there is none.
+    """Remove an entry's expiry row and its reference; return whether it is visible, None if absent.
 
-    That is its expiry row and its hold on its content: slots of which rows are left go to
-    ``leaving``. A damaged entry counts as visible: it must be possible to overwrite and delete it.
+    Slots of large contents whose rows are left to remove are added to ``leaving``. A damaged entry
+    counts as visible: it must be possible to overwrite and delete it.
     """
     value = txn.get(key)
     if value is None:
@@ -166,9 +166,9 @@ def write_entry(txn: Txn, key: bytes, entry: KvEntry, now_ms: int, leaving: list
 def clear_range(
     txn: Txn, start: bytes, stop: bytes, now_ms: int, leaving: list[bytes]
 ) -> tuple[int, bytes | None]:
-    """Remove the first piece of a range of entries with what they have beside their rows.
+    """Remove the first piece of a range of entries, with their expiry rows and references.
 
-    Returns how many were visible, and where the next piece starts (None: nothing is left).
+    Returns the number of visible ones, and the start of the next piece (None: nothing is left).
     """
     visible = 0
     piece = DeleteBudget()
@@ -207,9 +207,9 @@ def _leave(txn: Txn, key: bytes, entry: KvEntry, leaving: list[bytes]) -> None:
 
 
 def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
-    """Remove all entries of all namespaces of a scope; how many were visible.
+    """Remove all entries of all namespaces of a scope; return the number of visible ones.
 
-    Expiry rows hold full keys outside the scope's own ranges: an erasure must come through here.
+    Expiry rows hold full keys outside the scope's own ranges, so an erasure must use this function.
     """
     prefix = keys.scoped(Kind.KV, scope)
     visible = 0
@@ -221,7 +221,9 @@ def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
 
 
 def sweep(txn: Txn, *, now_ms: int, limit: int = SWEEP_LIMIT) -> int:
-    """Remove at most ``limit`` expired entries, the oldest first, in all scopes; how many.
+    """Remove at most ``limit`` expired entries, the oldest first, in all scopes.
+
+    Return their number.
 
     One transaction removes one piece: call it again until it returns 0.
     """
@@ -243,7 +245,7 @@ def due_rows(txn: ReadTxn, prefix: bytes, now_ms: int, limit: int) -> list[bytes
 def expire_rows(
     txn: Txn, due: list[bytes], now_ms: int, leaving: list[bytes]
 ) -> tuple[int, list[bytes]]:
-    """Remove a piece of what is due: how many entries, and what is left for the next piece."""
+    """Remove a piece of the due entries: their number, and the rows left for the next piece."""
     removed = 0
     piece = DeleteBudget()
     for at, row in enumerate(due):
@@ -269,10 +271,10 @@ def expire_rows(
 
 
 def hold(txn: Txn, scope: int, content: bytes | BlobRef, seed: int | None) -> BlobRef:
-    """Count a reference to a content, which is stored first unless it was staged.
+    """Acquire a reference to a content, which is stored first unless it was staged.
 
     Raises:
-        StagedBlobLost: it was staged, and is gone.
+        StagedBlobLost: it was staged, and was removed since.
     """
     if isinstance(content, BlobRef):
         ref = content

@@ -278,7 +278,7 @@ class StateChange:
                 raise RevisionConflict(msg, expected=expected, current=current)
 
     def tell(self) -> None:
-        """Call the traces with what the reducers did; to be called after the commit."""
+        """Call the traces with the reductions; to be called after the commit."""
         for trace, reduction in self._traced:
             trace(reduction)
 

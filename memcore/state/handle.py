@@ -117,9 +117,9 @@ class Watching:
     def listening(
         self, wake: Callable[[], object]
     ) -> Iterator[Callable[[int], StateChanges | None]]:
-        """Have ``wake`` called after each commit that may change the state.
+        """Call ``wake`` after each commit that may change the state, within the block.
 
-        In the block, what it yields looks what changed since a counter; None: nothing.
+        Yields a function that returns the changes since a counter; None: none.
         """
         notifier = self._store.notifier
         topic = NAMES
@@ -251,7 +251,7 @@ class Fields(ABC, Generic[C]):
         expected: int | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Give a field a value; as ``update`` of this one."""
+        """Set a field; as ``update`` with this one write."""
         return self.update({key: value}, expected=expected, idempotency_key=idempotency_key)
 
     def update(
@@ -263,13 +263,13 @@ class Fields(ABC, Generic[C]):
         trace: Trace | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Apply one step and store it; the counter after it (the same if nothing changed).
+        """Apply one step and store it; return the counter after it (the same if nothing changed).
 
         Other fields stay. All that is written is stored in one commit; if a session's handle writes
         fields of other prefixes with its own, the counter is that of its own.
 
-        Reducers run inside the write transaction, on the values that are there then, and maybe
-        more than once: they must be pure.
+        Reducers run inside the write transaction, on the values that are there then, and maybe more
+        than once: they must be pure.
 
         Args:
             update: a mapping, a Command, or a list of them: the writers of the step.
@@ -382,7 +382,7 @@ class SharedState(Fields[StateChange]):
 
     @property
     def counter(self) -> int:
-        """The number of the last change; what ``expected`` is compared with."""
+        """The number of the last change, with which ``expected`` is compared."""
         return self._store.read(lambda txn: read_header(txn, self._scope(txn), 0).counter)
 
     def __iter__(self) -> Iterator[str]:

@@ -132,7 +132,7 @@ class Reducer:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its type, who sees it, and how writes are reduced."""
+    """A field: its type, visibility, and reducer."""
 
     name: str
     type: Any
@@ -245,7 +245,7 @@ def read_field(name: str, hint: Any, *, required: bool) -> Field:
             word.
 
     Raises:
-        StateSchemaError: what the annotation ends with is callable and no reducer.
+        StateSchemaError: the last entry of the annotation is callable, but no reducer.
     """
     marks: list[Any] = []
     while True:
@@ -398,7 +398,7 @@ class StateSchema:
         return dict(self._fields)
 
     def field(self, key: str) -> Field:
-        """One field; what sessions share takes any name and, unless the schema has it, any value.
+        """One field; a shared field need not be in the schema: then it takes any value.
 
         Raises:
             InvalidUpdateError: there is none of this name; the message names the nearest.
@@ -458,10 +458,10 @@ class StateSchema:
         """The state after one step; ``state`` and ``update`` are not changed.
 
         A field with a reducer is reduced write by write, in the order of the updates; the first
-        write meets an empty value of the field's type, or is the value if the type has none. An
-        Overwrite takes the field over, as Delete takes its value away, and other writes of the step
-        to it are void. A field without a reducer takes the value, or what a Merge brings into it;
-        one step writes it once.
+        write is reduced with an empty value of the field's type, or is the value if the type has
+        none. An Overwrite replaces the value, and Delete removes it; other writes of the step to
+        the field then have no effect. A field without a reducer is set to the value, or changed by
+        a Merge; one step writes it once.
 
         Args:
             state: fields and values; it may lack any.
@@ -565,10 +565,9 @@ class FileData(TypedDict):
 def merge_entries(
     left: Mapping[str, Any] | None, right: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The entries of both, those of ``right`` in force; a None in ``right`` deletes an entry.
+    """The entries of both.
 
-    Raises:
-        InvalidUpdateError: ``right`` is no mapping.
+    Those of ``right`` take precedence, and a None in it deletes an entry.
     """
     if right is not None and not isinstance(right, Mapping):
         msg = f"merge_entries: expected a mapping of entries, got {type(right).__name__}"
@@ -585,12 +584,12 @@ def merge_entries(
 def append_messages(left: list[Any] | None, right: Any) -> list[Any]:
     """The messages of both in order.
 
-    A message with the ``id`` of an earlier one takes its place. ``{"remove": id}`` takes that
-    message out; one that is not there is no error, so that an update may come twice. Messages
+    A message with the ``id`` of an earlier one replaces it. ``{"remove": id}`` removes that
+    message; it is no error if there is none, so that an update can be repeated. Messages
     without an id are always appended, and none is given one.
 
     Args:
-        left: what is there.
+        left: the current messages.
         right: a message, or a list of them: mappings, or objects with an ``id``.
 
     Raises:

@@ -192,7 +192,7 @@ def _named(value: object) -> str:
 
 
 class StateRequest(NamedTuple):
-    """An idempotency key, and the bytes of what it stands for."""
+    """An idempotency key, and the bytes of its update."""
 
     key: str
     content: bytes

@@ -232,7 +232,7 @@ class ScaledCounter(TextCounter):
         return math.ceil(round(self.factor * tokens + self.per_digit * split_digits, 6))
 
     def _measured(self, text: str) -> tuple[int, int]:
-        """Tokens of the base, and how many more the digits are than their pieces."""
+        """Tokens of the base, and the surplus of digits over their pieces."""
         if not self.per_digit:
             return self._base.count(text), 0
         if self._measure is not None:

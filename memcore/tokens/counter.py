@@ -326,7 +326,7 @@ def profile_named(name: Any) -> MediaTable:
 
 
 def _overridden(table: MediaTable, media: Any) -> tuple[MediaTable, str]:
-    """The table with the caller's figures in place of its own, and what they add to the id."""
+    """The table with the caller's figures in place of its own, and their suffix of the id."""
     if media is None:
         return table, ""
     if isinstance(media, Mapping):

@@ -1,9 +1,9 @@
-"""Media parts of messages: which objects are media, and what each costs by its provider's table.
+"""Media parts of messages: recognition, and costs by tables of their providers.
 
 A table is a function from ``Media`` to tokens. All figures are estimates: providers document their
-formulas for images, but resize before they apply them; recordings and documents are judged by
-their bytes. What is not in the message (a URL, a file id) counts as an image of 1024 x 1024 pixels,
-a recording of 60 seconds or a document of 10 pages.
+formulas for images, but resize before they apply them; recordings and documents are estimated by
+their bytes. Media outside the message (a URL, a file id) count as an image of 1024 x 1024 pixels, a
+recording of 60 seconds or a document of 10 pages.
 """
 
 from __future__ import annotations

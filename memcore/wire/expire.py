@@ -1,7 +1,7 @@
 """Expired messages: roles, types, ids and names of tools stay, texts are replaced.
 
-Only what is listed here is taken over, so nothing stays by mistake. The calls that a message makes
-and the results that it gives stay whole, so histories with it are as legal as before.
+Only the fields listed here are copied, so nothing stays by mistake. The calls and results of a
+message stay, so histories with it are as legal as before.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def edited(value: Any, edits: Edits) -> Any:
-    """A copy of a JSON value with the edits made; what they do not touch is shared, not copied.
+    """A copy of a JSON value with the edits made; unedited parts are shared, not copied.
 
     Positions are those of the value as it is given, also where elements before them are removed.
     """

@@ -91,9 +91,9 @@ def rename_repeated_calls(
     chars_max: int | None = None,
     is_fixed: Callable[[WireItem], bool] = lambda _: False,
 ) -> tuple[list[WireItem], list[Repair]]:
-    """Items of OpenAI Responses with an id of its own for every call, and what was renamed.
+    """Items of OpenAI Responses with an id of its own for every call, and the repairs made.
 
-    It comes before rendering, so that every call gets its own synthetic result.
+    To be called before rendering, so that every call gets its own synthetic result.
 
     Args:
         entries: the items.

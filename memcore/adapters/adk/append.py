@@ -1,7 +1,7 @@
 """Append and delete events: one commit with the changes of the state; rewinds, turns.
 
 The rows of deleted events stay as empty places of their kind, which keeps numbers, prefix hashes,
-views and forks valid, as for expired items; their texts, calls and results are gone from the file.
+views and forks valid, as for expired items; their texts, calls and results are removed.
 """
 
 from __future__ import annotations
@@ -477,7 +477,7 @@ class Storing:
             self.encoded = self.encoded._replace(identity=identity)
 
     async def commit_large(self, change: StoreEvent) -> Appended:
-        """Store it; what is very large is staged ahead in a thread."""
+        """Store the event; very large content is staged ahead in a thread."""
         for _ in range(STAGE_ATTEMPTS):
             await settled(in_thread(stage, ref_of(self.session), self.rows))
             with suppress(StagedBlobLost):

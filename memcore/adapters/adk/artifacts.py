@@ -109,7 +109,7 @@ def encode_part(part: types.Part) -> Encoded:
     """The row and the content of a part.
 
     Raises:
-        InputValidationError: a field holds what is no JSON.
+        InputValidationError: a field cannot be written as JSON.
     """
     kind, content = _content(part)
     beside: dict[str, Any] = {"text": True} if kind == "text" else {"inline_data": {"data"}}
@@ -172,7 +172,7 @@ def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Custom metadata converted to JSON values, as they will be read back.
 
     Raises:
-        InputValidationError: it is no mapping, or holds what is no JSON.
+        InputValidationError: it is no mapping, or cannot be written as JSON.
     """
     if metadata is None:
         return {}
@@ -359,10 +359,10 @@ _REFERENCES_MAX: Final = 5
 class MemcoreArtifactService(Opened, BaseArtifactService):
     """Versioned artifacts of ADK in a memcore file.
 
-    A version is one commit: it is there with its content, or not at all, and versions that are
-    saved at the same time by any threads and processes get consecutive numbers. Equal contents are
-    stored once for all sessions and artifacts of a user. What is above 192 KiB is written and read
-    in a thread, in short transactions.
+    A version is stored in one commit with its content, and versions that are saved at the same
+    time by any threads and processes get consecutive numbers. Equal contents are stored once for
+    all sessions and artifacts of a user. Contents above 192 KiB are written and read in a thread,
+    in short transactions.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
@@ -408,7 +408,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         custom_metadata: dict[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Store a new version; its number, from 0 on.
+        """Store a new version; return its number, from 0 on.
 
         Args:
             app_name: the application.
@@ -417,8 +417,8 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             artifact: a Part or dict with data, text or a file's URI.
             session_id: the session; None: the artifact is the user's.
             custom_metadata: JSON that is stored with the version.
-            idempotency_key: the same key saves the same artifact once, within a week, and returns
-                the number that it was given; for who tries again.
+            idempotency_key: the same key saves the same artifact once, within a week; a retry
+                returns the number of the first call.
 
         Raises:
             DuplicateRequestError: the key was used for another artifact.
@@ -473,8 +473,8 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         A reference to another artifact is followed.
 
         Raises:
-            InputValidationError: a name is not legal, or a reference leaves the scope or goes in a
-                circle.
+            InputValidationError: a name is not legal, or a reference leaves the scope or is
+                circular.
             CorruptValueError: the stored content is damaged.
         """
         for left in range(_REFERENCES_MAX, -1, -1):
@@ -651,7 +651,7 @@ def _look(
 
 
 def _delete(txn: KeyValueTxn, place: Place, newest: int) -> tuple[bool, bool]:
-    """Delete a piece of the versions up to ``newest``; whether none is left, and rows of blobs."""
+    """Delete a piece of the versions up to ``newest``: is none left, and blob rows to remove."""
     piece = DeleteBudget()
     doomed: list[str] = []
     done = True

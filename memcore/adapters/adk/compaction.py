@@ -209,10 +209,10 @@ def present(events: list[Event], entries: list[Entry], *, mend: bool) -> None:
     """Replace events by changed copies where ADK would not make a legal prompt of them.
 
     Args:
-        events: what is to be handed out.
+        events: the events to be returned; changed in place.
         entries: the entries of the same events.
-        mend: not only where the clock was not right: calls without ids get ids, and summaries are
-            the user's.
+        mend: correct not only timestamps: give ids to calls without ids, and make summaries the
+            user's.
     """
     if mend:
         _name_calls(events, entries)
@@ -318,7 +318,7 @@ def show_event(session: Session, event: Event, covered: Span | None, *, mend: bo
 
     Args:
         session: the caller's object.
-        event: what was stored.
+        event: the stored event.
         covered: of a compaction the indexes of the object's events that it covers.
         mend: as in ``present``.
     """

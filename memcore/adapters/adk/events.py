@@ -203,7 +203,7 @@ _DELTAS: Final = frozenset(("stateDelta", "artifactDelta"))
 class Pairs(NamedTuple):
     """The ids of the calls that an event makes, and of those that it answers.
 
-    A call without one goes by ``BY_NAME`` and its name.
+    A call without an id is identified by ``BY_NAME`` and its name.
     """
 
     called: list[str]
@@ -418,7 +418,7 @@ class Stored(NamedTuple):
         """The event; None for a row that is none.
 
         Args:
-            rest: the JSON of what was too large for its meta: that of the row before it.
+            rest: the JSON of fields too large for its meta, from the row before it.
 
         Raises:
             CorruptValueError: it makes no event.
@@ -571,11 +571,11 @@ def is_shown(body: bytes) -> bool:
 def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple[int, int]]:
     """Spans of the indexes of events that rewinds took back; each ends with its rewind.
 
-    As ADK finds them (``_apply_rewinds``): from the end backwards, so a rewind that was taken back
-    itself takes nothing back.
+    As ADK finds them (``_apply_rewinds``): from the end backwards, so a rewind that was itself
+    taken back has no effect.
 
     Args:
-        events: the invocation of each, and that before which it rewinds, if it is a rewind.
+        events: the invocation of each, and the one to which it rewinds, if it is a rewind.
     """
     firsts: dict[str, int] = {}
     for at, (invocation, _) in enumerate(events):

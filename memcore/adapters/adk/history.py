@@ -441,9 +441,9 @@ class History:
         """The last rows with ``wanted`` events in them, at least one event; None: all rows.
 
         Args:
-            wanted: how many events.
-            pair_safe: legal as Gemini has it: they begin with the user, hold the calls that they
-                answer, and before them stand the turns of calls that take long and still wait.
+            wanted: the number of events.
+            pair_safe: make them legal for Gemini: they begin with the user, hold the calls they
+                answer, and are preceded by the turns of long-running calls that still wait.
 
         Returns:
             None if there is no such session.
@@ -458,8 +458,8 @@ class History:
         """Rows with up to ``size`` events in them, behind the seq of a cursor or before it.
 
         Args:
-            cursor: the seq of the last event of the page before; None: from the one end.
-            size: how many events.
+            cursor: the seq of the last event of the previous page; None: the first page.
+            size: the number of events.
             newest_first: from the end backwards.
 
         Returns:
@@ -514,7 +514,7 @@ class History:
     def _make_legal(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> None:
         """Extend the window to begin with a user message and to include calls that may be answered.
 
-        Both are asked of the live history, which is what the model is shown.
+        Both are decided on the live history, which the model is shown.
         """
         known = self._waiting(found, log, txn, head)
         earliest = min([found.start, *known.calls.values()])

@@ -1,4 +1,4 @@
-"""Legal model requests: a plugin and a callback that mend contents right before the model.
+"""Legal model requests: a plugin and a callback that repair contents right before the model.
 
 Summaries, windows and cancelled turns leave calls without responses, responses without calls and
 histories that the model begins. The request is rendered by the rules of memcore's own contexts

@@ -224,8 +224,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def add_session_to_memory(self, session: Session) -> None:
         """Remember the events of a session that have text; those already stored are skipped.
 
-        Of a session of MemcoreSessionService only what is behind the known events is looked at.
-        Some dozen events go in one commit: after a crash, call it again.
+        Of a session of MemcoreSessionService only the events after the known ones are read. Some
+        dozen events are stored in one commit: after a crash, call it again.
         """
         handle, events = self._handle(session.app_name, session.user_id), list(session.events)
         kv = handle[0]
@@ -319,15 +319,15 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     ) -> None:
         """Store entries as they are; one with the id of another entry replaces it.
 
-        An entry without an id gets one. What was deleted does not come back under its id.
+        An entry without an id gets one. A deleted id is not stored again.
 
         Args:
             app_name: the application.
             user_id: the user.
             memories: the entries.
-            custom_metadata: JSON that is found with each, beside what it has itself.
-            idempotency_key: entries without an id get one made of it and of their place, so that
-                they are the same when they come again.
+            custom_metadata: JSON that is returned with each, beside its own.
+            idempotency_key: entries without an id get one derived from it and from their index, so
+                that a retry stores the same entries.
 
         Raises:
             InvalidItemError: metadata is no JSON; nothing is stored.

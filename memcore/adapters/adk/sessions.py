@@ -143,8 +143,8 @@ def page_of(
         app: the application, as memcore calls it.
         users: its users, likewise, in their order.
         cache: as ``listed`` uses it.
-        cursor: that of the page before; None: the first page.
-        size: how many.
+        cursor: that of the previous page; None: the first page.
+        size: the number of sessions.
 
     Raises:
         InvalidOptionError: the cursor is none.
@@ -368,7 +368,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         mend: return events so that ADK makes legal prompts of them: calls without ids and their
             responses get ids, and a summary that a model wrote becomes the user's. False: as they
             are stored.
-        cache_bytes: memory for decoded events, about.
+        cache_bytes: approximate memory for decoded events.
         copies: False returns the events of the cache themselves, which is many times faster: for
             callers that do not change them.
         on_stale: the handling of an append if others appended since the Session object was loaded.
@@ -540,7 +540,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         Args:
             app_name: the application.
             user_id: the user; None: all of them.
-            page_size: how many sessions.
+            page_size: the number of sessions.
             cursor: that of the page before; None: the first page.
 
         Raises:
@@ -566,9 +566,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
             app_name: the application.
             user_id: the user.
             session_id: the session.
-            page_size: how many events.
-            cursor: that of the page before, which holds whatever was appended since; None: the
-                first page.
+            page_size: the number of events.
+            cursor: that of the previous page, valid whatever is appended; None: the first page.
             newest_first: from the end backwards.
 
         Returns:

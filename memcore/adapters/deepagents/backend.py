@@ -563,7 +563,10 @@ class MemcoreBackend(Opened, BackendProtocol):
         return DeleteResult(path=file_path)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Whole files from bytes; what is no UTF-8 is binary. Small ones share a commit."""
+        """Store whole files from bytes.
+
+        Content that is not UTF-8 is binary. Small ones share a commit.
+        """
         uploads = [Upload(path, payload, encoding_of(payload)) for path, payload in files]
         return put_all(self._files, passage_of(self._scope), uploads)
 
@@ -599,7 +602,7 @@ def _contended(path: str) -> str:
 
 
 def _text_of(files: Files, path: str, row: FileRow) -> str | None:
-    """The text of a file that was at ``row`` just now; None if it is binary, or gone."""
+    """The text of a file that was at ``row`` just now; None if it is binary, or deleted."""
     if row.encoding == "base64":
         return None
     text = files.kept(row)

@@ -305,7 +305,7 @@ class Files:
         return read_parts(self._kv.get, row) if text is None else text.encode("utf-8")
 
     def _synced(self) -> Listing:
-        """The listing with what others changed; the lock is held."""
+        """The listing including changes of others; the caller holds the lock."""
         packed = self._kv.get(HEAD)
         known = self._listing.head
         if packed is None:
@@ -492,7 +492,7 @@ class Files:
     def _commit_if(
         self, closure: Callable[[KeyValueTxn], tuple[Head, list[Change]] | None]
     ) -> FileRow | None:
-        """Commit a change of one file; its new row, None if the closure refused."""
+        """Commit a change of one file; return its new row, None if the closure refused."""
         done = self._kv.transact(closure)
         if done is None:
             return None

@@ -172,7 +172,7 @@ _KEPT_TEXT_BYTES: Final = 1024**2
 
 
 def put_parts(txn: KeyValueTxn, number: int, payload: bytes, *, first: int = 0) -> tuple[int, int]:
-    """Write a content from part ``first`` on: how many parts it has then, bytes of the last."""
+    """Write a content from part ``first`` on: the number of its parts, bytes of the last."""
     part, tail = first, 0
     for start in range(0, len(payload), BLOB_CHUNK_BYTES):
         piece = payload[start : start + BLOB_CHUNK_BYTES]

@@ -51,11 +51,13 @@ Row = tuple[str, bytes, float | None]
     sweep="sweep . number",
 )
 class MemcoreCache(Opened, BaseCache[ValueT]):
-    """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
+    """Values under (namespace, key), with a time to live in seconds.
+
+    Expired ones are hidden at once.
 
     Every method may be called with and without ``await`` (``get``, ``aget``, ...), by any thread;
     ``set`` stores all its values in one commit. A value of a type that the serializer does not
-    know, or that is not allowed, is a miss, as if it had never been stored: it is computed anew. A
+    know, or that is not allowed, is a miss, as if it had never been stored: it is recomputed. A
     value of a known type that it cannot read raises CorruptValueError. Pickles are neither written
     nor read, whatever the serializer would do.
 

@@ -70,7 +70,7 @@ def _rebuilt(saver: BaseCheckpointSaver[str], config: RunnableConfig, channel: s
 
 
 def _seed(value: Any) -> Any:
-    """The content of a snapshot of deltas; a value that is none as it is."""
+    """The content of a snapshot of deltas; any other value unchanged."""
     return value.value if isinstance(value, _DeltaSnapshot) else value
 
 

@@ -341,17 +341,17 @@ class Retaining(Handle):
     ) -> None:
         """Remove old checkpoints of threads.
 
-        A checkpoint whose delta channels are rebuilt from older ones keeps these.
+        Older checkpoints from which a kept one's delta channels are rebuilt are kept, too.
 
         Args:
-            thread_ids: which threads.
+            thread_ids: the threads.
             strategy: ``"keep_latest"``: the newest of each namespace stays; ``"delete"``: none.
             keep_last: so many of each namespace stay instead of one.
             max_age_seconds: of the others, those younger than this stay, too.
 
         Raises:
             InvalidOptionError: the strategy is unknown, or an argument out of range.
-            OutpacedError: checkpoints were stored faster than they could be looked at.
+            OutpacedError: checkpoints were stored faster than they could be examined.
         """
         _need_several("thread_ids", thread_ids)
         if strategy not in _STRATEGIES:
@@ -446,9 +446,9 @@ def _need_several(name: str, ids: Sequence[str]) -> None:
 class MemcoreSaver(Retaining):
     """A checkpointer that stores what changed, once.
 
-    Elements of lists, entries of dicts and arguments of Sends are stored once a thread, whatever
-    number of checkpoints holds them; those that did not change are not serialised again. An object
-    that was changed in place is found out: no state is ever taken for another.
+    Elements of lists, entries of dicts and arguments of Sends are stored once a thread, however
+    many checkpoints hold them; those that did not change are not serialised again. Objects that
+    were changed in place are detected: no state is ever taken for another.
 
     Synchronous and asynchronous methods are those of one class; any thread and any loop may use it,
     and several savers and processes one file. Copies (``copy.copy``) share the file, and each may
@@ -466,11 +466,11 @@ class MemcoreSaver(Retaining):
             (UntrustedTypeError). ``"all"``: the file may run any code; only for files that nobody
             else can write.
         user, app: the owner of the threads: a saver reaches no other scope.
-        durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        durability: the durability of a file that is opened by its path (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
             (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
-            both go on from the same state. Forks from older checkpoints are refused, too.
+            both continue from the same state. Forks from older checkpoints are refused, too.
         keep_last: of each namespace of a thread, at least so many of the newest checkpoints are
             kept, with those that they are rebuilt from; older ones are pruned as new ones are put,
             once in as many puts, or in 16. Other savers of the file need the option, too; a
@@ -664,7 +664,7 @@ class MemcoreSaver(Retaining):
     def get_next_version(self, current: str | int | None, channel: None) -> str:  # noqa: ARG002
         """A number and a random part: versions of two forks are never the same.
 
-        Threads that another saver wrote go on, whether it counted in strings or ints.
+        Continues the versions of threads that another saver wrote, be they strings or ints.
         """
         number = int(current.split(".")[0]) if isinstance(current, str) else int(current or 0)
         return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - told apart, not kept secret

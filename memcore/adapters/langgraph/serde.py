@@ -152,7 +152,7 @@ class SerdeCoder:
         """Decrypt, if there is a cipher; what was stored in clear is refused.
 
         Raises:
-            CorruptValueError: it was stored in clear though there is a cipher, or under another.
+            CorruptValueError: it was stored in clear although there is a cipher, or with another.
         """
         kind, _, name = typed[0].partition(_SEALED)
         if self.cipher is None:

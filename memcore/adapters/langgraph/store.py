@@ -301,7 +301,7 @@ class Plan:
 def _ranked(
     scorer: Scorer, found: Sequence[Found], vectors: dict[str, bytes], offset: int, limit: int
 ) -> Scored:
-    """The nearest items first; where they do not fill the page, items without vectors do."""
+    """Rank the nearest items first; items without vectors fill up the page."""
     near = [item for item in found if item.place in vectors]
     scores = scorer.best([vectors[item.place] for item in near])
     ranked = sorted(zip(scores, near, strict=True), key=lambda pair: pair[0], reverse=True)
@@ -613,7 +613,7 @@ class MemcoreStore(Opened, BaseStore):
     # --- time to live -----------------------------------------------------------------------------
 
     def sweep_ttl(self) -> int:
-        """Remove all items that have expired; how many. Works on a full device."""
+        """Remove all expired items; return their number. Works on a full device."""
         return _sweep(self._kv, self._engine)
 
     async def asweep_ttl(self) -> int:
@@ -627,8 +627,8 @@ class MemcoreStore(Opened, BaseStore):
             sweep_interval_minutes: None: that of ``ttl``, or 5.
 
         Returns:
-            What is done when the sweeper has ended; to cancel it ends the sweeper. One that runs is
-            left as it is.
+            A future that is done when the sweeper has ended; cancelling it ends the sweeper. A
+            sweeper that runs already is left as it is.
         """
         config = self.ttl_config
         if not config:
@@ -638,7 +638,10 @@ class MemcoreStore(Opened, BaseStore):
         return self._sweeper.start(sweep_interval_minutes or config.get("sweep_interval_minutes"))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """End the sweeper; whether it has ended within ``timeout`` seconds (None: any time)."""
+        """End the sweeper.
+
+        Return whether it has ended within ``timeout`` seconds (None: no limit).
+        """
         return self._sweeper.stop(timeout)
 
 

@@ -101,7 +101,7 @@ class Coder(Protocol):
         """The messages if they need no encoding, which memcore may still refuse; else None."""
 
     def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
-        """The messages; the same for the same items of the same request.
+        """Encode items as messages; the same for the same items of the same request.
 
         Raises:
             TypeError: an item is nothing that ``json.dumps`` writes.
@@ -713,7 +713,7 @@ class History(Opened):
     async def remove_expired(self, *, wrapper: Any = None) -> int:
         """Remove the items that are older than ``ttl_seconds`` from the file; return their number.
 
-        Reading does so, too, once they are an eighth of what is there; until then they are not
+        Reading does so, too, once they are an eighth of the items; until then they are not
         returned. A call stays as long as its result.
         """
         bound = self.bound(wrapper)

@@ -514,8 +514,8 @@ def safe_session_input_callback(
 
     Pass it to ``RunConfig`` as it is, or called with the arguments below, which returns a callback.
     The new input always stays, whole and unchanged, with the calls that it answers; of the history
-    the longest legal end that fits. The session stores the new input alone: what is left out,
-    changed or answered synthetically is so for the model only.
+    the longest legal end that fits. The session stores the new input alone: omissions, changes and
+    synthetic answers are for the model only.
 
     Args:
         history: the items of the session, a copy that belongs to the callback.
@@ -543,8 +543,8 @@ def _combined(history: list[Any], new_input: list[Any], terms: Terms) -> list[An
 def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list[Any]:
     """Assign each item to the one of the two lists from which the SDK knows it.
 
-    It stores what it finds in neither of them as new. So items of the history are changed in their
-    place, and what memcore wrote becomes a part of the list of the history.
+    It stores items that are in neither as new. So items of the history are changed in their place,
+    and items that memcore made become a part of the list of the history.
     """
     start, often = len(history), Counter(map(id, history))
     given = [*history, *new_input]
@@ -622,9 +622,9 @@ def safe_call_model_input_filter(
     """The input of one model call as the model may receive it.
 
     Pass it to ``RunConfig`` as it is, or called with the arguments below, which returns a filter.
-    Nothing that it leaves out is lost to the session. Earlier turns go first; of a turn that alone
-    is too large, what the user said stays, and the latest steps that fit. Of the last step alone
-    outputs are shortened, the largest first.
+    The session keeps what it leaves out. Earlier turns are left out first; of a turn that alone is
+    too large, the user's items stay, and the latest steps that fit. Of the last step alone outputs
+    are shortened, the largest first.
 
     A list of nothing but results is passed as it is: it goes to a conversation that a server keeps.
 

@@ -197,7 +197,7 @@ class Methods(Current):
     async def clear_session(self, *, wrapper: Any = None) -> None:
         """Remove all that is stored of this session from the file, its branches included.
 
-        What was ever the name of a branch stays taken.
+        The names of its branches stay in use.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete the session.
@@ -240,7 +240,7 @@ class _Pop:
 def stands_for_sqlite(cls: C) -> C:
     """Make the SDK's wrappers use the hooks of a class as they use those of SQLiteSession.
 
-    A subclass with a ``pop_item`` of its own is passed over, as one of SQLiteSession is.
+    A subclass with a ``pop_item`` of its own is skipped, as one of SQLiteSession is.
     """
     cls.pop_item = _Pop(cls.pop_item)  # type: ignore[attr-defined]
     SQLiteSession.register(cls)
@@ -469,7 +469,7 @@ class Compacting(Hooks):
 
     @property
     def run_compaction(self) -> Callable[..., Awaitable[None]]:
-        """Compact the session if its policy says that it is due; the Runner calls it after a turn.
+        """Compact the session if a stage of its policy is due; the Runner calls it after a turn.
 
         Raises:
             AttributeError: the session was made without ``compaction``.
@@ -482,13 +482,13 @@ class Compacting(Hooks):
     async def _run_compaction(
         self, args: Mapping[str, Any] | None = None, *, wrapper: Any = None
     ) -> None:
-        """Run what is due.
+        """Run the due stages of the compaction.
 
-        What fails is logged: the turn is stored, and its result must not be lost for a summary.
+        Errors are logged: the turn is stored, and its result must not be lost for a summary.
 
         Args:
-            args: as the SDK's ``OpenAIResponsesCompactionArgs``; only ``force`` counts, which
-                compacts whether it is due or not.
+            args: as the SDK's ``OpenAIResponsesCompactionArgs``; only ``force`` is used, which
+                compacts whether due or not.
             wrapper: the Runner's context wrapper.
         """
         session = self.bound(wrapper).session

@@ -394,9 +394,9 @@ class Notes(Branches):
     ) -> None:
         """Keep the state of a run that waits (for approvals) with the session, in one commit.
 
-        It belongs to the items that are stored by then: once others are added or the last one is
-        popped, ``load_run_state`` does not give it any more. So a run that went on is not gone on
-        with twice, in the very commit that stores what it did.
+        It belongs to the items that are stored at this point: once others are added or the last one
+        is popped, ``load_run_state`` does not return it any more. So a run that was continued is
+        not continued twice, from the very commit that stores its items.
 
         Args:
             state: ``result.to_state()``, approvals made or not; None: no run waits any more.
@@ -593,8 +593,8 @@ class MemcoreSession(Notes):
 
     Args:
         session_id: any string.
-        db_path: a file, made if it is missing; ``":memory:"`` is a private one that is gone when it
-            is closed. Or an open Database, AsyncDatabase or Scope, which stays open.
+        db_path: a file, made if it is missing; ``":memory:"`` is a private one that is deleted when
+            it is closed. Or an open Database, AsyncDatabase or Scope, which stays open.
         sessions_table: with ``messages_table``: other names are another space in the same file.
         messages_table: see ``sessions_table``.
         session_settings: the SDK's SessionSettings, or a dict of its fields.
@@ -607,12 +607,12 @@ class MemcoreSession(Notes):
             ``(app, user)`` in which a call works.
         encryption_key: a random secret, or several (the first encrypts, all decrypt): items are
             encrypted, but for their type, role and call ids.
-        unreadable: ``"raise"`` (the default) or ``"skip"``: what to do with items that the key does
-            not open; they are counted in ``skipped_items`` and in a warning in the log then.
-        ttl_seconds: items that are older are not returned any more and removed from the file, but
-            for a call whose result is not that old yet.
-        cache_bytes: items that were read are remembered decoded: so many bytes of JSON, about, and
-            at most 64 MiB of all sessions of the process; 0: none.
+        unreadable: ``"raise"`` (the default) or ``"skip"`` for items that the key does not decrypt;
+            skipped ones are counted in ``skipped_items`` and in a warning in the log.
+        ttl_seconds: older items are not returned any more and are removed from the file, except a
+            call whose result is not that old yet.
+        cache_bytes: the cache of decoded items, in bytes of their JSON, about, and at most 64 MiB
+            for all sessions of the process; 0: no cache.
         compaction: the session compacts itself after a turn of the Runner: True, a policy, the name
             of a preset or a mapping (see ``docs/compaction.md``). Reads without a limit, or with
             that of ``session_settings``, then give what the model may see: the summary and the
@@ -621,7 +621,7 @@ class MemcoreSession(Notes):
             trimmed.
         summarize_timeout_seconds: how long a summary may take.
         budget_tokens: these reads give a legal window of at most so many tokens.
-        create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
+        create_tables: accepted for compatibility with ``AdvancedSQLiteSession``; no effect.
         logger: where warnings go; None: ``memcore.openai_agents``.
     """
 
