@@ -208,9 +208,10 @@ def unpack_last(key: bytes, body: bytes) -> int:
     Raises:
         CorruptValueError: it holds none.
     """
-    if len(body) != 8:  # noqa: PLR2004 - a u64
+    number = int.from_bytes(body, "little")
+    if len(body) != 8 or number >= _END:  # noqa: PLR2004 - a u64
         raise _malformed(key)
-    return int.from_bytes(body, "little")
+    return number
 
 
 # --- bodies ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter as Counted
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +13,7 @@ from memcore import blobs, kv
 from memcore._fast import pack_facts
 from memcore.blobs import BlobRef
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row
+from memcore.codec.keys import Counter, Kind, Row
 from memcore.codec.values import (
     FLAG_BLOB,
     FLAG_EXPIRES,
@@ -243,9 +243,9 @@ def _has_row(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
 _ROW_AT = 17
 
 
-def counted_references(txn: ReadTxn, scope: int) -> Counter[bytes]:
+def counted_references(txn: ReadTxn, scope: int) -> Counted[bytes]:
     """Count the scope's references to each blob slot; damaged rows are skipped."""
-    found: Counter[bytes] = Counter()
+    found: Counted[bytes] = Counted()
     for ref in (*_of_items(txn, scope), *_of_addresses(txn, scope)):
         found[blobs.slot_of(ref)] += 1
     for _, ref in kv.references(txn, scope):
@@ -413,7 +413,9 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
     findings += engine.store.read(lambda txn: check_care(txn, partial(_is_shredded, engine)))
     findings += engine.store.read(lambda txn: check_demand(txn, engine.store.path))
     named: dict[tuple[int, int], str] = {}
+    scopes: list[int] = []
     for scope, wrong in engine.store.read(_scopes):
+        scopes.append(scope)
         found = wrong + engine.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
         named.update(_names_of(engine, scope, found))
         found += check_threads(engine.store.read, scope)
@@ -430,11 +432,35 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
         findings += _of_living(engine, scope, found)
         if progress is not None:
             progress(done + 1, len(sessions))
+    findings += _check_counters(engine, scopes, sessions)
     for place in sorted(named.keys() - set(sessions)):
         if not engine.store.read(lambda txn, place=place: _is_deleted(txn, *place)):  # type: ignore[misc]
             found = [f"session {named[place]!r}: its head is missing"]
             findings += _of_living(engine, place[0], found)
     return findings
+
+
+def _check_counters(
+    engine: Engine, scopes: list[int], sessions: list[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield findings about counters that would give out a number that is in use."""
+    used = {Counter.SCOPE: scopes, Counter.SESSION: [session for _, session in sessions]}
+    for which, kind in (
+        (Counter.NAMESPACE, Kind.KV_NAMESPACE),
+        (Counter.THREAD, Kind.THREAD_NAME),
+    ):
+        used[which] = [
+            number
+            for scope in scopes
+            for number in engine.store.read(
+                lambda txn, scope=scope, kind=kind: names.found_names(txn, kind, scope)[0]  # type: ignore[misc]
+            )
+        ]
+    for which, numbers in used.items():  # after them: counters only grow
+        last = max(numbers, default=0)
+        yield from engine.store.read(
+            lambda txn, which=which, last=last: list(names.check_counter(txn, which, last))  # type: ignore[misc]
+        )
 
 
 def _of_living(engine: Engine, scope: int, findings: list[str]) -> list[str]:

@@ -177,7 +177,8 @@ _ROWS: Final = {
 _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
-        (r"is listed for removal, but in use|the index by expiry|^the terms", Damage.MARK),
+        (r"^the counter of|is listed for removal, but in use", Damage.MARK),
+        (r"the index by expiry|^the terms", Damage.MARK),
         (r"erased scope|holds and erasures|the holds of the database", Damage.CARE),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),

@@ -1,7 +1,8 @@
 """Validity of a row: its checksum, and the shape that its key's kind asks for.
 
 A checksum is no signature. A row that was sealed but makes no sense is a damaged one: what reads a
-wreck need not be ready for it anywhere else.
+wreck need not be ready for it anywhere else. A number that grows by one at a time makes no sense
+above what a session can live to see: taken over, it would leave none to come.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from memcore.log.checkpoint import unpack_checkpoint, unpack_last
 from memcore.privacy.keyring import OWNER_BYTES
 from memcore.rows.index import COUNT_BYTES
 from memcore.rows.item import split_body
-from memcore.rows.lifecycle import is_hold_row, is_lease, is_terms, terms_of
+from memcore.rows.lifecycle import is_hold_row, is_terms, terms_of, unpack_lease
 from memcore.rows.names import unpack_name
 from memcore.rows.quarantine import is_held_row
 from memcore.rows.usage import unpack_usage
 from memcore.session.content_filter import is_demand
 from memcore.session.engine import is_uses_row
-from memcore.state import is_moment, is_state_row
+from memcore.state import header_key, is_moment, is_state_row
+from memcore.state.rows import StateHeader, unpack_moment
 from memcore.store.encryption import OWNER_KEY, SECRET_KEY, SECRET_ROW_BYTES
 
 __all__ = [
@@ -42,6 +44,7 @@ _NUMBER_BYTES: Final = 8
 _SCOPED_BYTES: Final = 9
 _PLACE_BYTES: Final = 17
 _ROW_BYTES: Final = 26
+_NUMBER_MAX: Final = 2**48
 _VIEW_NUMBERS: Final = ("cut_seq", "chain", "parent", "parent_owner")
 _KEY_BYTES: Final = {
     Kind.COUNTER: 2,
@@ -105,14 +108,20 @@ def _is_session_row(key: bytes, value: bytes, body: bytes) -> bool:
         return False
     row = keys.row_of(key)
     if row == Row.STATE:
-        return is_state_row(key, value)
+        return _is_state(key, value, body)
     fits = _ROWS.get(row)
     size = _ROW_BYTES + _NUMBER_BYTES if row == Row.TOKENS else _ROW_BYTES
-    return row == Row.REQUEST or (len(key) == size and (fits is None or fits(key, value, body)))
+    if row == Row.REQUEST:
+        return True
+    if len(key) != size or keys.number_of(key[:_ROW_BYTES]) > _NUMBER_MAX:
+        return False
+    return fits is None or fits(key, value, body)
 
 
 def _is_head(key: bytes, value: bytes, _: bytes) -> bool:
-    return keys.number_of(key) == 0 and bool(Head.unpack(key, value))
+    head = Head.unpack(key, value)
+    grows = head.revision, head.epoch, head.next_view, head.next_block, head.recount_number
+    return keys.number_of(key) == 0 and max(grows) <= _NUMBER_MAX
 
 
 def _is_index(_: bytes, __: bytes, body: bytes) -> bool:
@@ -130,7 +139,7 @@ def _is_view(_: bytes, value: bytes, body: bytes) -> bool:
 
 
 def _is_moment(key: bytes, value: bytes, _: bytes) -> bool:
-    return is_moment(key, value)
+    return is_moment(key, value) and unpack_moment(key, value) <= _NUMBER_MAX
 
 
 def _is_token_page(key: bytes, _: bytes, body: bytes) -> bool:
@@ -148,7 +157,7 @@ def _is_usage(key: bytes, value: bytes, body: bytes) -> bool:
 
 
 def _is_lease(key: bytes, value: bytes, _: bytes) -> bool:
-    return is_lease(key, value)
+    return keys.number_of(key) == 0 and unpack_lease(key, value).epoch <= _NUMBER_MAX
 
 
 def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
@@ -156,7 +165,9 @@ def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
 
 
 def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
-    return is_state_row(key, value)
+    if key == header_key(*keys.state_place(key)):
+        return StateHeader.unpack(key, value).counter <= _NUMBER_MAX
+    return is_state_row(key, value) and keys.number_of(key) <= _NUMBER_MAX
 
 
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
@@ -165,8 +176,8 @@ def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
 
 def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     if not keys.number_of(key):
-        return unpack_last(key, body) > 0
-    return bool(unpack_checkpoint(key, body, value[1]))
+        return 0 < unpack_last(key, body) <= _NUMBER_MAX
+    return (unpack_checkpoint(key, body, value[1]).checkpoint.state or 0) <= _NUMBER_MAX
 
 
 _BYTES_OF: Final = {OWNER_KEY: OWNER_BYTES, SECRET_KEY: SECRET_ROW_BYTES}

@@ -38,7 +38,14 @@ from memcore.maintenance.check import (
 )
 from memcore.maintenance.row_shapes import is_row
 from memcore.maintenance.salvage_graphs import Threads, count_numbers
-from memcore.maintenance.salvage_rows import DATABASE_CARE, Place, RowSelector, owner_in
+from memcore.maintenance.salvage_rows import (
+    DATABASE_CARE,
+    Place,
+    RowSelector,
+    names_by_scope,
+    owner_in,
+    unused,
+)
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, KeyRing
@@ -392,7 +399,10 @@ class _Salvage:
         self._new_seed = self._format is None
         record = self._format or new_record("full", seed=None if vault is None else vault.ring.seed)
         known = None if self._new_seed else record.seed
-        self._sieve = RowSelector(wreck, known if vault is None else vault.seed)
+        if vault is None:
+            self._sieve = RowSelector(wreck, known)
+        else:
+            self._sieve = RowSelector(wreck, vault.seed, vault.ring.minted)
         self._record = record._replace(features=_features(record, self._sieve))
         self._vault: RowCipher | None = None
         """Of the new file."""
@@ -429,7 +439,7 @@ class _Salvage:
             prove(fd, temporary, final, look)
             self._publish(temporary, fd, final)
         sieve = self._sieve
-        self._lost += [*lost_entries(sieve), *lost_shared(sieve)]
+        self._lost += [*sieve.unknown, *lost_entries(sieve), *lost_shared(sieve)]
         if self._format and self._format.features & AUDITED:
             self._lost.append("the audit: keep the damaged file as proof, and begin a new one")
         if self._format and self._format.features & ~self._record.features & DEMANDING:
@@ -550,10 +560,11 @@ class _Salvage:
             names.register_scope(txn, scope, app, user)
         for (scope, number), namespace in sieve.namespaces.items():
             names.register_namespace(txn, scope, namespace, number)
-        for place in self._sieve.places():
+        known = names_by_scope(sieve.names)
+        for place in sieve.places():
             name: str | None = sieve.names.get(place)
             if name is None and not self._is_hidden(place):
-                name = f"salvaged-{place[1]}"
+                name = unused(place[0], f"salvaged-{place[1]}", known)[1]
             if name is not None:
                 self._named[place] = name
                 names.register_session(txn, place[0], name, place[1])

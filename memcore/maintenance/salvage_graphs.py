@@ -29,7 +29,7 @@ from memcore.graph.rows import (
     unpack_pool,
 )
 from memcore.maintenance.salvage_rows import Place as Pair
-from memcore.maintenance.salvage_rows import RowSelector
+from memcore.maintenance.salvage_rows import RowSelector, names_by_scope, unused
 from memcore.rows.names import thread_row
 
 __all__ = [
@@ -73,6 +73,7 @@ class Threads:
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """All rows of threads and pools."""
+        named = names_by_scope(self._sieve.threads)
         for place in sorted(self._rows.keys() | self._sieve.threads.keys()):
             name = self._sieve.threads.get(place)
             where = f"thread {place[1]}" if name is None else f"thread {name!r:.60}"
@@ -82,7 +83,9 @@ class Threads:
                 continue
             self.count += 1
             self._members[pool] += 1
-            yield thread_row(place[0], name or f"salvaged-{place[1]}", place[1])
+            if name is None:
+                name = unused(place[0], f"salvaged-{place[1]}", named)[1]
+            yield thread_row(place[0], name, place[1])
             yield from self._rows_of(place, pool, where)
         for pool, needed in self._pools.items():
             yield from self._chunks(pool, needed)

@@ -8,21 +8,23 @@ index record for an item; both are looked up by those who need them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_128
 
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row
+from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow
 from memcore.codec.values import FLAG_BLOB, HEADER_BYTES, body_of
 from memcore.errors import CorruptValueError, MemcoreError
+from memcore.graph.rows import namespace_in
 from memcore.kv import reference_in
 from memcore.limits import BLOB_CHUNK_BYTES
 from memcore.log import Head
+from memcore.privacy.keyring import BLOCK
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
@@ -39,10 +41,127 @@ __all__ = [
     "erased_scopes",
     "forget_erased",
     "forget_removed",
+    "forget_unknown",
+    "names_by_scope",
     "names_in",
     "owner_in",
+    "unused",
     "was_hidden",
 ]
+
+
+# --- Numbers that were never given out: rows that bear one are planted or damaged -----------------
+# Whoever can write to a file can seal a row with any number in it. Taken over, one near the end of
+# all numbers leaves none for those who come later, and an encrypted file makes a key for each user
+# up to the largest. A counter of the newest tree tells what was given out, unless it says what no
+# file lives to see. A file that has removed much has given out more than it has room for.
+
+_NUMBER_BYTES: Final = 16
+"""What each number that is in use takes in a file at the very least."""
+_NUMBER_MAX: Final = 2**48
+_NUMBERED: Final = {
+    Counter.SCOPE: ("scope", _NUMBER_MAX),
+    Counter.SESSION: ("session", _NUMBER_MAX),
+    Counter.NAMESPACE: ("namespace of key/value entries", _NUMBER_MAX),
+    Counter.THREAD: ("thread", _NUMBER_MAX),
+    Counter.POOL: ("pool of chunks", _NUMBER_MAX),
+    Counter.GRAPH_NAMESPACE: ("namespace of a thread", 2**31),
+}
+"""What is numbered, in words, and the largest number that is believed."""
+_PLACES: Final = {
+    Kind.SESSION: Counter.SESSION,
+    Kind.KV: Counter.NAMESPACE,
+    Kind.THREAD: Counter.THREAD,
+    Kind.CHUNK: Counter.POOL,
+}
+_NAMES: Final = {
+    Kind.SCOPE_NAME: Counter.SCOPE,
+    Kind.SESSION_NAME: Counter.SESSION,
+    Kind.KV_NAMESPACE: Counter.NAMESPACE,
+    Kind.THREAD_NAME: Counter.THREAD,
+}
+_MEMORY: Final = bytes((Care.MEMORY,))
+
+
+def forget_unknown(wreck: PageScan, minted: int | None) -> list[str]:
+    """Forget rows with numbers that were never given out; return what they were, in words.
+
+    ``minted``: the number below which the key file of an encrypted file has a key for each scope.
+    """
+    last = {which: _last_given(wreck, which) for which in _NUMBERED}
+    if minted is not None:
+        last[Counter.SCOPE] = min(last[Counter.SCOPE], minted + BLOCK - 1)
+    refused: dict[int, list[int]] = defaultdict(list)
+
+    def is_known(key: bytes, at: RowCandidate) -> bool:
+        for which, number in _numbers_in(key, lambda: wreck.value(key, at)[HEADER_BYTES:]):
+            if not 0 < number <= last[which]:
+                refused[which].append(number)
+                return False
+        return True
+
+    for key, found in list(wreck.rows.items()):
+        kept = [at for at in found if is_known(key, at)]
+        if not kept:
+            del wreck.rows[key]
+        elif len(kept) < len(found):
+            wreck.rows[key] = kept
+    return [
+        f"{len(numbers)} rows with the number {max(numbers)}, or another one, of a"
+        f" {_NUMBERED[which][0]} that was never given out"
+        for which, numbers in sorted(refused.items())
+    ]
+
+
+def _last_given(wreck: PageScan, which: int) -> int:
+    """Return the largest number of a sort that a file may have given out."""
+    most, key = _NUMBERED[which][1], keys.counter(which)
+    said = [
+        keys.number_of(wreck.value(key, at))
+        for at in wreck.rows.get(key, ())
+        if at.rank <= Confidence.IN_USE
+    ]
+    plausible = [number for number in said if number <= most]
+    return min(most, max(wreck.size // _NUMBER_BYTES, *plausible)) if plausible else most
+
+
+def _numbers_in(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, int]]:
+    """Yield ``(counter, number)`` of each numbered thing that a row's key and body name."""
+    kind = key[0]
+    if kind == Kind.COUNTER:
+        if key[1] in _NUMBERED and keys.number_of(body()):
+            yield key[1], keys.number_of(body())
+        return
+    if kind == Kind.REMOVAL:
+        key = keys.split_removal_row(key)
+    if kind == Kind.EXPIRY:
+        return  # made anew from what expires
+    if kind == Kind.SCOPE_NAME:
+        yield Counter.SCOPE, unpack_name(body())[0]
+        return
+    scope, rest = keys.split_scoped(key)
+    if scope or kind != Kind.CARE:
+        yield Counter.SCOPE, scope
+    if key[0] in _PLACES:
+        yield _PLACES[key[0]], keys.split_session_prefix(key)[1]
+    elif kind in _NAMES:
+        yield _NAMES[kind], unpack_name(body())[0]
+    elif kind == Kind.CARE and rest[:1] == _MEMORY:
+        yield Counter.NAMESPACE, keys.number_of(key)
+    if kind == Kind.SESSION and keys.row_of(key) == Row.CHILD:
+        yield Counter.SESSION, keys.number_of(key)
+    elif kind == Kind.THREAD:
+        yield from _numbers_of_thread(key, body)
+
+
+def _numbers_of_thread(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, int]]:
+    row = key[_SESSION_ROW_AT]
+    if row == ThreadRow.HEAD:
+        yield Counter.POOL, int.from_bytes(body()[:8], "big")
+    elif row == ThreadRow.NAMESPACE:
+        yield Counter.GRAPH_NAMESPACE, int.from_bytes(body()[:4], "big")
+    else:
+        yield Counter.GRAPH_NAMESPACE, namespace_in(key)
 
 
 # --- What a damaged file holds of deletions that were cut short: none of it comes back ------------
@@ -246,7 +365,6 @@ _COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
 _SEQ_BYTES: Final = 16
 """What a seq takes in a file at the very least: its item's row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
-_NAMES: Final = (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
 _SCOPED: Final = (
     *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE
 )  # fmt: skip
@@ -255,7 +373,7 @@ _SCOPED: Final = (
 class RowSelector:
     """The chosen rows of a wreck, sorted by what they belong to."""
 
-    def __init__(self, wreck: PageScan, seed: bytes | None) -> None:
+    def __init__(self, wreck: PageScan, seed: bytes | None, minted: int | None = None) -> None:
         self.wreck = wreck
         self.seed = seed
         self._seed = None if seed is None else int.from_bytes(seed[:8], "little")
@@ -283,6 +401,8 @@ class RowSelector:
         self.blobs: dict[tuple[int, bytes], int] = {}
         """The sizes of the blobs that are whole, by scope and slot."""
         self.blobs_lost = 0
+        self.unknown = forget_unknown(wreck, minted)
+        """What was left out for its numbers, in words."""
         self.erased, self.doubtful_users = forget_erased(wreck)
         """Scopes of users who were or may have been erased; app and user of the doubtful ones."""
         self._removed = forget_removed(wreck)
@@ -408,22 +528,21 @@ class RowSelector:
 
     def _read_names(self) -> None:
         for key in self.chosen:
-            kind = key[0]
-            if kind == Kind.COUNTER and len(key) > 1:
-                number = int.from_bytes(self.value(key)[HEADER_BYTES:], "big")
-                self.last[key[1]] = max(self.last[key[1]], number)
-            elif kind == Kind.SCOPE:
-                texts = keys.unpack_texts(self.value(key)[HEADER_BYTES:])
-                self.scopes[keys.number_of(key)] = texts[0], texts[1]
-            elif kind in _NAMES:
+            if key[0] == Kind.COUNTER and key[1] in _NUMBERED:
+                self.last[key[1]] = max(self.last[key[1]], keys.number_of(self.value(key)))
+            elif key[0] in _NAMES and key[0] != Kind.SCOPE_NAME:
                 self._read_name(key)
+        self._read_scopes()
+        users, named = set(self.scopes.values()), names_by_scope(self.namespaces)
         for key in self.chosen:
             if key[0] in _SCOPED or (key[0] == Kind.CARE and keys.split_scoped(key)[0]):
                 scope = keys.split_scoped(key)[0]
-                self.scopes.setdefault(scope, ("salvaged", f"scope-{scope}"))
+                if scope not in self.scopes:
+                    self.scopes[scope] = unused("salvaged", f"scope-{scope}", users)
             if key[0] == Kind.KV:
                 place = keys.split_session_prefix(key)
-                self.namespaces.setdefault(place, f"salvaged-{place[1]}")
+                if place not in self.namespaces:
+                    self.namespaces[place] = unused(place[0], f"salvaged-{place[1]}", named)[1]
         for which, numbers in (
             (keys.Counter.SCOPE, [*self.scopes, *self.erased]),
             (
@@ -434,12 +553,25 @@ class RowSelector:
         ):
             self.last[which] = max(self.last[which], *numbers, 0)
 
+    def _read_scopes(self) -> None:
+        """Give each name to one scope: to the one that both of its rows name, if there is one."""
+        claims: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for kind in (Kind.SCOPE, Kind.SCOPE_NAME):
+            for key in sorted(key for key in self.chosen if key[0] == kind):
+                body = self.value(key)[HEADER_BYTES:]
+                if kind == Kind.SCOPE:
+                    number, texts = keys.number_of(key), keys.unpack_texts(body)
+                else:
+                    number, texts = unpack_name(body)
+                claims[texts[0], texts[1]].append(number)
+        for who, numbers in claims.items():
+            free = [number for number in numbers if number not in self.scopes]
+            if free:
+                self.scopes[max(free, key=numbers.count)] = who
+
     def _read_name(self, key: bytes) -> None:
         kind = key[0]
         number, found = names.unpack_name(self.value(key)[HEADER_BYTES:])
-        if kind == Kind.SCOPE_NAME:
-            self.scopes.setdefault(number, (found[0], found[1]))
-            return
         place = keys.split_scoped(key)[0], number
         if kind == Kind.THREAD_NAME:
             self.threads[place] = found[0]
@@ -505,6 +637,21 @@ class RowSelector:
             held += len(body)
         # Without the seed the name proves nothing; each chunk is proven by itself all the same.
         return held == size and (self._seed is None or digest.digest() == slot[:-1])
+
+
+_Of = TypeVar("_Of")
+
+
+def unused(of: _Of, name: str, known: Container[tuple[_Of, str]]) -> tuple[_Of, str]:
+    """Return a name in place of a lost one, other than those that are known."""
+    while (of, name) in known:
+        name += "'"
+    return of, name
+
+
+def names_by_scope(named: dict[Place, str]) -> set[tuple[int, str]]:
+    """Return the names in use, each with the number of its scope."""
+    return {(scope, name) for (scope, _), name in named.items()}
 
 
 def _reference(key: bytes, value: bytes) -> BlobRef:

@@ -106,7 +106,11 @@ class Head(HeadFields):
         if head.base_count + sum(segment.size for segment in head.segments) != head.count:
             raise _malformed("session head", key)
         counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
-        if (counters | head.tokens) >> _COUNTER_BITS:  # no life is long enough
+        links = head.parent_session | head.link_session | head.link_block
+        links |= head.view_session | head.view_number
+        if (counters | links | head.tokens) >> _COUNTER_BITS:  # no life is long enough
+            raise _malformed("session head", key)
+        if head.parent_seq >= head.next_seq:
             raise _malformed("session head", key)
         return head
 

@@ -44,7 +44,6 @@ __all__ = [
     "is_erasing",
     "is_held",
     "is_hold_row",
-    "is_lease",
     "is_opted_out",
     "is_terms",
     "lease_key",
@@ -66,6 +65,7 @@ __all__ = [
     "terms_at",
     "thread_terms",
     "tombstone_of",
+    "unpack_lease",
     "write_lease",
     "write_terms",
 ]
@@ -548,7 +548,7 @@ def read_lease(txn: ReadTxn, scope: int, session: int) -> LeaseRow | None:
     """
     key = lease_key(scope, session)
     value = txn.get(key)
-    return None if value is None else _unpack(key, value)
+    return None if value is None else unpack_lease(key, value)
 
 
 def write_lease(txn: Txn, scope: int, session: int, row: LeaseRow) -> None:
@@ -558,20 +558,16 @@ def write_lease(txn: Txn, scope: int, session: int, row: LeaseRow) -> None:
     txn.put(key, seal_value(key, _BODY.pack(row.epoch, row.expires_ms) + owner))
 
 
-def is_lease(key: bytes, value: bytes) -> bool:
-    """Return True if a row is a valid lease.
+def unpack_lease(key: bytes, value: bytes) -> LeaseRow:
+    """Return the lease in a row.
 
     Raises:
-        CorruptValueError: its value is damaged.
+        CorruptValueError: it is damaged, or holds numbers that no lease reaches.
     """
-    return keys.number_of(key) == 0 and _unpack(key, value).epoch > 0
-
-
-def _unpack(key: bytes, value: bytes) -> LeaseRow:
     _, body = open_value(key, value)
     with decoding(key, "lease row"):
         epoch, expires_ms = _BODY.unpack_from(body)
         owner = body[_BODY.size :].decode("utf-8", "surrogatepass")
-        if not epoch or (owner == "") != (expires_ms == 0):
+        if not 0 < epoch < _END > expires_ms or (owner == "") != (expires_ms == 0):
             raise ValueError
     return LeaseRow(epoch, expires_ms, owner)

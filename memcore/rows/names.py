@@ -21,6 +21,7 @@ from memcore.store.interface import NAMES, ReadTxn, Txn
 __all__ = [
     "app_scope_of",
     "app_scopes",
+    "check_counter",
     "check_name",
     "drop_session_name",
     "ensure_app_scope",
@@ -114,6 +115,9 @@ def ensure_app_scope(txn: Txn, app: str) -> int:
 def _new_scope(txn: Txn, app: str, user: str) -> int:
     scope = _intern(txn, _scope_key(app, user), Counter.SCOPE, app, user)
     key = keys.scoped(Kind.SCOPE, scope)
+    if txn.get(key) is not None:  # a new user would be handed the data of another
+        msg = _no_counter("scopes", scope - 1, f"and scope {scope} is in use")
+        raise CorruptValueError(msg, key=keys.counter(Counter.SCOPE))
     txn.put(key, seal_value(key, _pack(app, user)))
     return scope
 
@@ -428,19 +432,62 @@ def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
     return number
 
 
+_NUMBER_MAX: Final = 2**62 - 1
+_COUNTED: Final = {
+    Counter.SCOPE: ("scopes", _NUMBER_MAX),
+    Counter.SESSION: ("sessions", _NUMBER_MAX),
+    Counter.NAMESPACE: ("key/value namespaces", _NUMBER_MAX),
+    Counter.THREAD: ("threads", _NUMBER_MAX),
+    Counter.POOL: ("pools of chunks", _NUMBER_MAX),
+    Counter.GRAPH_NAMESPACE: ("namespaces of threads", 2**32 - 1),
+}
+"""What is numbered, in words, and the last number that there is: no life is long enough for it."""
+
+
 def next_number(txn: Txn, which: int) -> int:
-    """The next number of a sort; none is given out twice."""
-    counter_key = keys.counter(which)
-    value = txn.get(counter_key)
-    last = 0 if value is None else open_number(counter_key, value)
-    txn.put(counter_key, seal_value(counter_key, keys.u64(last + 1)))
+    """The next number of a sort; none is given out twice.
+
+    Raises:
+        CorruptValueError: the counter is damaged, or at its end.
+    """
+    last = _last_number(txn, which)
+    what, most = _COUNTED[which]
+    key = keys.counter(which)
+    if last >= most:
+        raise CorruptValueError(_no_counter(what, last, "which nobody counts up to"), key=key)
+    txn.put(key, seal_value(key, keys.u64(last + 1)))
     return last + 1
+
+
+def _last_number(txn: ReadTxn, which: int) -> int:
+    key = keys.counter(which)
+    value = txn.get(key)
+    return 0 if value is None else open_number(key, value)
+
+
+def _no_counter(what: str, last: int, why: str) -> str:
+    return (
+        f"the counter of {what} says {last}, {why}: it is damaged; restore a backup, or"
+        " salvage the file"
+    )
+
+
+def check_counter(txn: ReadTxn, which: int, used: int) -> Iterator[str]:
+    """Yield what is wrong with a counter; ``used`` is the largest number of its sort in use."""
+    what, most = _COUNTED[which]
+    try:
+        last = _last_number(txn, which)
+    except CorruptValueError:
+        return  # found as a damaged row
+    if last < used:
+        yield _no_counter(what, last, f"and {used} is in use")
+    elif last >= most:
+        yield _no_counter(what, last, "which nobody counts up to")
 
 
 def pass_over(txn: Txn, which: int, number: int) -> None:
     """Have numbers of a sort given out above this one only."""
-    last = next_number(txn, which) - 1
-    register_last(txn, which, max(last, number))
+    register_last(txn, which, max(_last_number(txn, which), number))
 
 
 def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:

@@ -537,7 +537,8 @@ def is_state_row(key: bytes, value: bytes) -> bool:
     """
     if key == header_key(*keys.state_place(key)):
         return bool(StateHeader.unpack(key, value))
-    keys.split_state_row(key)
+    if not 0 < keys.split_state_row(key)[1] < _END:
+        raise keys.malformed(key)
     version = FieldVersion(key, *open_value(key, value))
     if not version.is_deletion:
         version.value()
@@ -605,7 +606,8 @@ def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[i
         known = read_header(txn, scope, session)
     except CorruptValueError as exc:
         return f"the header of its state: {exc}"
-    if _fitting(txn, scope, session, known, pinned) == known:
+    contradicts = any(True for _ in _check_moments(txn, scope, session, known))
+    if not contradicts and _fitting(txn, scope, session, known, pinned) == known:
         return ""
     return f"the header of its state (counter {known.counter}) does not fit the values that it has"
 
@@ -614,12 +616,21 @@ def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> 
     """Write a header that fits the rows, if the stored one does not.
 
     If the header is lost, so is the knowledge which earlier counters are kept, except those of
-    checkpoints, which no trim removes.
+    checkpoints, which no trim removes. If two moments contradict each other, all are removed:
+    nothing tells which of them is wrong.
     """
-    known = StateHeader()
+    known, pinned = StateHeader(), set(pinned)
     with suppress(CorruptValueError):
         known = read_header(txn, scope, session)
+    most = known if known.counter else StateHeader(_END)
+    contradicts = any(True for _ in _check_moments(txn, scope, session, most))
+    if contradicts:
+        moments = keys.session_rows(scope, session, Row.MOMENT)
+        txn.delete_range(moments, keys.after(moments))
     mended = _fitting(txn, scope, session, known, pinned)
+    if contradicts:
+        kept = {*mended.kept, *(at for at in pinned if mended.holds(at))} - {mended.counter}
+        mended = StateHeader(mended.counter, mended.counter, tuple(sorted(kept)))
     if mended.counter and mended != known:
         write_header(txn, scope, session, mended)
 

@@ -6,8 +6,12 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from threaded import Thread
 
 import memcore
+from memcore.codec import keys
+from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.rows import names
 from messages import call, result, texts, turns, user
 
 
@@ -145,6 +149,28 @@ def test_check_reports_its_progress(db):
     seen: list[tuple[int, int]] = []
     assert db.check(progress=lambda done, total: seen.append((done, total))) == []
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("which", [1, 2, 3, 4])
+@pytest.mark.parametrize("said", [0, 1, 2**62 - 1, None])
+def test_check_compares_the_counters_with_the_numbers_in_use(path, which, said):
+    def change(txn):
+        if said is None:
+            txn.delete(keys.counter(which))
+        else:
+            names.register_last(txn, which, said)
+
+    with memcore.open(path) as db:
+        for name in ("a", "b"):
+            scope = db.scope(user=name)
+            scope.session("s").append({"role": "user", "content": "hello"})
+            scope.kv("k").put("entry", 1)
+            Thread(scope.graph, "t").put(n=1)
+        assert db.check() == []
+        db.engine.store.transact(change)
+        (finding,) = db.check()
+    assert finding.startswith("the counter of ")
+    assert damage_of(finding) is Damage.MARK
 
 
 def test_stats_count(db):

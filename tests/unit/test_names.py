@@ -8,6 +8,7 @@ import pytest
 
 from memcore.codec import keys
 from memcore.codec import keys as texts
+from memcore.codec.keys import Counter
 from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
 from memcore.limits import NAME_CHARS_MAX
 from memcore.rows import names
@@ -212,6 +213,26 @@ def test_a_damaged_name_row_is_told(store):
     with pytest.raises(CorruptValueError) as caught:
         store.read(lambda txn: names.scope_of(txn, "a", "u"))
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize("which", [Counter.SCOPE, Counter.SESSION, Counter.GRAPH_NAMESPACE])
+def test_the_last_number_is_never_passed(store, which):
+    last = 2**32 - 1 if which == Counter.GRAPH_NAMESPACE else 2**62 - 1
+    store.transact(lambda txn: names.register_last(txn, which, last - 1))
+    assert store.transact(lambda txn: names.next_number(txn, which)) == last
+    for _ in range(2):
+        with pytest.raises(CorruptValueError, match=r"the counter of .* says") as caught:
+            store.transact(lambda txn: names.next_number(txn, which))
+        assert caught.value.key == keys.counter(which)
+
+
+def test_a_number_of_a_user_is_not_given_to_another(store):
+    """A counter that somebody turned back gives nobody the data of those who came before."""
+    store.transact(lambda txn: names.ensure_scope(txn, "app", "alice"))
+    store.transact(lambda txn: names.register_last(txn, Counter.SCOPE, 0))
+    with pytest.raises(CorruptValueError, match="scope 1 is in use"):
+        store.transact(lambda txn: names.ensure_scope(txn, "app", "mallory"))
+    assert store.read(lambda txn: names.scope_names(txn, 1)) == ("app", "alice")
 
 
 def test_a_damaged_counter_gives_out_nothing(store):

@@ -12,18 +12,22 @@ from typing import Any
 
 import lmdb
 import pytest
+from threaded import Thread, texts
 
 import memcore
-from memcore.codec.keys import Kind, Row, scoped, session_row
+from memcore.codec import keys
+from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow, scoped, session_row
 from memcore.codec.values import seal_value
 from memcore.errors import NotFoundError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.log import Head
 from memcore.maintenance.repair_plan import damage_of
 from memcore.maintenance.row_shapes import is_row
+from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import tombstone_of
 from memcore.store.encryption import SECRET_KEY, SECRET_ROW_BYTES
 from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
+from thinned import thinned
 
 PAGE = 4096
 Who = tuple[str, str, str]
@@ -802,3 +806,206 @@ def test_a_range_of_rows_is_not_read_out_of_a_value(path: Path) -> None:
         scan = PageScan(file.fileno(), is_row, within=(SECRET_KEY, SECRET_KEY + b"\0"))
         scan.read()
     assert scan.rows == {}
+
+
+# --- numbers that were never given out ------------------------------------------------------------
+# Whoever can write to a file can seal a row with any number. None may use up the numbers of the new
+# file, or make it refuse anybody.
+
+KEY = b"k" * 32
+NAMES_LOST = (b"s\0", b"k\0", b"t\0")
+PLANTED = (5, 2**40, 2**63 - 1, 2**64 - 1)
+U64 = struct.Struct("<Q")
+Rows = list[tuple[bytes, bytes]]
+
+
+def row(key: bytes, body: bytes = b"") -> tuple[bytes, bytes]:
+    return key, seal_value(key, body)
+
+
+def name_row(prefix: bytes, number: int, *names: str) -> tuple[bytes, bytes]:
+    packed = b"".join(map(keys.pack_text, names))
+    return row(keys.name_key(prefix, *names), keys.u64(number) + packed)
+
+
+def head_with(**fields: int) -> Callable[[Any], Rows]:
+    def made(txn: Any) -> Rows:
+        head = Head.unpack(key := head_key(1, 1), txn.get(key))
+        for name, number in fields.items():
+            setattr(head, name, number)
+        return [row(key, head.pack())]
+
+    return made
+
+
+def another_head(scope: int, session: int) -> Callable[[Any], Rows]:
+    return lambda txn: [row(head_key(scope, session), txn.get(head_key(1, 1))[10:])]
+
+
+SCOPE_NAMES = bytes((Kind.SCOPE_NAME,))
+NUMBERED: dict[str, Callable[[int], Rows | Callable[[Any], Rows]]] = {
+    "counter of scopes": lambda n: [row(keys.counter(Counter.SCOPE), keys.u64(n))],
+    "counter of sessions": lambda n: [row(keys.counter(Counter.SESSION), keys.u64(n))],
+    "counter of namespaces": lambda n: [row(keys.counter(Counter.NAMESPACE), keys.u64(n))],
+    "counter of threads": lambda n: [row(keys.counter(Counter.THREAD), keys.u64(n))],
+    "counter of pools": lambda n: [row(keys.counter(Counter.POOL), keys.u64(n))],
+    "counter of graph namespaces": lambda n: [
+        row(keys.counter(Counter.GRAPH_NAMESPACE), keys.u64(n))
+    ],
+    "counter of data keys": lambda n: [row(keys.counter(Counter.DATA_KEY), keys.u64(n))],
+    "scope": lambda n: [row(scoped(Kind.SCOPE, n), keys.pack_text("app") + keys.pack_text("m"))],
+    "scope of a known user": lambda n: [
+        row(scoped(Kind.SCOPE, n), keys.pack_text("default") + keys.pack_text("a"))
+    ],
+    "name of a scope": lambda n: [name_row(SCOPE_NAMES, n, "app", "m")],
+    "name of a known scope": lambda n: [name_row(SCOPE_NAMES, n, "default", "a")],
+    "name of a session": lambda n: [name_row(scoped(Kind.SESSION_NAME, 1), n, "evil")],
+    "name of a session elsewhere": lambda n: [name_row(scoped(Kind.SESSION_NAME, n), 9, "evil")],
+    "name of a namespace": lambda n: [name_row(scoped(Kind.KV_NAMESPACE, 1), n, "evil")],
+    "name of a thread": lambda n: [name_row(scoped(Kind.THREAD_NAME, 1), n, "evil")],
+    "session": lambda n: another_head(1, n),
+    "session elsewhere": lambda n: another_head(n, 1),
+    "removal": lambda n: [row(keys.removal_row(keys.session_prefix(1, n)))],
+    "removal elsewhere": lambda n: [row(keys.removal_row(keys.session_prefix(n, n)))],
+    "head of a thread": lambda n: [
+        row(keys.thread_rows(1, n, ThreadRow.HEAD), struct.pack(">QQ", 1, 1))
+    ],
+    "pool of a thread": lambda n: [
+        row(keys.thread_rows(1, 9, ThreadRow.HEAD), struct.pack(">QQ", n, 1))
+    ],
+    "terms": lambda n: [row(scoped(Kind.CARE, n, bytes((Care.TERMS,))), b"{}")],
+    "mark of memory": lambda n: [row(scoped(Kind.CARE, n, bytes((Care.MEMORY,)), keys.u64(n)))],
+    "tombstone": lambda n: [row(tombstone_of(n))],
+    "last checkpoint": lambda n: [row(session_row(1, 1, Row.CHECKPOINT, 0), U64.pack(n))],
+    "moment": lambda n: [row(session_row(1, 1, Row.MOMENT, 5), U64.pack(n))],
+    "fork": lambda n: [row(session_row(1, 1, Row.CHILD, n))],
+    "view of the head": lambda n: head_with(view_session=n, view_number=n),
+    "block of the head": lambda n: head_with(link_session=n, link_block=n),
+    "parent of the head": lambda n: head_with(parent_session=n),
+    "next view": lambda n: head_with(next_view=n),
+    "revision": lambda n: head_with(revision=n),
+    "begin of the session": lambda n: head_with(parent_seq=n + 100 if n < 100 else n),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[None, KEY], ids=["clear", "encrypted"])
+def numbered(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    path, key = tmp_path_factory.mktemp("numbered") / "base", request.param
+    options = {} if key is None else {"key": key}
+    with memcore.open(path, **options) as db:
+        for who in ("a", "b"):
+            session = db.session("s", user=who)
+            session.extend([{"role": "user", "content": f"message {at}"} for at in range(20)])
+            session.state.update({"field": 1})
+            session.checkpoint("saved")
+            db.scope(user=who).kv("k").put("entry", who)
+            Thread(db.scope(user=who).graph, "thread").put(messages=texts(4))
+        db.session("s", user="a").fork("fork").append({"role": "user", "content": "of the fork"})
+        assert db.check() == []
+    return path, options
+
+
+def with_number(base: Path, path: Path, what: str, number: int) -> Path:
+    """A copy of a file, with a planted number."""
+    for end in ("", ".keys"):
+        if Path(f"{base}{end}").exists():
+            Path(f"{path}{end}").write_bytes(Path(f"{base}{end}").read_bytes())
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        rows = NUMBERED[what](number)
+        for found, value in rows(txn) if callable(rows) else rows:
+            txn.put(found, value)
+    return path
+
+
+CASES = [(what, number) for what in NUMBERED for number in PLANTED]
+
+
+@pytest.mark.parametrize(("what", "number"), thinned(CASES, lambda at: not at % 11))
+def test_a_planted_number_stops_no_salvage_and_uses_up_none(
+    numbered, tmp_path, what, number
+) -> None:
+    base, options = numbered
+    saved = tmp_path / f"saved {number:x}"
+    path = with_number(base, tmp_path / f"file {number:x}", what, number)
+    memcore.salvage(path, saved, **options)
+    with memcore.open(saved, **options) as db:
+        assert db.check() == []
+        for who in ("a", "b"):
+            session, scope = db.session("s", user=who), db.scope(user=who)
+            assert len(session) == 20
+            assert scope.kv("k").get("entry") == who
+            session.state.update({"field": 2})
+            session.append({"role": "user", "content": "more"})
+            session.checkpoint("again")
+            session.compact(keep_last=2)
+            session.fork("another").append({"role": "user", "content": "of the fork"})
+        for who in ("a", "new"):
+            scope = db.scope(user=who)
+            scope.kv("another").put("entry", 1)
+            Thread(scope.graph, "another", namespace="n").put(messages=texts(4))
+            assert scope.graph.threads()
+        assert db.check() == []
+        last = [
+            db.engine.store.read(lambda txn, c=c: txn.get(keys.counter(c))) for c in range(1, 7)
+        ]
+        assert all(keys.number_of(value) < 2**48 for value in last if value)
+
+
+@pytest.mark.parametrize("what", ["counter of sessions", "name of a scope", "session elsewhere"])
+def test_a_number_that_was_never_given_out_is_told(numbered, tmp_path, what) -> None:
+    base, options = numbered
+    path = with_number(base, tmp_path / "file", what, 2**52)
+    report = memcore.salvage(path, tmp_path / "saved", **options)
+    assert [told for told in report.lost if str(2**52) in told]
+    with memcore.open(tmp_path / "saved", **options) as db:
+        assert sorted(db.scopes()) == [("default", "a"), ("default", "b")]
+
+
+def test_a_name_like_those_that_salvage_makes_takes_nobodys_place(tmp_path, saved) -> None:
+    path = tmp_path / "file"
+    with memcore.open(path) as db:
+        for user, name in (("a", "s"), ("a", "salvaged-1"), ("scope-1", "salvaged-2")):
+            scope = db.scope(user=user, app="salvaged" if user != "a" else "default")
+            scope.session(name).append({"role": "user", "content": name})
+            scope.kv("k" if name == "s" else name).put("entry", name)
+            Thread(scope.graph, "t" if name == "s" else name).put(messages=texts(4))
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        lost = (Kind.SCOPE, Kind.SCOPE_NAME)
+        for found in [key for key, _ in txn.cursor() if key[0] in lost]:
+            txn.delete(found) if b"a\0" in (found + txn.get(found))[-2:] else None
+        for kind in (Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME):
+            first = [key for key, _ in txn.cursor() if key[0] == kind and key[9:] in NAMES_LOST]
+            assert [txn.delete(key) for key in first] == [True]
+    report = memcore.salvage(path, saved)
+    assert (report.sessions, report.threads, report.entries, report.lost) == (3, 3, 3, ())
+    with memcore.open(saved) as db:
+        assert sorted(db.scopes()) == [("salvaged", "scope-1"), ("salvaged", "scope-1'")]
+        scope = db.scope(app="salvaged", user="scope-1'")
+        assert sorted(entry.session_id for entry in scope.sessions()) == [
+            "salvaged-1",
+            "salvaged-1'",
+        ]
+        assert [scope.kv(name).get("entry") for name in ("salvaged-1", "salvaged-1'")] == [
+            "salvaged-1",
+            "s",
+        ]
+
+
+def test_numbers_of_a_small_file_that_has_seen_much_are_believed(
+    path: Path, tmp_path: Path
+) -> None:
+    """A file may have given out many more numbers than it has room for now."""
+    with memcore.open(path) as db:
+        db.session("first").append({"role": "user", "content": "hello"})
+        db.engine.store.transact(lambda txn: names.pass_over(txn, Counter.SESSION, 10**9))
+        db.session("last").append({"role": "user", "content": "goodbye"})
+    for lost in (False, True):
+        if lost:
+            with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+                txn.delete(keys.counter(Counter.SESSION))
+        report = memcore.salvage(path, tmp_path / f"saved {lost}")
+        assert (report.sessions, report.lost) == (2, ())
+        with memcore.open(tmp_path / f"saved {lost}") as db:
+            db.session("new").append({"role": "user", "content": "again"})
+            assert db.check() == []
+            assert len(db.session("last")) == 1
