@@ -15,7 +15,7 @@ from memcore._fast import Ledger, classify, pack_facts
 from memcore.errors import ContextOverflowError, HistoryViolationError, InvalidItemError
 from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, ItemKind, Message, Repair, Violation
-from memcore.options import checked_int, checked_optional_int
+from memcore.options import checked_int
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
     PairPolicy,
@@ -78,9 +78,15 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
     Raises:
         InvalidOptionError: a negative or zero budget, a negative reserve, or no ints.
     """
-    reserve = checked_int("reserve_tokens", reserve_tokens)
-    budget = checked_optional_int("budget_tokens", budget_tokens, least=1)
-    return UNLIMITED if budget is None else min(budget - reserve, UNLIMITED)
+    reserve = 0
+    if type(reserve_tokens) is not int or reserve_tokens:
+        reserve = checked_int("reserve_tokens", reserve_tokens)
+    if budget_tokens is None:
+        return UNLIMITED
+    budget = budget_tokens
+    if type(budget) is not int or budget < 1:
+        budget = checked_int("budget_tokens", budget_tokens, least=1)
+    return min(budget - reserve, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +137,7 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
     whole_is_legal = demand.uncut or ledger.is_safe(first)
-    lead_in = 0 if led_in else lead_in_cost(policy, counter)
-    if at_least == first and whole_is_legal:
+    if at_least == first and whole_is_legal and ledger.cost(first) <= room:
         whole = choose_whole(ledger, policy, counter, demand)
         if whole is not None:
             return whole
@@ -141,6 +146,7 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
         if cut >= 0:
             limit = _limit(ledger, cut, room, at_least=at_least, starts=True)
             return Cut(cut, lead_in=False, limited_by=limit)
+    lead_in = 0 if led_in else lead_in_cost(policy, counter)
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
     if 0 <= cut <= ledger.last_shown:
         limit = _limit(ledger, cut, room, at_least=at_least, starts=False)
@@ -214,7 +220,9 @@ def assemble(
     material: Parts, choice: Cut, policy: PairPolicy, counter: TokenCounter
 ) -> tuple[list[Message], int, tuple[Repair, ...]]:
     """``(messages, tokens, repairs)`` of the chosen material."""
-    pins = [entry.message for entry in material.pins if not entry.event]
+    pins: list[Message] = []
+    if material.pins:
+        pins = [entry.message for entry in material.pins if not entry.event]
     repairs: list[Repair] = []
     if material.plain is not None:
         shown = material.plain

@@ -16,11 +16,18 @@ from memcore.session import Session
 from memcore.session.compact import (
     AnySummarizer,
     CompactionDraft,
-    begin,
+    call_in_thread,
+    check,
     checked_summarizer,
     discard,
+    failed,
+    make_request,
+    record_change,
+    settled,
+    with_summary,
 )
 from memcore.session.compactor import Attempts
+from memcore.session.session import ref_of
 
 __all__ = [
     "recorded",
@@ -41,13 +48,13 @@ async def summarized(
         CancelledError: whoever waits here was cancelled; not if only the summarizer was.
         StorageError, ClosedError: the database is in trouble, not the summarizer.
     """
-    compacting = session.compacting
+    ref = ref_of(session)
     if summarize is None or not draft.wants_summary:
-        return await asyncio.to_thread(compacting.settled, draft)
-    found = await _answer(summarize, compacting.request(draft), timeout_seconds)
+        return await asyncio.to_thread(settled, ref, draft)
+    found = await _answer(summarize, make_request(ref, draft), timeout_seconds)
     if isinstance(found, Exception):
-        return await asyncio.to_thread(compacting.failed, draft, found)
-    return await asyncio.to_thread(compacting.with_summary, draft, found)
+        return await asyncio.to_thread(failed, ref, draft, found)
+    return await asyncio.to_thread(with_summary, ref, draft, found)
 
 
 async def recorded(session: Session, draft: CompactionDraft) -> CompactionResult:
@@ -58,7 +65,7 @@ async def recorded(session: Session, draft: CompactionDraft) -> CompactionResult
     """
     if draft.is_empty:
         return draft.nothing()
-    return draft.recorded(await commit(session, session.compacting.change(draft)))
+    return draft.recorded(await commit(session, record_change(ref_of(session), draft)))
 
 
 async def run_due(
@@ -76,7 +83,7 @@ async def run_due(
         PlanStaleError, NotFoundError: others changed the session again and again.
         CancelledError, StorageError, ClosedError, and what the hooks raise
     """
-    await asyncio.to_thread(session.compacting.check, summarize, awaits=True)
+    await asyncio.to_thread(check, ref_of(session), summarize, awaits=True)
     while (found := await asyncio.to_thread(attempts.next)) is not None:
         draft, pressure = found
         asked = not draft.is_empty
@@ -146,7 +153,7 @@ async def _in_thread(summarize: AnySummarizer, request: SummaryRequest) -> objec
         except RuntimeError:  # the loop was closed meanwhile
             discard(found)
 
-    begin(summarize, request, tell)
+    call_in_thread(summarize, request, tell)
     found, error = await answer
     if error is not None:
         raise error

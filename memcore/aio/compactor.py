@@ -23,9 +23,9 @@ from memcore.errors import ClosedError, InvalidOptionError
 from memcore.model import CompactionResult, Plan
 from memcore.options import checked_callable, checked_int, checked_optional_seconds
 from memcore.session import Session
-from memcore.session.compact import AnySummarizer, checked_summarizer
+from memcore.session.compact import AnySummarizer, checked_summarizer, policy_of
 from memcore.session.compactor import Attempts
-from memcore.session.session import AnyPolicy, store_of
+from memcore.session.session import AnyPolicy, ref_of, store_of
 from memcore.telemetry import seen_compacting
 
 __all__ = [
@@ -347,9 +347,9 @@ class Compactor:
 
     async def _compact(self, key: Key, session: AsyncSession) -> CompactionResult | None:
         handle = session.sync
-        compacting = handle.compacting
+        ref = ref_of(handle)
         patience = self._stalled.pop(key, None) or Patience()
-        attempts = Attempts(handle.id, compacting, compacting.policy(self._policy), patience)
+        attempts = Attempts(ref, policy_of(ref, self._policy), patience)
         try:
             return await run_due(
                 handle,

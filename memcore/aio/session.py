@@ -45,7 +45,7 @@ from memcore.model import (
 )
 from memcore.options import checked_optional_seconds
 from memcore.privacy import RedactionPolicy
-from memcore.session import ChangeBatch, Lease, Session
+from memcore.session import ChangeBatch, Lease, Session, usage
 from memcore.session.append import (
     STAGE_ATTEMPTS,
     AnyEnvelope,
@@ -308,14 +308,14 @@ class AsyncSession:
         summarizer runs, nothing is recorded.
         """
         await self._ready()
-        compacting = self._session.compacting
-        compacting.check(summarize, awaits=True)
+        compact, ref = session.compact, ref_of(self._session)
+        compact.check(ref, summarize, awaits=True)
         checked_optional_seconds("timeout_seconds", timeout_seconds)
-        rule, asked = compacting.asked(
-            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        rule, asked = compact.asked(
+            ref, policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
         )
         asked = replace(asked, summarizes=summarize is not None)
-        draft = await asyncio.to_thread(compacting.begin, rule, asked)
+        draft = await asyncio.to_thread(compact.begin, ref, rule, asked)
         draft = await summarized(self._session, draft, summarize, timeout_seconds)
         return await recorded(self._session, draft)
 
@@ -337,8 +337,8 @@ class AsyncSession:
         return found
 
     async def _compact_due(self) -> None:
-        compacting = self._session.compacting
-        attempts = Attempts(self.id, compacting, compacting.policy(), self._patience)
+        ref = ref_of(self._session)
+        attempts = Attempts(ref, session.compact.policy_of(ref), self._patience)
         try:
             await run_due(self._session, attempts, self._summarize)
         except Exception as exc:  # noqa: BLE001 - a caller's embedder or reducer may fail in any way
@@ -379,9 +379,10 @@ class AsyncSession:
         return type(self)(target)
 
     async def _ready(self) -> None:
-        """Run a due recount of the session's tokens in a thread, at the handle's first use."""
-        if self._session.recounting.is_due:
-            await asyncio.to_thread(self._session.recounting.touch)
+        """Do what is due at the handle's first use, as a recount, in a thread."""
+        ref = ref_of(self._session)
+        if ref.due is not None:
+            await asyncio.to_thread(ref.touch)
 
     async def _commit(self, change: Change[T], *, large: bool = False) -> T:
         return await commit(self._session, change, large=large)
@@ -635,8 +636,8 @@ class AsyncSession:
             ReadOnlyError, ClosedError, StorageError
         """
         await self._ready()
-        report = self._session.metering.report(
-            input_tokens, model=model, counted_tokens=counted_tokens
+        report = usage.report_usage(
+            ref_of(self._session), input_tokens, model=model, counted_tokens=counted_tokens
         )
         return await self._commit(report)
 
@@ -942,7 +943,8 @@ class AsyncSession:
             InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         await self._ready()
-        return await self.store(self._session.escalations.resolve(seq, decision, by=by, meta=meta))
+        change = session.retry.resolve(ref_of(self._session), seq, decision, by=by, meta=meta)
+        return await self.store(change)
 
     async def bundle(
         self,

@@ -27,7 +27,9 @@ from memcore.cli.options import (
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.show import PREVIEW_CHARS, kind_of, preview
 from memcore.compaction import CompactionPolicy
+from memcore.session import compact
 from memcore.session.compact import CompactionDraft
+from memcore.session.session import ref_of
 
 __all__ = [
     "compact_session",
@@ -70,15 +72,16 @@ def compact_session(
     rule = _policy(policy)
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
-        rule, asked = session.compacting.asked(
-            rule, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        ref = ref_of(session)
+        rule, asked = compact.asked(
+            ref, rule, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
         )
-        draft = session.compacting.begin(rule, asked)
-        draft = session.compacting.summarized(draft, memcore.extractive)
+        draft = compact.begin(ref, rule, asked)
+        draft = compact.summarize(ref, draft, memcore.extractive)
         if dry_run:
             _show_plan(session, draft, as_json=as_json)
         else:
-            _report(session.compacting.recorded(draft), as_json=as_json)
+            _report(compact.record(ref, draft), as_json=as_json)
 
 
 def _policy(given: str | None) -> CompactionPolicy:
@@ -127,10 +130,10 @@ def _plan_fields(plan: memcore.Plan) -> dict[str, Any]:
 
 def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: bool) -> None:
     """Show the plan and the summary, exactly as they would be recorded."""
-    compacting, plan = session.compacting, draft.plan
+    plan = draft.plan
     rows = list(_fates(session, plan))
-    after = 0 if draft.is_empty else compacting.tokens_after(draft)
-    before = 0 if draft.is_empty else compacting.tokens_before(draft)
+    after = 0 if draft.is_empty else compact.tokens_after(draft)
+    before = 0 if draft.is_empty else compact.tokens_before(draft)
     if as_json:
         items = [{"seq": item.seq, "fate": fate} for item, fate in rows]
         fields = {

@@ -35,7 +35,7 @@ from memcore.rows.lifecycle import is_held, memory_namespaces
 from memcore.rows.views import StoredView, read_view
 from memcore.session import Engine
 from memcore.session.engine import SessionOptions, SessionRef
-from memcore.session.recount import Recounting
+from memcore.session.recount import recount
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, rewrite_views
 from memcore.store.interface import ReadTxn, Txn
 
@@ -683,7 +683,7 @@ def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
         head = None if value is None else Head.unpack(key, value)
         if head is not None and head.flags & FLAG_REWRITTEN:
             address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
-            Recounting(address).run(engine.counter_named(head.counter), None, anew=True)
+            recount(address, engine.counter_named(head.counter), None, anew=True)
     except NotFoundError:
         return  # deleted meanwhile
     except CorruptValueError:

@@ -65,7 +65,7 @@ from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.append import PLAIN, Append, encode_items, stage, store
 from memcore.session.content_filter import admitted_item, admitted_line, told
-from memcore.session.read import SessionReader
+from memcore.session.read import iter_items
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.wire import policy_name
@@ -699,9 +699,7 @@ class _Import:
         address = SessionRef(self.engine, title.app, title.user, title.session, rules)
         prepared = encode_items(address, messages, PLAIN)
         head = address.peek()
-        stored = [
-            item.message for item in SessionReader(address).items(1, None, skip_corrupt=False)
-        ]
+        stored = [item.message for item in iter_items(address, 1, None)]
         if [item.message for item in prepared[: len(stored)]] != stored[: len(prepared)]:
             refuse(f"session {address.name!r} holds other items than the beginning of this line")
         fresh = prepared[len(stored) :]
@@ -781,7 +779,7 @@ class _Import:
             return False
         options = SessionOptions(None, None, "keep")
         address = SessionRef(self.engine, title.app, title.user, title.session, options)
-        stored = SessionReader(address).items(1, None, skip_corrupt=False)
+        stored = iter_items(address, 1, None)
         return all(
             item.message == wanted.message for item, wanted in zip(stored, prepared, strict=True)
         )

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from threading import Lock
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore._fast import Ledger
 from memcore.codec import keys
@@ -52,6 +53,9 @@ __all__ = [
 # --- A live history as positions: where each item lies, and which position a seq has --------------
 
 
+_LO: Final = attrgetter("lo")
+
+
 class History:
     """Segments with their positions: position <-> (session, seq)."""
 
@@ -74,11 +78,12 @@ class History:
 
     def seq_at(self, position: int) -> int:
         """The seq at a position."""
-        return self.locate(position)[1]
+        at = bisect_right(self.starts, position) - 1
+        return self.segments[at].lo + position - self.starts[at]
 
     def position_of(self, seq: int) -> int | None:
         """The position of a seq, None if it is not live. Seqs ascend along a live history."""
-        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
+        at = bisect_right(self.segments, seq, key=_LO) - 1
         if at < 0 or seq > self.segments[at].hi:
             return None
         return self.starts[at] + seq - self.segments[at].lo
@@ -97,7 +102,7 @@ class History:
 
     def position_from(self, seq: int) -> int:
         """The first position whose seq is at least ``seq``."""
-        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
+        at = bisect_right(self.segments, seq, key=_LO) - 1
         if at < 0:
             return 0
         segment = self.segments[at]
@@ -125,16 +130,18 @@ class History:
             break
         return count
 
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    def spans(self, start: int, stop: int) -> list[tuple[int, int, int, int]]:
         """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
+        found = []
         at = max(bisect_right(self.starts, start) - 1, 0)
         while at < len(self.segments) and start < stop:
-            segment = self.segments[at]
-            lo = segment.lo + start - self.starts[at]
-            count = min(stop - start, segment.hi - lo + 1)
-            yield start, segment.session, lo, lo + count - 1
+            session, lo, hi = self.segments[at]
+            lo += start - self.starts[at]
+            count = min(stop - start, hi - lo + 1)
+            found.append((start, session, lo, lo + count - 1))
             start += count
             at += 1
+        return found
 
 
 def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
@@ -396,6 +403,7 @@ class CachedSession:
         "_older",
         "_open_tokens",
         "_recent",
+        "authors",
         "counter",
         "counts",
         "head",
@@ -436,6 +444,8 @@ class CachedSession:
         """The view that applies, under (epoch, view session, view number); the context's cache."""
         self._recent: TailLedger | None = None
         self.counts = NO_COUNTS
+        self.authors: Any = None
+        """The index of the items by author; None until a context asks for it."""
 
     def forget_all(self) -> None:
         """``forget``, for callers without the lock."""
@@ -582,7 +592,7 @@ class CachedSession:
         self,
         txn: ReadTxn,
         ledger: Ledger,
-        spans: Iterator[tuple[int, int, int, int]],
+        spans: Iterable[tuple[int, int, int, int]],
         counts: bytes | None,
     ) -> None:
         done = 0

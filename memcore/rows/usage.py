@@ -206,7 +206,7 @@ def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
     Raises:
         CorruptValueError: the row is damaged.
     """
-    key = usage_key(scope, session)
+    key = keys.session_row(scope, session, Row.USAGE, 0)
     value = txn.get(key)
     if value is None:
         return []

@@ -5,6 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "": "compact recount recovery repair retry",
         "batch": "BatchContext ChangeBatch",
         "bundle": "make_bundle",
         "change": "Change",
@@ -12,7 +13,6 @@ __all__, __getattr__, __dir__ = face(
             "DeleteCheckpoint Rewind SaveCheckpoint checkpoints_of fork_point get_checkpoint "
             "history_at"
         ),
-        "compact": "Compacting",
         "compactor": "Compactor",
         "content_filter": (
             "Quarantine admission admitted_event admitted_item demand read_demand redacts_at "
@@ -24,11 +24,7 @@ __all__, __getattr__, __dir__ = face(
         "engine": "Engine SessionOptions SessionRef",
         "lease": "Lease TakeLease",
         "oversize": "DIGEST_BYTES REFERENCE",
-        "read": "SessionReader",
-        "recount": "Recounting",
-        "recovery": "Recovering",
-        "repair": "REPAIR_ATTEMPTS RecordRepair Repairing",
-        "retry": "Escalations Ladder append_once checked_rules",
+        "retry": "Ladder append_once checked_rules",
         "rewrite": "rewrite_items",
         "session": "Session",
         "state": "SessionState",

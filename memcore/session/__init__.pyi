@@ -10,7 +10,7 @@ from memcore.session.checkpoints import checkpoints_of as checkpoints_of
 from memcore.session.checkpoints import fork_point as fork_point
 from memcore.session.checkpoints import get_checkpoint as get_checkpoint
 from memcore.session.checkpoints import history_at as history_at
-from memcore.session.compact import Compacting as Compacting
+from memcore.session import compact as compact
 from memcore.session.compactor import Compactor as Compactor
 from memcore.session.content_filter import Quarantine as Quarantine
 from memcore.session.content_filter import admission as admission
@@ -37,13 +37,10 @@ from memcore.session.lease import Lease as Lease
 from memcore.session.lease import TakeLease as TakeLease
 from memcore.session.oversize import DIGEST_BYTES as DIGEST_BYTES
 from memcore.session.oversize import REFERENCE as REFERENCE
-from memcore.session.read import SessionReader as SessionReader
-from memcore.session.recount import Recounting as Recounting
-from memcore.session.recovery import Recovering as Recovering
-from memcore.session.repair import REPAIR_ATTEMPTS as REPAIR_ATTEMPTS
-from memcore.session.repair import RecordRepair as RecordRepair
-from memcore.session.repair import Repairing as Repairing
-from memcore.session.retry import Escalations as Escalations
+from memcore.session import recount as recount
+from memcore.session import recovery as recovery
+from memcore.session import repair as repair
+from memcore.session import retry as retry
 from memcore.session.retry import Ladder as Ladder
 from memcore.session.retry import append_once as append_once
 from memcore.session.retry import checked_rules as checked_rules
@@ -54,27 +51,19 @@ from memcore.session.state import SessionState as SessionState
 __all__ = [
     "DIGEST_BYTES",
     "REFERENCE",
-    "REPAIR_ATTEMPTS",
     "BatchContext",
     "Change",
     "ChangeBatch",
-    "Compacting",
     "Compactor",
     "DeleteCheckpoint",
     "Engine",
-    "Escalations",
     "Ladder",
     "Lease",
     "Quarantine",
-    "RecordRepair",
-    "Recounting",
-    "Recovering",
-    "Repairing",
     "Rewind",
     "SaveCheckpoint",
     "Session",
     "SessionOptions",
-    "SessionReader",
     "SessionRef",
     "SessionState",
     "TakeLease",
@@ -85,6 +74,7 @@ __all__ = [
     "check_removals",
     "checked_rules",
     "checkpoints_of",
+    "compact",
     "delete_session",
     "demand",
     "fork_point",
@@ -94,9 +84,13 @@ __all__ = [
     "is_leaving",
     "make_bundle",
     "read_demand",
+    "recount",
+    "recovery",
     "redacts_at",
     "release",
+    "repair",
     "resume_removals",
+    "retry",
     "rewrite_items",
     "settled",
     "shown_context",

@@ -38,7 +38,7 @@ from memcore.rows import names
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import SessionRef
 from memcore.session.oversize import OFFLOADED
-from memcore.session.read import SessionReader
+from memcore.session.read import open_calls
 from memcore.tokens import TokenCounter
 from memcore.wire.message import ABANDON_EVENT
 
@@ -394,7 +394,7 @@ def abandon(ref: SessionRef, call_id: str) -> Append:
     Raises:
         NotFoundError: there is no open call with this id.
     """
-    for key, call in SessionReader(ref).open_calls():
+    for key, call in open_calls(ref):
         if call.call_id == call_id:
             return Append(ref, [abandon_event(ref, key)], creates=False)
     msg = f"session {ref.name!r} has no open call {call_id!r}"

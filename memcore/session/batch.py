@@ -45,14 +45,14 @@ class ChangeBatch:
 
     def __init__(
         self,
-        address: SessionRef,
+        ref: SessionRef,
         expected_revision: int | None,
         idempotency_key: str | None = None,
     ) -> None:
         self._key = None if idempotency_key is None else checked_idempotency_key(idempotency_key)
         self._content: list[bytes] = []
         """What the steps beside the items were asked for as, if there is a key."""
-        self._address = address
+        self._ref = ref
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._steps: list[Callable[[SessionTxn], bool]] = []
         """Each tells whether it changed the log."""
@@ -103,8 +103,8 @@ class ChangeBatch:
             InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
                 error leaves the block.
         """
-        prepared = encode_items(self._address, items, options_of(meta, request_id, envelope))
-        orphans = self._address.options.orphans
+        prepared = encode_items(self._ref, items, options_of(meta, request_id, envelope))
+        orphans = self._ref.options.orphans
         if prepared:  # no items would make a segment without items
             self._append(prepared, orphans)
 
@@ -119,8 +119,8 @@ class ChangeBatch:
     ) -> None:
         """Append an event."""
         options = options_of(meta, request_id, envelope)
-        event = encode_event(self._address, type, payload, options)
-        prepared = split_large(self._address, [event])
+        event = encode_event(self._ref, type, payload, options)
+        prepared = split_large(self._ref, [event])
         self._append(prepared, "keep")
 
     def _say(self, *parts: object) -> None:
@@ -155,7 +155,7 @@ class ChangeBatch:
         Raises:
             InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
         """
-        save = saving(self._address, name, meta)
+        save = saving(self._ref, name, meta)
         self._say("checkpoint", name)
         made, changed = self._checkpoints, self._changed
 
@@ -169,7 +169,7 @@ class ChangeBatch:
 
     def rewind(self, to: Position, *, state: bool = True) -> None:
         """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
-        step = rewinding(self._address, to, state=state)
+        step = rewinding(self._ref, to, state=state)
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
         self._steps.append(step)
@@ -216,10 +216,10 @@ class ChangeBatch:
         own = {key: value for key, value in values.items() if not prefix_of(key)}
         self.record("state", own, meta=meta)
 
-        address = self._address
+        ref = self._ref
 
         def step(draft: SessionTxn) -> bool:
-            change.run(draft.txn, draft.log.place, address, seq=1)
+            change.run(draft.txn, draft.log.place, ref, seq=1)
             return False
 
         self._begins = True
@@ -247,10 +247,10 @@ class ChangeBatch:
         if change.is_empty:
             return
 
-        address = self._address
+        ref = self._ref
 
         def step(draft: SessionTxn) -> bool:
-            change.run(draft.txn, draft.log.place, address, seq=draft.head.next_seq)
+            change.run(draft.txn, draft.log.place, ref, seq=draft.head.next_seq)
             return False
 
         self._creates = self._creates or change.writes or not change.is_own
@@ -259,16 +259,16 @@ class ChangeBatch:
         self._states.append(self._state)
 
     def _new_change(self) -> ScopedChange:
-        address = self._address
-        return ScopedChange(address.options.state, address.temporary, address.passage)
+        ref = self._ref
+        return ScopedChange(ref.options.state, ref.temporary, ref.passage)
 
     def change(self) -> Change[Receipt]:
         """The batch as one change; an empty batch writes nothing."""
         self._settle_state()
         if not self._steps:
-            return AppendNothing(self._address, expected_revision=self._revision)
+            return AppendNothing(self._ref, expected_revision=self._revision)
         return CommitBatch(
-            self._address,
+            self._ref,
             self._steps,
             self.prepared,
             self._changed,
@@ -284,7 +284,7 @@ class ChangeBatch:
         if self._key is None:
             return None
         items = content_of_items(self.prepared)
-        seed = self._address.engine.seed
+        seed = self._ref.engine.seed
         return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
 
     def settle(self, receipt: Receipt) -> None:

@@ -22,7 +22,7 @@ from memcore.model import FAILED, Item, ItemKind
 from memcore.options import checked_int, checked_optional_int
 from memcore.privacy import PlacedRedaction, Redaction, RedactionPolicy
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader, decoded, head_of
+from memcore.session.read import Found, collect, decoded, head_of, read_log
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -61,8 +61,7 @@ _MEDIA: Final = frozenset(
 
 
 def make_bundle(
-    address: SessionRef,
-    reading: SessionReader,
+    ref: SessionRef,
     *,
     seq: int | None,
     most_bytes: int,
@@ -78,45 +77,47 @@ def make_bundle(
     checked_optional_int("seq", seq, least=1)
     checked_int("most_bytes", most_bytes, least=BUNDLE_BYTES_LEAST)
 
-    def collect(
-        log: CachedSession, txn: ReadTxn
-    ) -> tuple[dict[str, Any], list[Any], list[Any], int]:
-        count = log.history.count
-        tail = reading.collect(log, txn, max(count - _LOOK_ITEMS, 0), count)
-        at = _failure(list(decoded(tail, skip_corrupt=True)), seq, log)
-        start, stop = _slice(log.full(txn, head_of(log)), at, count)
-        head = head_of(log)
-        told = {
-            "policy": head.policy,
-            "counter": head.counter,
-            "items": count,
-            "tokens": head.tokens,
-            "open_calls": head.open_calls,
-            "views": head.next_view - 1,
-        }
-        return told, reading.collect(log, txn, start, stop), tail, at - start
-
-    found = reading.run(collect, None)
+    found = read_log(ref, _collect, None, seq)
     if found is None:
-        msg = f"there is no session {address.name!r}"
+        msg = f"there is no session {ref.name!r}"
         raise NotFoundError(msg)
-    told, rows, tail, failed = found
-    items = list(decoded(rows))
-    last = list(decoded(tail, skip_corrupt=True))[-_TAIL_TYPES:]
+    facts, rows, tail, failed = found
+    items = decoded(rows)
+    last = decoded(tail, skip_corrupt=True)[-_TAIL_TYPES:]
     types = [item.type for item in last]
-    clean = _Clean(address, policy)
+    clean = _Clean(ref, policy)
     base = {
         "bundle": BUNDLE_FORMAT,
         "versions": {
             "memcore": sys.modules["memcore"].__version__,
             "python": platform.python_version(),
         },
-        "session": told,
+        "session": facts,
         "failed": failed,
         "redaction": clean.policy_id,
         "types": [clean.text(each) for each in types],
     }
     return _fitted(base, items, failed, clean, most_bytes)
+
+
+def _collect(
+    log: CachedSession, txn: ReadTxn, seq: int | None
+) -> tuple[dict[str, Any], list[Found], list[Found], int]:
+    """Collect the facts of a session, the slice, the last items, and where the failure is."""
+    count = log.history.count
+    tail = collect(log, txn, max(count - _LOOK_ITEMS, 0), count)
+    at = _failure(decoded(tail, skip_corrupt=True), seq, log)
+    head = head_of(log)
+    start, stop = _slice(log.full(txn, head), at, count)
+    facts = {
+        "policy": head.policy,
+        "counter": head.counter,
+        "items": count,
+        "tokens": head.tokens,
+        "open_calls": head.open_calls,
+        "views": head.next_view - 1,
+    }
+    return facts, collect(log, txn, start, stop), tail, at - start
 
 
 def _failure(tail: list[Item], seq: int | None, log: CachedSession) -> int:
@@ -153,14 +154,14 @@ def _slice(recent: TailLedger, at: int, count: int) -> tuple[int, int]:
 class _Clean:
     """Takes out of values what a bundle must not hold."""
 
-    def __init__(self, address: SessionRef, policy: RedactionPolicy | None) -> None:
-        names = (address.user, address.name, address.app, address.engine.store.path)
+    def __init__(self, ref: SessionRef, policy: RedactionPolicy | None) -> None:
+        names = (ref.user, ref.name, ref.app, ref.engine.store.path)
         own = {name for name in names if len(name) >= _NAME_CHARS_LEAST and name != "default"}
         given = policy or RedactionPolicy()
         self._own = sorted(own, key=lambda name: (-len(name), name))
-        store = address.engine.store
+        store = ref.engine.store
         secret = store.secret.found() or store.seed
-        placed = Redaction(given, secret=secret).for_place(address.app, address.user, address.name)
+        placed = Redaction(given, secret=secret).for_place(ref.app, ref.user, ref.name)
         self._placed: PlacedRedaction = placed
         self.policy_id = placed.policy_id
 

@@ -32,7 +32,7 @@ from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.session.change import Change, Unchanged, live_count, restore_state_at
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader
+from memcore.session.read import read_log
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -260,7 +260,7 @@ def get_checkpoint(ref: SessionRef, which: Position) -> Checkpoint:
         CorruptValueError: its row is damaged.
     """
     _checked(which, "checkpoint")
-    found = SessionReader(ref).run(lambda log, txn: _find(ref, txn, log.place, which), None)
+    found = read_log(ref, lambda log, txn: _find(ref, txn, log.place, which), None)
     if found is None:
         raise _missing(ref, which)
     return found.checkpoint
@@ -314,7 +314,7 @@ def _page(ref: SessionRef, last: int) -> list[Checkpoint]:
         return [saved.checkpoint for saved in found if saved is not None]
 
     empty: list[Checkpoint] = []
-    return SessionReader(ref).run(collect, empty)
+    return read_log(ref, collect, empty)
 
 
 def _find(ref: SessionRef, txn: ReadTxn, place: tuple[int, int], which: Position) -> CheckpointRow:

@@ -8,8 +8,9 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 from memcore._fast import Ledger
 from memcore.compaction import (
@@ -35,30 +36,54 @@ from memcore.compaction.presets import LIGHT
 from memcore.context import fixed_cost
 from memcore.errors import ClosedError, CorruptValueError, InvalidOptionError, StorageError
 from memcore.log import CachedSession, SessionTxn
-from memcore.model import CompactionResult, Item, ItemKind, Message, Plan, SummaryRequest, View
+from memcore.model import (
+    CompactionResult,
+    Item,
+    ItemKind,
+    Mask,
+    Message,
+    Plan,
+    SummaryRequest,
+    View,
+)
 from memcore.options import checked_bool, checked_callable
 from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome, admitted_summary
-from memcore.session.context import ContextSelector, Window, seen_item
+from memcore.session.context import Window, find_window, seen_item
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader, decoded, head_of, opened
+from memcore.session.read import Found, collect, decoded, head_of, opened, read_log
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem, bind
 
 __all__ = [
     "AnySummarizer",
-    "Compacting",
     "CompactionDraft",
     "CompactionOptions",
     "PlanInput",
-    "ask",
+    "ask_in_time",
+    "asked",
     "begin",
+    "call_in_thread",
+    "check",
     "checked_summarizer",
+    "choose_stage",
     "discard",
+    "failed",
+    "find_pressure",
+    "make_request",
     "mended_plan",
+    "policy_of",
+    "prepare",
     "pressure_of",
     "read_plan_input",
+    "record",
+    "record_change",
+    "settled",
+    "summarize",
+    "tokens_after",
+    "tokens_before",
+    "with_summary",
 ]
 
 
@@ -67,7 +92,7 @@ __all__ = [
 Tell = Callable[[object, BaseException | None], object]
 
 
-def ask(
+def ask_in_time(
     summarize: Callable[[SummaryRequest], object],
     request: SummaryRequest,
     timeout_seconds: float | None,
@@ -80,7 +105,7 @@ def ask(
     if timeout_seconds is None:
         return discard(summarize(request))
     answers: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
-    begin(summarize, request, lambda found, error: answers.put((discard(found), error)))
+    call_in_thread(summarize, request, lambda found, error: answers.put((discard(found), error)))
     try:
         found, error = answers.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
     except Empty:
@@ -91,7 +116,7 @@ def ask(
     return found
 
 
-def begin(
+def call_in_thread(
     summarize: Callable[[SummaryRequest], object], request: SummaryRequest, tell: Tell
 ) -> None:
     """Call the summarizer in a thread; ``tell(answer, error)`` is called there when it ends.
@@ -152,101 +177,103 @@ class PlanInput:
 
 
 def read_plan_input(
-    by: tuple[SessionReader, ContextSelector], policy: CompactionPolicy, stage: Stage, *, fold: bool
+    ref: SessionRef, policy: CompactionPolicy, stage: Stage, *, fold: bool
 ) -> PlanInput | None:
     """Plan on the current history; None if there is no session.
 
     Without ``fold`` what is folded is not read, unless something in it may have to stay.
     """
-    found: Callable[[], PlanInput] | None = by[0].run(
-        lambda log, txn: _collect(log, txn, by, (policy, stage), fold=fold), None
-    )
-    return None if found is None else found()
+    found = read_log(ref, _collect, None, policy, stage, fold)
+    return None if found is None else found.decoded()
+
+
+class _PlanRows(NamedTuple):
+    """What a snapshot gives of a plan: its input but for the items, whose rows lie beside it."""
+
+    planned: PlanInput
+    fallback: Plan
+    places: list[int]
+    rows: list[Found]
+    pins: list[Found]
+    masks: dict[int, Mask]
+
+    def decoded(self) -> PlanInput:
+        """Decode the items."""
+        planned, basis = self.planned, self.planned.basis
+        placed = zip(self.places, opened(self.rows), strict=True)
+        items = dict(_shown(placed, self.masks, must=basis.plan.cut))
+        basis = replace(basis, items=items)
+        return replace(
+            planned,
+            basis=basis,
+            fallback=(planned.fallback[0], replace(basis, plan=self.fallback)),
+            system=tuple(item.message for item in decoded(self.pins, skip_corrupt=True)),
+        )
 
 
 def _collect(
-    log: CachedSession,
-    txn: ReadTxn,
-    by: tuple[SessionReader, ContextSelector],
-    how: tuple[CompactionPolicy, Stage],
-    *,
-    fold: bool,
-) -> Callable[[], PlanInput]:
-    """Choose the cut and collect the rows; decoding is left to the returned function."""
-    (reading, picking), (policy, stage) = by, how
+    log: CachedSession, txn: ReadTxn, policy: CompactionPolicy, stage: Stage, fold: bool
+) -> _PlanRows:
+    """Choose the cut and collect the rows."""
     head, history, stored = head_of(log), log.history, log.current_view(txn)
     whole = log.full(txn, head)
-    frame = picking.frame(log, txn, stored).with_recent(log, whole)
+    frame = find_window(log, txn, stored).with_recent(log, whole)
     ledger, first = frame.seen, min(frame.demand.first, history.count)
-    plan, status, fallback = _cuts(log, txn, reading, frame, how)
+    plan, status, fallback = _cuts(log, txn, frame, policy, stage)
     cuts = tuple(ledger.safe_cuts()) if _pins(stage) else ()
     ends = (plan.cut if fold or _pins(stage) else first, fallback.cut)
     mends = policy.repair is not None
     before, lo, hi = _looked_at(log, frame, stage, ends, cuts, mends=mends)
     places = [*before, *range(lo, hi)]
-    rows = [row for at in before for row in reading.collect(log, txn, at, at + 1)]
-    rows += reading.collect(log, txn, lo, hi)
+    rows = [row for at in before for row in collect(log, txn, at, at + 1)]
+    rows += collect(log, txn, lo, hi)
     asks = fold and stage.summary is not None and plan.folds
-    pins = reading.collect(log, txn, 0, frame.pins, by=frame.start) if asks else []
-    open_at = frozenset(ledger.open_positions())
-    summary = None if stored is None else stored.view.summary
-    from_whole = ledger.is_safe(first)
-    base = (log.session, head.view_session, head.view_number)
+    pins = collect(log, txn, 0, frame.pins, by=frame.start) if asks else []
     earlier_tokens = sum(ledger.sum_between(at, at + 1) for at in frame.kept)
     pin_tokens = ledger.sum_between(0, frame.pins) + earlier_tokens
-    summary_tokens = frame.demand.fixed_tokens - pin_tokens
-    masked = frozenset(frame.masks)
-    repair = None if stored is None else stored.view.repair
-    pairs, counter = log.policy, log.counter
-    covered = (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered)
-
-    def planned() -> PlanInput:
-        items = dict(_shown(zip(places, opened(rows), strict=True), frame, must=plan.cut))
-        basis = Basis(
-            plan,
-            items,
-            tuple(frame.kept),
-            earlier_tokens,
-            pins=frame.pins,
-            cuts=cuts,
-            opened=open_at,
-            masks=frame.masks,
-        )
-        return PlanInput(
-            basis,
-            (status, replace(basis, plan=fallback)),
-            pairs,
-            counter,
-            base,
-            summary,
-            summary_tokens,
-            masked,
-            covered=covered,
-            repair=repair,
-            from_whole=from_whole,
-            system=tuple(item.message for item in decoded(pins, skip_corrupt=True)),
-        )
-
-    return planned
+    basis = Basis(
+        plan,
+        {},
+        tuple(frame.kept),
+        earlier_tokens,
+        pins=frame.pins,
+        cuts=cuts,
+        opened=frozenset(ledger.open_positions()),
+        masks=frame.masks,
+    )
+    planned = PlanInput(
+        basis,
+        (status, basis),
+        log.policy,
+        log.counter,
+        (log.session, head.view_session, head.view_number),
+        None if stored is None else stored.view.summary,
+        frame.demand.fixed_tokens - pin_tokens,
+        frozenset(frame.masks),
+        covered=(0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered),
+        repair=None if stored is None else stored.view.repair,
+        from_whole=ledger.is_safe(first),
+    )
+    return _PlanRows(planned, fallback, places, rows, pins, frame.masks)
 
 
 def _cuts(
     log: CachedSession,
     txn: ReadTxn,
-    reading: SessionReader,
     frame: Window,
-    how: tuple[CompactionPolicy, Stage],
+    policy: CompactionPolicy,
+    stage: Stage,
 ) -> tuple[Plan, str, Plan]:
     """Where the plan cuts; and the status and the cut of what serves without a summary."""
     history, revision = log.history, head_of(log).revision
     first = min(frame.demand.first, history.count)
     plan = make_plan(
         frame.seen,
-        how[1].keep,
+        stage.keep,
         first=first,
         revision=revision,
         seq_at=history.seq_at,
-        window_tokens=how[0].window_tokens,
+        window_tokens=policy.window_tokens,
     )
     fallback = fallback_plan(
         frame.seen,
@@ -254,7 +281,7 @@ def _cuts(
         first=first,
         revision=revision,
         seq_at=history.seq_at,
-        answers_of=lambda position: _answers_of(reading, log, txn, position),
+        answers_of=partial(_answers_of, log, txn),
     )
     return plan, *fallback
 
@@ -319,7 +346,7 @@ def _asked_for(log: CachedSession, frame: Window, stage: Stage, stop: int) -> It
 
 
 def _shown(
-    placed: Iterable[tuple[int, Item | CorruptValueError]], frame: Window, *, must: int
+    placed: Iterable[tuple[int, Item | CorruptValueError]], masks: dict[int, Mask], *, must: int
 ) -> Iterable[tuple[int, Item]]:
     """Items as they are shown; behind ``must`` damaged ones are passed over.
 
@@ -330,17 +357,14 @@ def _shown(
             if at < must:
                 raise row
             continue
-        seen = seen_item(row, frame.masks)
+        seen = seen_item(row, masks)
         if seen is not None:
             yield at, seen
 
 
-def _answers_of(
-    reading: SessionReader, log: CachedSession, txn: ReadTxn, position: int
-) -> list[int]:
+def _answers_of(log: CachedSession, txn: ReadTxn, position: int) -> list[int]:
     """Positions of the results of the calls that the item at ``position`` makes."""
-    rows = reading.collect(log, txn, position, log.history.count)
-    items = list(decoded(rows))
+    items = decoded(collect(log, txn, position, log.history.count))
     entries = [WireItem(i.seq, i.message, event=i.kind == ItemKind.EVENT) for i in items]
     slots = bind(entries).calls[0]
     return sorted({position + at for slot in slots for at in slot.results})
@@ -353,16 +377,11 @@ _COUNTED_MAX: Final = 64
 
 
 def pressure_of(
-    log: CachedSession,
-    txn: ReadTxn,
-    by: tuple[ContextSelector, SessionReader],
-    policy: CompactionPolicy,
-    now_ms: int,
+    log: CachedSession, txn: ReadTxn, policy: CompactionPolicy, now_ms: int
 ) -> Pressure:
     """All of it from sums that are kept: O(1), but for counting turns and events since the view."""
-    picking, reading = by
     head = head_of(log)
-    frame = picking.frame(log, txn, log.current_view(txn))
+    frame = find_window(log, txn, log.current_view(txn))
     first = frame.demand.first
     if first < frame.recent.offset:
         frame = _with_first(log, txn, frame)
@@ -378,7 +397,7 @@ def pressure_of(
         tokens=frame.demand.fixed_tokens + frame.seen.sum_between(start, end),
         turns=_count_from(ledger, ItemKind.USER, start, of=ledger.turns),
         idle_seconds=max(now_ms - head.updated_ms, 0) / 1000,
-        event=_event_of(log, txn, reading, frame),
+        event=_event_of(log, txn, frame),
         waiting=last < 0 or ledger.kind_at(last) == ItemKind.RESULT,
         turns_left=turns_left,
     )
@@ -399,14 +418,12 @@ def _with_first(log: CachedSession, txn: ReadTxn, frame: Window) -> Window:
     return frame.with_recent(log, log.full(txn, head_of(log)))
 
 
-def _event_of(
-    log: CachedSession, txn: ReadTxn, reading: SessionReader, frame: Window
-) -> str | None:
+def _event_of(log: CachedSession, txn: ReadTxn, frame: Window) -> str | None:
     """The type of the event that the history ends with."""
     ledger, end = frame.recent.ledger, log.history.count
     if not end or ledger.kind_at(len(ledger) - 1) != ItemKind.EVENT:
         return None
-    for item in decoded(reading.collect(log, txn, end - 1, end), skip_corrupt=True):
+    for item in decoded(collect(log, txn, end - 1, end), skip_corrupt=True):
         found = item.message.get("type")
         return found if isinstance(found, str) else None
     return None
@@ -471,273 +488,283 @@ class CompactionDraft:
         return CompactionResult(self.status, self.plan, view, self.error, self.reason)
 
 
-class Compacting:
-    """The compaction of one session."""
+# --- When ---------------------------------------------------------------------------------------
 
-    __slots__ = ("_address", "_picking", "_reading")
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._reading = SessionReader(address)
-        self._picking = ContextSelector(self._reading)
+def policy_of(ref: SessionRef, given: object = None) -> CompactionPolicy:
+    """The policy of a call: what it gives, else the handle's, else the database's."""
+    if given is None:
+        given = ref.options.compaction or ref.engine.compaction
+    return compaction_policy(given)
 
-    # --- when -------------------------------------------------------------------------------------
 
-    def policy(self, given: object = None) -> CompactionPolicy:
-        """The policy of a call: what it gives, else the handle's, else the database's."""
-        if given is None:
-            given = self._address.options.compaction or self._address.engine.compaction
-        return compaction_policy(given)
+def asked(
+    ref: SessionRef,
+    policy: object,
+    stage: str | None,
+    *,
+    keep_last: int | None,
+    keep_tokens: int | None,
+    force: bool,
+) -> tuple[CompactionPolicy, CompactionOptions]:
+    """The policy and the wishes of a call; numbers of what to keep are a wish to compact."""
+    rule = policy_of(ref, policy).with_keep(last_items=keep_last, tokens=keep_tokens)
+    numbers = keep_last is not None or keep_tokens is not None
+    return rule, CompactionOptions(stage, checked_bool("force", force) or numbers, summarizes=True)
 
-    def asked(
-        self,
-        policy: object,
-        stage: str | None,
-        *,
-        keep_last: int | None,
-        keep_tokens: int | None,
-        force: bool,
-    ) -> tuple[CompactionPolicy, CompactionOptions]:
-        """The policy and the wishes of a call; numbers of what to keep are a wish to compact."""
-        rule = self.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
-        numbers = keep_last is not None or keep_tokens is not None
-        return rule, CompactionOptions(
-            stage, checked_bool("force", force) or numbers, summarizes=True
-        )
 
-    def pressure(self, policy: CompactionPolicy) -> Pressure:
-        """How full the session is, and which stage of the policy is due."""
-        now_ms = self._address.engine.now_ms()
-        return self._reading.run(
-            lambda log, txn: pressure_of(log, txn, (self._picking, self._reading), policy, now_ms),
-            Pressure(),
-        )
+def find_pressure(ref: SessionRef, policy: CompactionPolicy) -> Pressure:
+    """How full the session is, and which stage of the policy is due."""
+    now_ms = ref.engine.now_ms()
+    return read_log(ref, pressure_of, Pressure(), policy, now_ms)
 
-    def stage(self, policy: CompactionPolicy, asked: CompactionOptions) -> Stage | None:
-        """The stage that a compaction runs: the named one, else the heaviest that is due.
 
-        None if none is due, unless the caller insists or the policy has no trigger, so that it is
-        never due: then the heaviest, or, with a summarizer at hand, the heaviest that asks for a
-        summary.
-        """
-        if asked.stage is not None:
-            return policy.stage(asked.stage)
-        due = self.pressure(policy).stage
-        if due is not None:
-            return policy.stage(due)
-        if not asked.force and any(stage.triggers for stage in policy.stages):
-            return None
-        heaviest = policy.stages[-1]
-        if not asked.summarizes:
-            return heaviest
-        summarized = (stage for stage in reversed(policy.stages) if stage.summary is not None)
-        return next(summarized, heaviest)
+def choose_stage(
+    ref: SessionRef, policy: CompactionPolicy, asked: CompactionOptions
+) -> Stage | None:
+    """The stage that a compaction runs: the named one, else the heaviest that is due.
 
-    # --- plan -------------------------------------------------------------------------------------
+    None if none is due, unless the caller insists or the policy has no trigger, so that it is
+    never due: then the heaviest, or, with a summarizer at hand, the heaviest that asks for a
+    summary.
+    """
+    if asked.stage is not None:
+        return policy.stage(asked.stage)
+    due = find_pressure(ref, policy).stage
+    if due is not None:
+        return policy.stage(due)
+    if not asked.force and any(stage.triggers for stage in policy.stages):
+        return None
+    heaviest = policy.stages[-1]
+    if not asked.summarizes:
+        return heaviest
+    summarized = (stage for stage in reversed(policy.stages) if stage.summary is not None)
+    return next(summarized, heaviest)
 
-    def begin(
-        self, policy: CompactionPolicy, asked: CompactionOptions, *, fold: bool = True
-    ) -> CompactionDraft:
-        """Choose the stage and plan it; an empty draft with the reason if no stage is due."""
-        stage = self.stage(policy, asked)
-        if stage is not None:
-            return self.prepare(policy, stage, fold=fold)
-        found = self.pressure(policy)
-        why = (
-            "the last item is a tool result, which the model has yet to see"
-            if found.waiting and found.items
-            else f"{found.items:,} items of {found.tokens:,} tokens make no stage of policy "
-            f"{policy.name!r} due"
-        )
-        reason = f"{why}; force=True or stage= compacts all the same"
-        return CompactionDraft(policy, policy.stages[-1], None, status="nothing", reason=reason)
 
-    def prepare(
-        self,
-        policy: CompactionPolicy,
-        stage: Stage,
-        *,
-        fold: bool = True,
-        protect: Keep | None = None,
-    ) -> CompactionDraft:
-        """Plan on the current history and collect what is to be folded; writes nothing.
+# --- Plan ---------------------------------------------------------------------------------------
 
-        Without ``fold`` the plan is the same, but there are no messages to summarize. What
-        ``protect`` keeps by name or place no reducer touches; None: what the stage so keeps.
-        """
-        planned = read_plan_input((self._reading, self._picking), policy, stage, fold=fold)
-        if planned is None:
-            return CompactionDraft(policy, stage, None, status="nothing")
-        plan, messages = shape(planned.basis, stage, self._reduction(planned), protect=protect)
-        plan, work = mended_plan(plan, planned, policy.repair)
-        status = "trimmed" if plan.folds else "masked"
-        summary = planned.previous_summary
-        return CompactionDraft(policy, stage, planned, plan, messages, status, summary, work=work)
 
-    def _reduction(self, planned: PlanInput) -> Reduction:
-        return Reduction(
-            planned.pairs,
-            planned.counter,
-            offload=item_reference,
-            embed=self._address.engine.embed,
-        )
+def begin(
+    ref: SessionRef, policy: CompactionPolicy, asked: CompactionOptions, *, fold: bool = True
+) -> CompactionDraft:
+    """Choose the stage and plan it; an empty draft with the reason if no stage is due."""
+    stage = choose_stage(ref, policy, asked)
+    if stage is not None:
+        return prepare(ref, policy, stage, fold=fold)
+    found = find_pressure(ref, policy)
+    why = (
+        "the last item is a tool result, which the model has yet to see"
+        if found.waiting and found.items
+        else f"{found.items:,} items of {found.tokens:,} tokens make no stage of policy "
+        f"{policy.name!r} due"
+    )
+    reason = f"{why}; force=True or stage= compacts all the same"
+    return CompactionDraft(policy, policy.stages[-1], None, status="nothing", reason=reason)
 
-    def check(self, summarize: object, *, awaits: bool = False) -> None:
-        """Refuse what cannot work before a model is asked.
 
-        Raises:
-            InvalidOptionError: ``summarize`` is neither None nor callable, or a coroutine function
-                that nobody here awaits.
-            ReadOnlyError: nothing can be recorded.
-        """
-        self._address.need_writable()
-        checked_summarizer(summarize, awaits=awaits)
+def prepare(
+    ref: SessionRef,
+    policy: CompactionPolicy,
+    stage: Stage,
+    *,
+    fold: bool = True,
+    protect: Keep | None = None,
+) -> CompactionDraft:
+    """Plan on the current history and collect what is to be folded; writes nothing.
 
-    # --- summary ----------------------------------------------------------------------------------
+    Without ``fold`` the plan is the same, but there are no messages to summarize. What
+    ``protect`` keeps by name or place no reducer touches; None: what the stage so keeps.
+    """
+    planned = read_plan_input(ref, policy, stage, fold=fold)
+    if planned is None:
+        return CompactionDraft(policy, stage, None, status="nothing")
+    plan, messages = shape(planned.basis, stage, _reduction(ref, planned), protect=protect)
+    plan, work = mended_plan(plan, planned, policy.repair)
+    status = "trimmed" if plan.folds else "masked"
+    summary = planned.previous_summary
+    return CompactionDraft(policy, stage, planned, plan, messages, status, summary, work=work)
 
-    def summarized(
-        self,
-        draft: CompactionDraft,
-        summarize: AnySummarizer | None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> CompactionDraft:
-        """The draft with its summary, or what serves if there is none to be had."""
-        if summarize is None or not draft.wants_summary:
-            return self.settled(draft)
-        try:
-            summary = ask(summarize, self.request(draft), timeout_seconds)
-        except (StorageError, ClosedError):
-            raise
-        except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
-            return self.failed(draft, exc)
-        return self.with_summary(draft, summary)
 
-    def request(self, draft: CompactionDraft) -> SummaryRequest:
-        """What the summarizer is given."""
-        style, planned = draft.stage.summary, draft.planned
-        assert style is not None  # noqa: S101 - what wants_summary says
-        assert planned is not None  # noqa: S101 - the same
-        return SummaryRequest(
-            draft.messages,
-            planned.previous_summary,
-            self._address.name,
-            max_tokens=style.max_tokens,
-            language=style.language,
-            instructions=style.instructions,
-            system=planned.system,
-        )
+def _reduction(ref: SessionRef, planned: PlanInput) -> Reduction:
+    return Reduction(
+        planned.pairs,
+        planned.counter,
+        offload=item_reference,
+        embed=ref.engine.embed,
+    )
 
-    def with_summary(self, draft: CompactionDraft, summary: object) -> CompactionDraft:
-        """The draft with what the summarizer returned."""
-        if not isinstance(summary, str) or not summary.strip():
-            kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
-            return self.failed(draft, TypeError(f"summarize returned {kind}, expected a text"))
-        admitted = admitted_summary(self._address, summary)
-        if not isinstance(admitted, str):
-            return self.failed(draft, admitted)
-        return self.settled(replace(draft, status="summarized", summary=admitted))
 
-    def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
-        """The draft of what serves without a summary; an earlier summary stays."""
-        # Not the error itself: its text and its traceback may hold content.
-        name, kind = self._address.name, type(error).__name__
-        _log.warning("session %r: the summarizer failed: %s", name, kind)
-        reason = f"the summarizer failed: {type(error).__name__}: {error}"
-        return self._ladder(replace(draft, error=error, reason=reason))
+def check(ref: SessionRef, summarize: object, *, awaits: bool = False) -> None:
+    """Refuse what cannot work before a model is asked.
 
-    # --- guards -----------------------------------------------------------------------------------
+    Raises:
+        InvalidOptionError: ``summarize`` is neither None nor callable, or a coroutine function
+            that nobody here awaits.
+        ReadOnlyError: nothing can be recorded.
+    """
+    ref.need_writable()
+    checked_summarizer(summarize, awaits=awaits)
 
-    def settled(self, draft: CompactionDraft) -> CompactionDraft:
-        """The draft, if it saves enough; else what serves in its place, or a refusal."""
-        if draft.is_empty:
-            return replace(draft, status="nothing")
-        before, after = self.tokens_before(draft), self.tokens_after(draft)
-        if after < before and before - after >= draft.policy.min_gain * before:
-            return draft
-        reason = (
-            f"{draft.status}: {before:,} tokens before, {after:,} after; it has to save some, and "
-            f"at least {draft.policy.min_gain:.0%}"
-        )
-        _log.warning("session %r: compaction refused: %s", self._address.name, reason)
-        draft = replace(draft, reason=reason)
-        if draft.status != "summarized":
-            return _refused(draft)
-        # Where nothing is due, a summary that saves nothing is no reason to show less.
-        due = self.pressure(draft.policy).stage is not None
-        return self._ladder(draft) if due else _refused(draft)
 
-    def _ladder(self, draft: CompactionDraft) -> CompactionDraft:
-        """What serves in place of a summary: masks, then a short safe suffix, then one item."""
-        planned = draft.planned
-        assert planned is not None  # noqa: S101 - a summary was asked for
-        previous = planned.previous_summary
-        if "reduce" in draft.policy.fallback:
-            tried = self.prepare(draft.policy, REDUCE, protect=draft.stage.keep)
-            tried = replace(tried, error=draft.error, reason=draft.reason)
-            if not tried.is_empty and self._gains(tried, draft.policy.min_gain):
-                return replace(tried, status="fallback_reduce")
-        status, basis = planned.fallback
-        if status.removeprefix("fallback_") in draft.policy.fallback:
-            stage = replace(draft.stage, reducers=(), triggers=())
-            plan, _ = shape(basis, stage, self._reduction(planned))
-            plan, work = mended_plan(plan, planned, draft.policy.repair)
-            tried = replace(draft, plan=plan, status=status, summary=previous, work=work)
-            if plan.folds and self._gains(tried, 0.0):
-                return tried
-        if status == "nothing":
-            return replace(draft, plan=basis.plan, status=status, summary=previous)
-        return _refused(replace(draft, summary=previous))
+# --- Summary ------------------------------------------------------------------------------------
 
-    def _gains(self, draft: CompactionDraft, least: float) -> bool:
-        before, after = self.tokens_before(draft), self.tokens_after(draft)
-        return after <= before and before - after >= least * before
 
-    def tokens_before(self, draft: CompactionDraft) -> int:
-        """Tokens of what is shown behind the pins at present."""
-        assert draft.planned is not None  # noqa: S101 - no empty draft gets here
-        return draft.plan.tokens_before + draft.planned.summary_tokens
+def summarize(
+    ref: SessionRef,
+    draft: CompactionDraft,
+    summarizer: AnySummarizer | None,
+    *,
+    timeout_seconds: float | None = None,
+) -> CompactionDraft:
+    """The draft with its summary, or what serves if there is none to be had."""
+    if summarizer is None or not draft.wants_summary:
+        return settled(ref, draft)
+    try:
+        summary = ask_in_time(summarizer, make_request(ref, draft), timeout_seconds)
+    except (StorageError, ClosedError):
+        raise
+    except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
+        return failed(ref, draft, exc)
+    return with_summary(ref, draft, summary)
 
-    def tokens_after(self, draft: CompactionDraft) -> int:
-        """Tokens of what would be shown behind the pins."""
-        planned = draft.planned
-        assert planned is not None  # noqa: S101 - no empty draft gets here
-        return draft.plan.tokens_kept + fixed_cost(
-            planned.pairs, planned.counter, pin_tokens=0, summary=draft.summary
-        )
 
-    # --- commit -----------------------------------------------------------------------------------
+def make_request(ref: SessionRef, draft: CompactionDraft) -> SummaryRequest:
+    """What the summarizer is given."""
+    style, planned = draft.stage.summary, draft.planned
+    assert style is not None  # noqa: S101 - what wants_summary says
+    assert planned is not None  # noqa: S101 - the same
+    return SummaryRequest(
+        draft.messages,
+        planned.previous_summary,
+        ref.name,
+        max_tokens=style.max_tokens,
+        language=style.language,
+        instructions=style.instructions,
+        system=planned.system,
+    )
 
-    def change(self, draft: CompactionDraft) -> RecordCompaction:
-        """The change that records the view."""
-        planned, plan = draft.planned, draft.plan
-        assert planned is not None  # noqa: S101 - no empty draft gets here
-        outcome = PlanOutcome(
-            plan,
-            draft.status,
-            draft.summary,
-            tokens_before=self.tokens_before(draft),
-            tokens_after=self.tokens_after(draft),
-            counter=planned.counter.id,
-            policy=f"{draft.policy.name}/{draft.stage.name}",
-            reason=draft.reason,
-            covered=planned.covered,
-            repair=draft.policy.repair or planned.repair,
-            repairs=draft.work.repairs,
-        )
-        pinned = frozenset(plan.pinned)
-        inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
-        return RecordCompaction(self._address, outcome, planned.base, inherits=inherits)
 
-    def recorded(self, draft: CompactionDraft) -> CompactionResult:
-        """Record what there is to record.
+def with_summary(ref: SessionRef, draft: CompactionDraft, summary: object) -> CompactionDraft:
+    """The draft with what the summarizer returned."""
+    if not isinstance(summary, str) or not summary.strip():
+        kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
+        return failed(ref, draft, TypeError(f"summarize returned {kind}, expected a text"))
+    admitted = admitted_summary(ref, summary)
+    if not isinstance(admitted, str):
+        return failed(ref, draft, admitted)
+    return settled(ref, replace(draft, status="summarized", summary=admitted))
 
-        Raises:
-            PlanStaleError, NotFoundError: the session changed under the plan, or is gone.
-        """
-        if draft.is_empty:
-            return draft.nothing()
-        return draft.recorded(self._address.engine.store.transact(self.change(draft)))
+
+def failed(ref: SessionRef, draft: CompactionDraft, error: Exception) -> CompactionDraft:
+    """The draft of what serves without a summary; an earlier summary stays."""
+    # Not the error itself: its text and its traceback may hold content.
+    name, kind = ref.name, type(error).__name__
+    _log.warning("session %r: the summarizer failed: %s", name, kind)
+    reason = f"the summarizer failed: {type(error).__name__}: {error}"
+    return _fall_back(ref, replace(draft, error=error, reason=reason))
+
+
+# --- Guards -------------------------------------------------------------------------------------
+
+
+def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
+    """The draft, if it saves enough; else what serves in its place, or a refusal."""
+    if draft.is_empty:
+        return replace(draft, status="nothing")
+    before, after = tokens_before(draft), tokens_after(draft)
+    if after < before and before - after >= draft.policy.min_gain * before:
+        return draft
+    reason = (
+        f"{draft.status}: {before:,} tokens before, {after:,} after; it has to save some, and "
+        f"at least {draft.policy.min_gain:.0%}"
+    )
+    _log.warning("session %r: compaction refused: %s", ref.name, reason)
+    draft = replace(draft, reason=reason)
+    if draft.status != "summarized":
+        return _refused(draft)
+    # Where nothing is due, a summary that saves nothing is no reason to show less.
+    due = find_pressure(ref, draft.policy).stage is not None
+    return _fall_back(ref, draft) if due else _refused(draft)
+
+
+def _fall_back(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
+    """What serves in place of a summary: masks, then a short safe suffix, then one item."""
+    planned = draft.planned
+    assert planned is not None  # noqa: S101 - a summary was asked for
+    previous = planned.previous_summary
+    if "reduce" in draft.policy.fallback:
+        tried = prepare(ref, draft.policy, REDUCE, protect=draft.stage.keep)
+        tried = replace(tried, error=draft.error, reason=draft.reason)
+        if not tried.is_empty and _gains(tried, draft.policy.min_gain):
+            return replace(tried, status="fallback_reduce")
+    status, basis = planned.fallback
+    if status.removeprefix("fallback_") in draft.policy.fallback:
+        stage = replace(draft.stage, reducers=(), triggers=())
+        plan, _ = shape(basis, stage, _reduction(ref, planned))
+        plan, work = mended_plan(plan, planned, draft.policy.repair)
+        tried = replace(draft, plan=plan, status=status, summary=previous, work=work)
+        if plan.folds and _gains(tried, 0.0):
+            return tried
+    if status == "nothing":
+        return replace(draft, plan=basis.plan, status=status, summary=previous)
+    return _refused(replace(draft, summary=previous))
+
+
+def _gains(draft: CompactionDraft, least: float) -> bool:
+    before, after = tokens_before(draft), tokens_after(draft)
+    return after <= before and before - after >= least * before
+
+
+def tokens_before(draft: CompactionDraft) -> int:
+    """Tokens of what is shown behind the pins at present."""
+    assert draft.planned is not None  # noqa: S101 - no empty draft gets here
+    return draft.plan.tokens_before + draft.planned.summary_tokens
+
+
+def tokens_after(draft: CompactionDraft) -> int:
+    """Tokens of what would be shown behind the pins."""
+    planned = draft.planned
+    assert planned is not None  # noqa: S101 - no empty draft gets here
+    return draft.plan.tokens_kept + fixed_cost(
+        planned.pairs, planned.counter, pin_tokens=0, summary=draft.summary
+    )
+
+
+# --- Commit -------------------------------------------------------------------------------------
+
+
+def record_change(ref: SessionRef, draft: CompactionDraft) -> RecordCompaction:
+    """The change that records the view."""
+    planned, plan = draft.planned, draft.plan
+    assert planned is not None  # noqa: S101 - no empty draft gets here
+    outcome = PlanOutcome(
+        plan,
+        draft.status,
+        draft.summary,
+        tokens_before=tokens_before(draft),
+        tokens_after=tokens_after(draft),
+        counter=planned.counter.id,
+        policy=f"{draft.policy.name}/{draft.stage.name}",
+        reason=draft.reason,
+        covered=planned.covered,
+        repair=draft.policy.repair or planned.repair,
+        repairs=draft.work.repairs,
+    )
+    pinned = frozenset(plan.pinned)
+    inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
+    return RecordCompaction(ref, outcome, planned.base, inherits=inherits)
+
+
+def record(ref: SessionRef, draft: CompactionDraft) -> CompactionResult:
+    """Record what there is to record.
+
+    Raises:
+        PlanStaleError, NotFoundError: the session changed under the plan, or is gone.
+    """
+    if draft.is_empty:
+        return draft.nothing()
+    return draft.recorded(ref.engine.store.transact(record_change(ref, draft)))
 
 
 class RecordCompaction(Change[View]):
@@ -778,7 +805,7 @@ def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:
     """Whether it is a coroutine function.
 
     Raises:
-        InvalidOptionError: as ``Compacting.check``.
+        InvalidOptionError: as ``check``.
     """
     checked_callable("summarize", summarize)
     call = getattr(summarize, "__call__", None)  # noqa: B004 - an object with async __call__

@@ -12,8 +12,10 @@ from memcore.compaction.backoff import RETRY_CHANGE, Patience
 from memcore.errors import CallerError, InvalidOptionError, NotFoundError, PlanStaleError
 from memcore.model import CompactionResult, Plan, Summarize
 from memcore.options import checked_callable, checked_optional_seconds
-from memcore.session.compact import Compacting, CompactionDraft, checked_summarizer
-from memcore.session.session import AnyPolicy, Session
+from memcore.session import compact
+from memcore.session.compact import CompactionDraft, checked_summarizer
+from memcore.session.engine import SessionRef
+from memcore.session.session import AnyPolicy, Session, ref_of
 from memcore.telemetry import seen_compacting
 
 __all__ = [
@@ -37,13 +39,10 @@ class Attempts:
     one that is due serves if that did not help, or was given up before.
     """
 
-    __slots__ = ("_compacting", "_lost", "_name", "_patience", "_policy", "_tried", "result")
+    __slots__ = ("_lost", "_patience", "_policy", "_ref", "_tried", "result")
 
-    def __init__(
-        self, name: str, compacting: Compacting, policy: CompactionPolicy, patience: Patience
-    ) -> None:
-        self._name = name
-        self._compacting = compacting
+    def __init__(self, ref: SessionRef, policy: CompactionPolicy, patience: Patience) -> None:
+        self._ref = ref
         self._policy = policy
         self._patience = patience
         self._tried: set[str] = set()
@@ -53,10 +52,10 @@ class Attempts:
 
     def next(self) -> tuple[CompactionDraft, Pressure] | None:
         """The plan to try, and the pressure it was made under; None if there is none to try."""
-        pressure = self._compacting.pressure(self._policy)
+        pressure = compact.find_pressure(self._ref, self._policy)
         for stage in self._policy.all_due(pressure):
             if stage.name not in self._tried and self._patience.allows(stage.name, pressure.tokens):
-                draft = self._compacting.prepare(self._policy, stage)
+                draft = compact.prepare(self._ref, self._policy, stage)
                 return draft, pressure._replace(stage=stage.name)
         return None
 
@@ -69,7 +68,7 @@ class Attempts:
         self._lost += 1
         if self._lost >= PLAN_ATTEMPTS:
             raise error
-        _log.info("session %r: planning the compaction again: %s", self._name, error)
+        _log.info("session %r: planning the compaction again: %s", self._ref.name, error)
 
     def ended(self, draft: CompactionDraft, result: CompactionResult) -> None:
         """Take in what became of a plan; a stage that is still due is given up for a while."""
@@ -78,7 +77,7 @@ class Attempts:
         if result.view is not None or self.result is None or self.result.view is None:
             self.result = result
         # Whether the last item is a result that came meanwhile says nothing about the stage.
-        pressure = self._compacting.pressure(self._policy)._replace(waiting=False)
+        pressure = compact.find_pressure(self._ref, self._policy)._replace(waiting=False)
         if draft.stage not in self._policy.all_due(pressure):
             return
         self._patience.give_up(stage, pressure.tokens)
@@ -89,7 +88,7 @@ class Attempts:
             level,
             "session %r: stage %r is still due after a compaction (%s%s); not tried again until "
             "the context changed from %s tokens by %s",
-            self._name,
+            self._ref.name,
             stage,
             result.status,
             _why(result),
@@ -157,7 +156,7 @@ class Compactor:
             raise InvalidOptionError(msg)
         checked_summarizer(summarize)
         self.session = session
-        self.policy = session.compacting.policy(policy)
+        self.policy = compact.policy_of(ref_of(session), policy)
         self._summarize = summarize
         self._timeout = checked_optional_seconds("timeout_seconds", timeout_seconds)
         self._before: Before | None = checked_callable("before", before)
@@ -221,17 +220,17 @@ class Compactor:
             self._runner = 0
 
     def _run(self) -> CompactionResult | None:
-        compacting = self.session.compacting
-        compacting.check(self._summarize)
-        attempts = Attempts(self.session.id, compacting, self.policy, self._patience)
+        ref = ref_of(self.session)
+        compact.check(ref, self._summarize)
+        attempts = Attempts(ref, self.policy, self._patience)
         while (found := attempts.next()) is not None:
             draft, pressure = found
             asked = not draft.is_empty
             if asked and self._before is not None and self._before(draft.plan, pressure) is False:
                 break
-            draft = compacting.summarized(draft, self._summarize, timeout_seconds=self._timeout)
+            draft = compact.summarize(ref, draft, self._summarize, timeout_seconds=self._timeout)
             try:
-                result = compacting.recorded(draft)
+                result = compact.record(ref, draft)
             except (PlanStaleError, NotFoundError) as exc:
                 attempts.lost(exc)
                 continue

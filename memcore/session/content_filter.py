@@ -613,9 +613,9 @@ def _silenced(value: Any, said: str, name: str = "") -> Any:
 # --- Views at the border of the file: what a summarizer or a reducer made is redacted as items are
 
 
-def admitted_summary(address: SessionRef, summary: str) -> str | BlockedError:
+def admitted_summary(ref: SessionRef, summary: str) -> str | BlockedError:
     """A summary as it may be stored, or why it must not be."""
-    passage = address.passage
+    passage = ref.passage
     if passage is None:
         return summary
     try:
@@ -624,16 +624,16 @@ def admitted_summary(address: SessionRef, summary: str) -> str | BlockedError:
         return exc
 
 
-def admitted_outcome(address: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
+def admitted_outcome(ref: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
     """An outcome as its view may be stored.
 
     Summaries were judged when they came; masks show parts of items, which may be older than the
     policy.
     """
-    passage = address.passage
+    passage = ref.passage
     if passage is None or not passage.redacts:
         return outcome
-    counter = address.engine.counter_named(outcome.counter)
+    counter = ref.engine.counter_named(outcome.counter)
     masks = admitted_masks(passage, outcome.plan.masks, counter)
     return replace(
         outcome,
@@ -677,10 +677,10 @@ def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None
     return privacy.Redaction(policy, secret=engine.store.secret.value()).for_place(*place)
 
 
-def shown_items(address: SessionRef, found: Iterable[Item], redact: Redact) -> Iterator[Item]:
+def shown_items(ref: SessionRef, found: Iterable[Item], redact: Redact) -> Iterator[Item]:
     """Items as they may be handed on; raises what ``redacts_at`` raises."""
-    place = address.app, address.user, address.name
-    redacts = redacts_at(address.engine, redact, place)
+    place = ref.app, ref.user, ref.name
+    redacts = redacts_at(ref.engine, redact, place)
     return (_shown(redacts, item) for item in found)
 
 
@@ -690,13 +690,13 @@ def _shown(redacts: Redacts, item: Item) -> Item:
     return item._replace(message=message, meta=meta)
 
 
-def shown_context(address: SessionRef, found: Context, redact: Redact) -> Context:
+def shown_context(ref: SessionRef, found: Context, redact: Redact) -> Context:
     """A context as it may be handed on; raises what ``redacts_at`` raises.
 
     Its tokens stay those of what is stored: a placeholder may count a few more or less.
     """
-    place = address.app, address.user, address.name
-    redacts = redacts_at(address.engine, redact, place)
+    place = ref.app, ref.user, ref.name
+    redacts = redacts_at(ref.engine, redact, place)
     summary = None if found.summary is None else redacts.value(found.summary)[0]
     return replace(found, messages=redacts.value(found.messages)[0], summary=summary)
 

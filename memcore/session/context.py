@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from memcore._fast import classify, pack_facts
 from memcore.context import (
@@ -25,21 +25,31 @@ from memcore.log import AnyLedger, CachedSession
 from memcore.log.history import TailLedger, open_call_tokens
 from memcore.model import RESULT_TYPES, Item, ItemKind, Mask, View
 from memcore.rows.views import StoredView
-from memcore.session.read import SessionReader, decoded, head_of, messages_of, tokens_in
+from memcore.session.engine import SessionRef
+from memcore.session.read import Found, ItemRun, collect, decoded, head_of, messages_of, read_log
 from memcore.store.interface import ReadTxn
+from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem
 from memcore.wire.message import Binder
 from memcore.wire.policy import GLUE_REASONING
 
 __all__ = [
     "SHARES",
-    "AuthorContexts",
+    "WHOLE",
     "AuthorFilter",
+    "AuthorIndex",
     "ContextRequest",
-    "ContextSelector",
+    "Picked",
     "Window",
-    "checked_voices",
+    "checked_authors",
+    "find_window",
+    "last_before",
+    "pick",
+    "pick_by_author",
     "seen_item",
+    "shown_seqs",
+    "tokens_from",
+    "whole_context",
 ]
 
 
@@ -47,8 +57,6 @@ __all__ = [
 
 PINS_LOOK: Final = 64
 """Leading positions in which pins are looked for when only the end of a history is loaded."""
-Pick = Callable[[], Selection]
-"""What a read chose and collected; the call decodes it."""
 
 
 class ContextRequest(NamedTuple):
@@ -79,192 +87,250 @@ class Window(NamedTuple):
     demand: CutRequest
 
     def with_recent(self, log: CachedSession, recent: TailLedger) -> Window:
-        """The same with more of the history."""
+        """Return the same with more of the history."""
         seen = log.seen_through(recent.ledger, recent.offset, self.masks)
         return self._replace(recent=recent, seen=seen)
 
 
-class ContextSelector:
-    """The choice of contexts of one session; all of it under the log's lock."""
+class Picked(NamedTuple):
+    """A choice on a snapshot and the rows that it takes, not decoded yet."""
 
-    __slots__ = ("_reading",)
+    pins: list[Found]
+    kept: list[Found]
+    suffix: list[Found]
+    seqs: list[int]
+    """The seqs of the suffix where it is filtered by author; else empty."""
+    is_regular: bool
+    """Whether the pairs of the suffix need no repair as they are stored."""
+    masks: dict[int, Mask]
+    choice: Cut
+    policy: PairPolicy
+    """The session's."""
+    is_repaired: bool
+    """Whether the view in force is a repair."""
+    counter: TokenCounter
+    cut_seq: int
+    omitted: int
+    open_calls: int
+    epoch: int
+    request: CutRequest
 
-    def __init__(self, reading: SessionReader) -> None:
-        self._reading = reading
-
-    def frame(
-        self,
-        log: CachedSession,
-        txn: ReadTxn,
-        stored: StoredView | None,
-        ask: ContextRequest = WHOLE,
-    ) -> Window:
-        """What is shown under a view whatever the cut, and what is asked of the cut."""
-        head, policy = head_of(log), log.policy
-        view = None if stored is None else stored.view
-        masks = log.masks(txn, stored)
-        recent = log.recent(txn, head)
-        start = recent if not recent.offset else TailLedger(0, log.load(txn, stop=PINS_LOOK), 0, 0)
-        pins = policy.pin_count(start.ledger)
-        kept = [] if view is None else self._kept(log, view, pins)
-        if recent.offset and (pins == PINS_LOOK or (kept and kept[0] < recent.offset)):
-            recent = start = log.full(txn, head)
-            pins = policy.pin_count(start.ledger)
-        summary = None if view is None else view.summary
-        seen = log.seen_through(recent.ledger, recent.offset, masks)
-        pin_tokens = start.ledger.sum_between(0, pins)
-        for at in kept:
-            pin_tokens += seen.sum_between(at - recent.offset, at - recent.offset + 1)
-        demand = CutRequest(
-            ask.budget,
-            fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
-            first=pins if view is None else max(pins, view.covered),
-            summary=summary,
-            uncut=view is None or view.covered <= pins,
-            at_least=ask.at_least,
+    def selection(self) -> Selection:
+        """Decode what was picked."""
+        policy, demand = self.policy, self.request
+        parts = Parts(summary=demand.summary)
+        if self.pins:
+            pins = decoded(self.pins)
+            parts.pins = [_entry(item) for item in pins]
+            parts.tokens = [item.tokens for item in pins]
+        if self.is_regular and not self.masks and not self.kept:
+            messages = messages_of(self.suffix)
+            if messages is not None and policy.takes_ids(messages):
+                parts.plain = messages
+                for run in self.suffix:
+                    if type(run) is ItemRun:  # messages_of found nothing else
+                        parts.tokens += run.tokens
+        if parts.plain is None:
+            self._add_items(parts)
+        return Selection(
+            parts,
+            self.choice,
+            policy.mended if self.is_repaired else policy,
+            self.counter,
+            self.cut_seq,
+            self.omitted,
+            self.open_calls,
+            self.epoch,
+            demand.budget,
+            self.omitted > 0 and not demand.uncut,
         )
-        return Window(recent, seen, start, pins, kept, masks, demand)
 
-    def tokens_from(self, log: CachedSession, txn: ReadTxn, position: int) -> int:
-        """Tokens of the live items from a position on."""
-        recent = log.covering(txn, head_of(log), position)
-        return recent.ledger.sum_between(position - recent.offset, len(recent.ledger))
+    def _add_items(self, found: Parts) -> None:
+        """Decode what cannot be shown as it is stored."""
+        masks = self.masks
+        beside = [
+            seen for item in decoded(self.kept) if (seen := seen_item(item, masks)) is not None
+        ]
+        suffix, after, altered = decoded(self.suffix), [], False
+        for item in suffix:
+            seen = seen_item(item, masks)
+            altered = altered or _is_altered(item, seen)
+            if seen is not None:
+                after.append(seen)
+        found.tokens += [item.tokens for item in (*beside, *after)]
+        if self.is_regular and not self.kept and not altered:
+            plain = [item.message for item in after]
+            if self.policy.takes_ids(plain):
+                found.plain = plain
+                return
+        found.kept = [_entry(item) for item in beside]
+        found.suffix = [_entry(item) for item in after]
+        found.altered = altered
 
-    def shown(self, log: CachedSession, txn: ReadTxn) -> tuple[int, int]:
-        """``(tokens, cut seq)`` of the context without a budget, before repairs."""
-        head, history = head_of(log), log.history
-        stored = log.current_view(txn)
-        frame = self.frame(log, txn, stored)
-        first = frame.demand.first
-        end = first >= history.count
-        cut_seq = head.next_seq if end else history.seq_at(first)
-        if stored is None:
-            return head.tokens, cut_seq
-        if first < frame.recent.offset:
-            frame = frame.with_recent(log, log.full(txn, head))
-        offset = frame.recent.offset
-        tokens = frame.seen.sum_between(first - offset, len(frame.seen))
-        return frame.demand.fixed_tokens + tokens, cut_seq
 
-    def last_before(self, log: CachedSession, txn: ReadTxn, tokens: int) -> int | None:
-        """The last live item before the newest ones that have so many tokens; None if none have."""
-        if tokens <= 0:
-            return None
-        recent = log.recent(txn, head_of(log))
-        end = len(recent.ledger)
-        # The sums from a place to the end fall as the place moves on.
-        at = bisect_right(range(end), -tokens, key=lambda at: -recent.ledger.sum_between(at, end))
-        at -= 1  # the last place from which on there are so many or more
-        if at < 0 or recent.offset + at == 0 or recent.ledger.sum_between(at, end) != tokens:
-            return None
-        return log.history.seq_at(recent.offset + at - 1)
+def find_window(
+    log: CachedSession, txn: ReadTxn, stored: StoredView | None, ask: ContextRequest = WHOLE
+) -> Window:
+    """Tell what is shown under a view whatever the cut, and what is asked of the cut."""
+    head, policy = log.head, log.policy
+    assert head is not None  # noqa: S101 - what catch_up promises
+    masks: dict[int, Mask] = {}
+    view = summary = None
+    if stored is not None:
+        view, masks = stored.view, log.masks(txn, stored)
+        summary = view.summary
+    recent = log.recent(txn, head)
+    start = recent if not recent.offset else TailLedger(0, log.load(txn, stop=PINS_LOOK), 0, 0)
+    pins = policy.pin_count(start.ledger)
+    kept = [] if view is None else _kept_by(log, view, pins)
+    if recent.offset and (pins == PINS_LOOK or (kept and kept[0] < recent.offset)):
+        recent = start = log.full(txn, head)
+        pins = policy.pin_count(start.ledger)
+    seen: AnyLedger = recent.ledger
+    if masks:
+        seen = log.seen_through(recent.ledger, recent.offset, masks)
+    fixed = start.ledger.sum_between(0, pins)
+    for at in kept:
+        fixed += seen.sum_between(at - recent.offset, at - recent.offset + 1)
+    if summary is not None:
+        fixed = fixed_cost(policy, log.counter, pin_tokens=fixed, summary=summary)
+    demand = CutRequest(
+        ask.budget,
+        fixed,
+        first=pins if view is None else max(pins, view.covered),
+        summary=summary,
+        uncut=view is None or view.covered <= pins,
+        at_least=ask.at_least,
+    )
+    return Window(recent, seen, start, pins, kept, masks, demand)
 
-    def pick(self, log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Pick:
-        """Choose the cut and collect the rows; decoding is left to the returned function."""
-        head, policy, history = head_of(log), log.policy, log.history
-        stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
-        budget = ask.budget
-        frame = self.frame(log, txn, stored, ask)
-        pins, masks, demand = frame.pins, frame.masks, frame.demand
-        summary = demand.summary
-        if demand.first < frame.recent.offset and (
-            frame.seen.cost(0) <= budget - demand.fixed_tokens
-        ):
-            frame = frame.with_recent(log, log.full(txn, head))  # more than the end may fit
-        choice, open_calls = self._choose(log, txn, frame)
-        if demand.first < frame.recent.offset and (
-            choice.last or choice.cut == frame.recent.offset
-        ):
-            # What costs nothing, orphans and events, may come before the end that is loaded.
-            frame = frame.with_recent(log, log.full(txn, head))
-            choice, open_calls = self._choose(log, txn, frame)
-        kept = [at for at in frame.kept if at < choice.cut]
-        pinned_rows = self._reading.collect(log, txn, 0, pins, by=frame.start)
-        kept_rows = [row for at in kept for row in self._reading.collect(log, txn, at, at + 1)]
-        suffix_rows = self._reading.collect(log, txn, choice.cut, history.count)
-        regular = is_regular(frame.recent.ledger, policy, choice.cut - frame.recent.offset)
 
-        def material() -> Parts:
-            before = list(decoded(pinned_rows))
-            if regular and not masks and not kept_rows:
-                messages = messages_of(suffix_rows)
-                if messages is not None and policy.takes_ids(messages):
-                    return Parts(
-                        pins=[_entry(item) for item in before],
-                        plain=messages,
-                        tokens=[item.tokens for item in before] + tokens_in(suffix_rows),
-                        summary=summary,
-                    )
-            beside = [seen_item(item, masks) for item in decoded(kept_rows)]
-            stored_after = list(decoded(suffix_rows))
-            after = [seen_item(item, masks) for item in stored_after]
-            altered = any(map(_is_altered, stored_after, after))
-            if regular and not beside and not altered:
-                shown = [item for item in after if item is not None]
-                plain = [item.message for item in shown]
-                if policy.takes_ids(plain):
-                    return Parts(
-                        pins=[_entry(item) for item in before],
-                        plain=plain,
-                        tokens=[item.tokens for item in (*before, *shown)],
-                        summary=summary,
-                    )
-            kept_items = [item for item in beside if item is not None]
-            suffix = [item for item in after if item is not None]
-            return Parts(
-                pins=[_entry(item) for item in before],
-                kept=[_entry(item) for item in kept_items],
-                suffix=[_entry(item) for item in suffix],
-                tokens=[item.tokens for item in (*before, *kept_items, *suffix)],
-                summary=summary,
-                altered=altered,
-            )
+def _kept_by(log: CachedSession, view: View, pins: int) -> list[int]:
+    """Positions that the view keeps beside its summary."""
+    found = (log.history.position_of(seq) for seq in view.pinned)
+    return sorted(at for at in found if at is not None and at >= pins)
 
-        end = choice.cut >= history.count
-        cut_seq = head.next_seq if end else history.seq_at(choice.cut)
-        omitted = choice.cut - pins - len(kept)
-        is_repaired = stored is not None and stored.view.repair is not None
-        rules = policy.mended if is_repaired else policy
-        folded = omitted > 0 and not demand.uncut
-        rest = (choice, rules, log.counter, cut_seq, omitted, open_calls, head.epoch, budget)
-        return lambda: Selection(material(), *rest, folded)
 
-    def _choose(self, log: CachedSession, txn: ReadTxn, frame: Window) -> tuple[Cut, int]:
-        """The cut, and how many open calls lie behind it.
+def tokens_from(log: CachedSession, txn: ReadTxn, position: int) -> int:
+    """Count the tokens of the live items from a position on."""
+    recent = log.covering(txn, head_of(log), position)
+    return recent.ledger.sum_between(position - recent.offset, len(recent.ledger))
 
-        A result may come for a call that the view covers (it was abandoned, or folded by a
-        fallback). Then the items from the last safe cut before the covered end on are shown again
-        behind the summary; if they do not fit, the result is left out as an orphan.
-        """
-        demand, ledger, offset = frame.demand, frame.seen, frame.recent.offset
+
+def whole_context(log: CachedSession, txn: ReadTxn) -> tuple[int, int]:
+    """Return ``(tokens, cut seq)`` of the context without a budget, before repairs."""
+    head, history = head_of(log), log.history
+    stored = log.current_view(txn)
+    window = find_window(log, txn, stored)
+    first = window.demand.first
+    end = first >= history.count
+    cut_seq = head.next_seq if end else history.seq_at(first)
+    if stored is None:
+        return head.tokens, cut_seq
+    if first < window.recent.offset:
+        window = window.with_recent(log, log.full(txn, head))
+    offset = window.recent.offset
+    tokens = window.seen.sum_between(first - offset, len(window.seen))
+    return window.demand.fixed_tokens + tokens, cut_seq
+
+
+def last_before(log: CachedSession, txn: ReadTxn, tokens: int) -> int | None:
+    """Return the last live item before the newest ones that have so many tokens, if some have."""
+    if tokens <= 0:
+        return None
+    recent = log.recent(txn, head_of(log))
+    end = len(recent.ledger)
+    # The sums from a place to the end fall as the place moves on.
+    at = bisect_right(range(end), -tokens, key=lambda at: -recent.ledger.sum_between(at, end))
+    at -= 1  # the last place from which on there are so many or more
+    if at < 0 or recent.offset + at == 0 or recent.ledger.sum_between(at, end) != tokens:
+        return None
+    return log.history.seq_at(recent.offset + at - 1)
+
+
+def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
+    """Choose the cut of a context and collect its rows."""
+    head, policy, history = log.head, log.policy, log.history
+    assert head is not None  # noqa: S101 - what catch_up promises
+    stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
+    window = find_window(log, txn, stored, ask)
+    pins, demand = window.pins, window.demand
+    if demand.first < window.recent.offset and (
+        window.seen.cost(0) <= ask.budget - demand.fixed_tokens
+    ):
+        window = window.with_recent(log, log.full(txn, head))  # more than the end may fit
+    choice, open_calls = _choose(log, txn, window)
+    if demand.first < window.recent.offset and (choice.last or choice.cut == window.recent.offset):
+        # What costs nothing, orphans and events, may come before the end that is loaded.
+        window = window.with_recent(log, log.full(txn, head))
+        choice, open_calls = _choose(log, txn, window)
+    recent = window.recent
+    kept = [at for at in window.kept if at < choice.cut] if window.kept else []
+    count, within = history.count, recent if choice.cut >= recent.offset else None
+    return Picked(
+        collect(log, txn, 0, pins, by=window.start) if pins else [],
+        _collect_places(log, txn, kept) if kept else [],
+        collect(log, txn, choice.cut, count, by=within),
+        [],
+        is_regular(recent.ledger, policy, choice.cut - recent.offset),
+        window.masks,
+        choice,
+        policy,
+        stored is not None and stored.view.repair is not None,
+        log.counter,
+        history.seq_at(choice.cut) if choice.cut < count else head.next_seq,
+        choice.cut - pins - len(kept),
+        open_calls,
+        head.epoch,
+        demand,
+    )
+
+
+def _collect_places(log: CachedSession, txn: ReadTxn, places: list[int]) -> list[Found]:
+    """Collect the rows at ascending positions, in runs."""
+    found: list[Found] = []
+    at = 0
+    while at < len(places):
+        stop = at + 1
+        while stop < len(places) and places[stop] == places[stop - 1] + 1:
+            stop += 1
+        found += collect(log, txn, places[at], places[stop - 1] + 1)
+        at = stop
+    return found
+
+
+def _choose(log: CachedSession, txn: ReadTxn, window: Window) -> tuple[Cut, int]:
+    """Choose the cut, and count the open calls behind it.
+
+    A result may come for a call that the view covers (it was abandoned, or folded by a
+    fallback). Then the items from the last safe cut before the covered end on are shown again
+    behind the summary; if they do not fit, the result is left out as an orphan.
+    """
+    demand, ledger, offset = window.demand, window.seen, window.recent.offset
+    inside = demand
+    if offset:
         first, least = max(demand.first - offset, 0), max(demand.at_least - offset, 0)
-        inside = replace(demand, first=first, at_least=least, uncut=demand.uncut and not offset)
-        choice: Cut | None = None
-        if inside.uncut or ledger.is_safe(first) or first >= len(ledger):
-            choice = choose(ledger, log.policy, log.counter, inside)
-        else:
-            earlier = ledger.cut_at_most(first)
-            if earlier + offset >= frame.pins and least <= earlier:
-                choice = choose_whole(
-                    ledger, log.policy, log.counter, replace(inside, first=earlier)
-                )
-        if choice is None:
-            offset = demand.first
-            ledger = log.seen_through(log.load(txn, start=offset), offset, frame.masks)
-            least = max(demand.at_least - offset, 0)
-            choice = choose(
-                ledger, log.policy, log.counter, replace(demand, first=0, at_least=least)
-            )
-        return replace(choice, cut=choice.cut + offset), open_from(ledger, choice)
-
-    def _kept(self, log: CachedSession, view: View, pins: int) -> list[int]:
-        """Positions that the view keeps beside its summary."""
-        found = (log.history.position_of(seq) for seq in view.pinned)
-        return sorted(at for at in found if at is not None and at >= pins)
+        inside = replace(demand, first=first, at_least=least, uncut=False)
+    choice: Cut | None = None
+    if inside.uncut or ledger.is_safe(inside.first) or inside.first >= len(ledger):
+        choice = choose(ledger, log.policy, log.counter, inside)
+    else:
+        earlier = ledger.cut_at_most(inside.first)
+        if earlier + offset >= window.pins and inside.at_least <= earlier:
+            shown_again = replace(inside, first=earlier)
+            choice = choose_whole(ledger, log.policy, log.counter, shown_again)
+    if choice is None:
+        offset = demand.first
+        ledger = log.seen_through(log.load(txn, start=offset), offset, window.masks)
+        least = max(demand.at_least - offset, 0)
+        behind = replace(demand, first=0, at_least=least)
+        choice = choose(ledger, log.policy, log.counter, behind)
+    open_calls = open_from(ledger, choice) if ledger.open_positions() else 0
+    return (replace(choice, cut=choice.cut + offset) if offset else choice), open_calls
 
 
 def seen_item(item: Item, masks: dict[int, Mask]) -> Item | None:
-    """An item as its mask shows it; None for one that is hidden."""
+    """Return an item as its mask shows it; None for one that is hidden."""
     mask = masks.get(item.seq)
     if mask is None:
         return item
@@ -272,7 +338,7 @@ def seen_item(item: Item, masks: dict[int, Mask]) -> Item | None:
 
 
 def _is_altered(item: Item, seen: Item | None) -> bool:
-    """Whether a mask shows an item as something that other pairs, or none, hang on."""
+    """Return whether a mask shows an item as something that other pairs, or none, hang on."""
     if seen is item or item.kind == ItemKind.EVENT:
         return False
     return seen is None or classify(seen.message)[:3] != classify(item.message)[:3]
@@ -296,18 +362,18 @@ EVERYBODY: Final = (None, "user")
 
 
 class AuthorFilter(NamedTuple):
-    """Who looks at a history, and what of the others they see."""
+    """The authors whose items are shown, and what is shown of the others."""
 
     authors: frozenset[str]
     share: str
 
-    def hears(self, by: str | None) -> bool:
-        """Whether items of this author are shown whatever they are."""
+    def includes(self, by: str | None) -> bool:
+        """Return whether items of this author are shown whatever they are."""
         return by in EVERYBODY or by in self.authors
 
 
-def checked_voices(authors: Iterable[str] | None, share: str | None) -> AuthorFilter | None:
-    """The filter that two arguments stand for; None: everything is shown.
+def checked_authors(authors: Iterable[str] | None, share: str | None) -> AuthorFilter | None:
+    """Return the filter that two arguments stand for; None: everything is shown.
 
     Raises:
         InvalidOptionError: ``authors`` is no collection of names, or ``share`` is unknown or alone.
@@ -332,7 +398,7 @@ def checked_voices(authors: Iterable[str] | None, share: str | None) -> AuthorFi
 
 
 class AuthorIndex:
-    """What is known of the items of one live history, whoever asks. It grows with the history."""
+    """The authors of the items of one live history, and its groups; it grows with the history."""
 
     def __init__(self, place: tuple[int, int], *, glued: bool) -> None:
         self.place = place
@@ -353,7 +419,7 @@ class AuthorIndex:
         return len(self.by)
 
     def add(self, item: Item) -> None:
-        """The next item."""
+        """Add the next item."""
         at = len(self.by)
         by = None if item.envelope is None else item.envelope.by
         is_event = item.kind == ItemKind.EVENT
@@ -376,7 +442,7 @@ class AuthorIndex:
             self._thought[by] = at
 
     def root(self, at: int) -> int:
-        """The first position of the group that a position belongs to."""
+        """Return the first position of the group that a position belongs to."""
         above = self._above
         while above[at] != at:
             above[at] = above[above[at]]
@@ -387,152 +453,132 @@ class AuthorIndex:
         first, last = sorted((self.root(one), self.root(other)))
         self._above[last] = first
 
-    def shown(self, voices: AuthorFilter) -> list[bool]:
-        """Whether each position is shown."""
+    def shown(self, by: AuthorFilter) -> list[bool]:
+        """Tell of each position whether it is shown."""
         count = len(self.by)
         roots = [self.root(at) for at in range(count)]
         callers = {root for root, calls in zip(roots, self.calls, strict=True) if calls}
-        heard: set[int] = set()
-        takes_results = voices.share == "results"
+        shown: set[int] = set()
+        takes_results = by.share == "results"
         for at, root in enumerate(roots):
             # Results are their caller's; where nobody calls, everybody in the group has a say.
             has_say = self.calls[at] or root not in callers
-            if (has_say and voices.hears(self.by[at])) or (takes_results and self.shares[at]):
-                heard.add(root)
-        return [root in heard for root in roots]
+            if (has_say and by.includes(self.by[at])) or (takes_results and self.shares[at]):
+                shown.add(root)
+        return [root in shown for root in roots]
 
 
-class AuthorContexts:
-    """The contexts of agents that share one session; all of it under the log's lock."""
+def shown_seqs(ref: SessionRef, by: AuthorFilter, *, skip_corrupt: bool) -> set[int]:
+    """Return the seqs of the live items that are shown.
 
-    __slots__ = ("_marks", "_picking", "_reading", "shown")
+    Raises:
+        CorruptValueError: an item is damaged and ``skip_corrupt`` is false.
+    """
+    nothing: set[int] = set()
+    return read_log(ref, _shown_seqs, nothing, by, skip_corrupt)
 
-    def __init__(self, reading: SessionReader, picking: ContextSelector) -> None:
-        self._reading = reading
-        self._picking = picking
-        self._marks: AuthorIndex | None = None
-        self.shown: list[int] = []
-        """Seqs of what was chosen last."""
 
-    def marks(self, log: CachedSession, txn: ReadTxn) -> AuthorIndex:
-        """What is known of all live items.
-
-        Raises:
-            CorruptValueError: one of them is damaged: nobody can tell whose it is.
-        """
-        head = head_of(log)
-        place = (log.session, head.epoch)
-        found = self._marks
-        if found is None or found.place != place or len(found) > head.count:
-            found = AuthorIndex(place, glued=bool(log.policy.glue & GLUE_REASONING))
-        self._marks = None  # an error leaves nothing behind that was half made
-        if len(found) < head.count:
-            for item in decoded(self._reading.collect(log, txn, len(found), head.count)):
-                found.add(item)
-        self._marks = found
-        return found
-
-    def seqs(self, voices: AuthorFilter, *, skip_corrupt: bool) -> set[int]:
-        """The live items that are shown."""
-
-        def collect(log: CachedSession, txn: ReadTxn) -> set[int]:
-            seq_at = log.history.seq_at
-            try:
-                shown = self.marks(log, txn).shown(voices)
-            except CorruptValueError:
-                if not skip_corrupt:
-                    raise
-                return self._sound_seqs(log, txn, voices)
-            return {seq_at(at) for at, is_shown in enumerate(shown) if is_shown}
-
-        nothing: set[int] = set()
-        return self._reading.run(collect, nothing)
-
-    def _sound_seqs(self, log: CachedSession, txn: ReadTxn, voices: AuthorFilter) -> set[int]:
-        marks = AuthorIndex((0, 0), glued=bool(log.policy.glue & GLUE_REASONING))
-        rows = self._reading.collect(log, txn, 0, head_of(log).count)
-        items = list(decoded(rows, skip_corrupt=True))
+def _shown_seqs(log: CachedSession, txn: ReadTxn, by: AuthorFilter, skip_corrupt: bool) -> set[int]:
+    try:
+        shown = _author_index(log, txn).shown(by)
+    except CorruptValueError:
+        if not skip_corrupt:
+            raise
+        index = AuthorIndex((0, 0), glued=bool(log.policy.glue & GLUE_REASONING))
+        rows = collect(log, txn, 0, head_of(log).count)
+        items = decoded(rows, skip_corrupt=True)
         for item in items:
-            marks.add(item)
-        shown = marks.shown(voices)
+            index.add(item)
+        shown = index.shown(by)
         return {item.seq for item, is_shown in zip(items, shown, strict=True) if is_shown}
+    seq_at = log.history.seq_at
+    return {seq_at(at) for at, is_shown in enumerate(shown) if is_shown}
 
-    def pick(
-        self, log: CachedSession, txn: ReadTxn, ask: ContextRequest, voices: AuthorFilter
-    ) -> Pick:
-        """Choose the cut among what is shown and collect the rows."""
-        head, policy, history = head_of(log), log.policy, log.history
-        stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
-        frame = self._picking.frame(log, txn, stored, ask)
-        shown = _Shown(log, txn, self.marks(log, txn), frame, voices)
-        pins = [at for at in range(frame.pins) if shown.visible[at]]
-        kept = [at for at in frame.kept if shown.visible[at]]
-        summary = frame.demand.summary
-        pin_tokens = sum(shown.tokens[at] for at in pins) + sum(map(shown.tokens_of, kept))
-        demand = replace(
-            frame.demand,
-            fixed_tokens=fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
-            first=0,
-        )
-        choice = choose(shown.ledger, policy, log.counter, demand)
-        suffix = shown.places[choice.cut :]
-        start = suffix[0] if suffix else history.count
-        self.shown = [history.seq_at(at) for at in suffix]
-        kept = [at for at in kept if at < start]
-        parts = [self._rows(log, txn, places) for places in (pins, kept, suffix)]
-        plain_by = policy if is_regular(shown.ledger, policy, choice.cut) else None
-        is_repaired = stored is not None and stored.view.repair is not None
-        rest = (
-            choice,
-            policy.mended if is_repaired else policy,
-            log.counter,
-            history.seq_at(start) if suffix else head.next_seq,
-            start - len(pins) - len(kept),
-            open_from(shown.ledger, choice),
-            head.epoch,
-            ask.budget,
-            not demand.uncut,
-        )
-        return lambda: Selection(_material(parts, frame.masks, summary, plain_by=plain_by), *rest)
 
-    def _rows(self, log: CachedSession, txn: ReadTxn, places: list[int]) -> list[Any]:
-        """The rows at these positions, read in runs."""
-        found: list[Any] = []
-        at = 0
-        while at < len(places):
-            stop = at + 1
-            while stop < len(places) and places[stop] == places[stop - 1] + 1:
-                stop += 1
-            found += self._reading.collect(log, txn, places[at], places[stop - 1] + 1)
-            at = stop
-        return found
+def _author_index(log: CachedSession, txn: ReadTxn) -> AuthorIndex:
+    """Bring the index that the log keeps up to its live items.
+
+    Raises:
+        CorruptValueError: one of them is damaged: nobody can tell whose it is.
+    """
+    head = head_of(log)
+    place = (log.session, head.epoch)
+    found: AuthorIndex | None = log.authors
+    if found is None or found.place != place or len(found) > head.count:
+        found = AuthorIndex(place, glued=bool(log.policy.glue & GLUE_REASONING))
+    log.authors = None  # an error leaves nothing behind that was half made
+    if len(found) < head.count:
+        for item in decoded(collect(log, txn, len(found), head.count)):
+            found.add(item)
+    log.authors = found
+    return found
+
+
+def pick_by_author(
+    log: CachedSession, txn: ReadTxn, ask: ContextRequest, by: AuthorFilter
+) -> Picked:
+    """Choose the cut of a context among the items that are shown, and collect their rows."""
+    head, policy, history = head_of(log), log.policy, log.history
+    stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
+    window = find_window(log, txn, stored, ask)
+    shown = _Shown(log, txn, _author_index(log, txn), window, by)
+    pins = [at for at in range(window.pins) if shown.visible[at]]
+    kept = [at for at in window.kept if shown.visible[at]]
+    summary = window.demand.summary
+    pin_tokens = sum(shown.tokens[at] for at in pins) + sum(map(shown.tokens_of, kept))
+    demand = replace(
+        window.demand,
+        fixed_tokens=fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
+        first=0,
+    )
+    choice = choose(shown.ledger, policy, log.counter, demand)
+    suffix = shown.places[choice.cut :]
+    start = suffix[0] if suffix else history.count
+    kept = [at for at in kept if at < start]
+    return Picked(
+        _collect_places(log, txn, pins),
+        _collect_places(log, txn, kept),
+        _collect_places(log, txn, suffix),
+        [history.seq_at(at) for at in suffix],
+        is_regular(shown.ledger, policy, choice.cut),
+        window.masks,
+        choice,
+        policy,
+        stored is not None and stored.view.repair is not None,
+        log.counter,
+        history.seq_at(start) if suffix else head.next_seq,
+        start - len(pins) - len(kept),
+        open_from(shown.ledger, choice),
+        head.epoch,
+        demand,
+    )
 
 
 class _Shown:
-    """What is shown behind the pins and the summary, as a history of its own."""
+    """The items that are shown behind the pins and the summary, as a history of its own."""
 
     def __init__(
         self,
         log: CachedSession,
         txn: ReadTxn,
-        marks: AuthorIndex,
-        frame: Window,
-        voices: AuthorFilter,
+        index: AuthorIndex,
+        window: Window,
+        by: AuthorFilter,
     ) -> None:
         history = log.history
-        self._masks, self._seq_at = frame.masks, history.seq_at
-        self.visible = marks.shown(voices)
+        self._masks, self._seq_at = window.masks, history.seq_at
+        self.visible = index.shown(by)
         self.tokens = log.full(txn, head_of(log)).ledger.tokens_of(0, history.count)
         """By position, as stored."""
         self.places: list[int] = []
         """The positions that the ledger holds."""
         self.ledger = log.policy.new_ledger(open_call_tokens(log.counter))
-        for at in range(frame.demand.first, history.count):
-            if not self.visible[at] or not marks.facts[at]:
+        for at in range(window.demand.first, history.count):
+            if not self.visible[at] or not index.facts[at]:
                 continue
             mask = self._mask(at)
             if mask is None:
-                self.ledger.push(marks.facts[at], self.tokens[at])
+                self.ledger.push(index.facts[at], self.tokens[at])
             elif mask.message is None:
                 continue
             else:
@@ -543,36 +589,6 @@ class _Shown:
         return self._masks.get(self._seq_at(at)) if self._masks else None
 
     def tokens_of(self, at: int) -> int:
-        """Tokens of the item at a position, as it is shown."""
+        """Count the tokens of the item at a position as it is shown."""
         mask = self._mask(at)
         return self.tokens[at] if mask is None else mask.tokens
-
-
-def _material(
-    parts: list[list[Any]],
-    masks: dict[int, Mask],
-    summary: str | None,
-    *,
-    plain_by: PairPolicy | None,
-) -> Parts:
-    """What is shown of the rows of pins, kept items and the suffix.
-
-    ``plain_by`` is the policy if the pairs of the suffix need no repair by it.
-    """
-    pins, kept, suffix = (list(decoded(rows)) for rows in parts)
-    beside = [seen for item in kept if (seen := seen_item(item, masks)) is not None]
-    after = [seen for item in suffix if (seen := seen_item(item, masks)) is not None]
-    found = Parts(
-        pins=[WireItem(item.seq, item.message) for item in pins],
-        tokens=[item.tokens for item in (*pins, *beside, *after)],
-        summary=summary,
-    )
-    if plain_by is not None and not beside and not masks:
-        plain = [item.message for item in after]
-        if plain_by.takes_ids(plain):
-            found.plain = plain
-            return found
-    found.kept = [WireItem(item.seq, item.message) for item in beside]
-    found.suffix = [WireItem(item.seq, item.message) for item in after]
-    found.altered = bool(masks)
-    return found

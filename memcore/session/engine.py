@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from struct import Struct
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from memcore import graph, state
@@ -49,6 +50,7 @@ __all__ = [
     "Accessed",
     "Engine",
     "LeaseToken",
+    "SentContext",
     "SessionOptions",
     "SessionRef",
     "check_lease",
@@ -526,6 +528,23 @@ class SessionOptions:
     """Whether the handle's first use looks for damage and recovers the session."""
 
 
+class SentContext(NamedTuple):
+    """What a context of a handle showed, as a report of its bill needs it."""
+
+    session: int
+    """The number of the session; its name may stand for another one when the report comes."""
+    counter: str
+    policy: str
+    counted_tokens: int
+    seq: int
+    cut_seq: int
+    view: tuple[int, int]
+
+
+_SENT_MAX: Final = 16
+"""Contexts of one handle that a report may be about: as many requests may overlap."""
+
+
 class SessionRef:
     """The name of a session, and its numbers once they are known to be committed."""
 
@@ -543,6 +562,7 @@ class SessionRef:
         "name",
         "options",
         "scope",
+        "sent",
         "temporary",
         "user",
         "uses",
@@ -564,6 +584,8 @@ class SessionRef:
         """The fields of the state that are the handle's alone."""
         self.access: Access | None = None
         """Who is asked whether a handle beside it may be opened."""
+        self.sent: deque[SentContext] = deque(maxlen=_SENT_MAX)
+        """The contexts that were shown last; see ``Session.report_usage``."""
         self.lease: LeaseToken | None = None
         """What the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
@@ -624,7 +646,7 @@ class SessionRef:
             self.access.need(action, app=self.app, user=self.user, name=whose)
 
     def beside(self, name: str, *, policy: str | None) -> SessionRef:
-        """The address of a fork: it takes its counter over with the history.
+        """Make the reference of a fork: it takes its counter over with the history.
 
         Raises:
             AccessDeniedError: the authorizer refused to open it.
@@ -632,9 +654,9 @@ class SessionRef:
         self.need("session", name)
         wanted = None if policy is None else policy_name(policy)
         options = replace(self.options, policy=wanted, counter=None, recount=False)
-        address = SessionRef(self.engine, self.app, self.user, name, options)
-        address.access = self.access
-        return address
+        ref = SessionRef(self.engine, self.app, self.user, name, options)
+        ref.access = self.access
+        return ref
 
     def find(self, txn: ReadTxn) -> tuple[int, int] | None:
         """``(scope, session)`` as the transaction sees it, without remembering it."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from enum import Enum
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 import orjson
 from xxhash import xxh3_64_digest
@@ -29,8 +31,25 @@ from memcore.wire.message import SECOND
 
 __all__ = [
     "DecodedCache",
-    "SessionReader",
+    "Found",
+    "collect",
+    "decoded",
+    "exists",
+    "find_call",
+    "find_view",
+    "get_item",
+    "head_of",
+    "items_before",
+    "iter_items",
+    "last_items",
+    "last_pin",
+    "messages_of",
+    "open_calls",
+    "opened",
+    "read_log",
     "read_offloaded",
+    "sound",
+    "views_of",
 ]
 
 
@@ -38,6 +57,7 @@ __all__ = [
 
 T = TypeVar("T")
 D = TypeVar("D")
+Ts = TypeVarTuple("Ts")
 _HEAD: Final = bytes((VALUE_FORMAT, 0))
 """How a value begins that is neither a blob's reference, nor rewritten, nor unusual JSON."""
 _RUN_ITEMS: Final = 512
@@ -75,6 +95,7 @@ class ItemRun(NamedTuple):
         )
 
 
+_ITEMS_ALONE: Final = frozenset((Item,))
 Found: TypeAlias = ItemRun | Item | CorruptValueError
 """What a snapshot gives of a stretch of a history: rows, or what could not wait for decoding."""
 
@@ -87,44 +108,47 @@ def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | Co
         return exc
 
 
-def _rows_of(
-    txn: ReadTxn, place: tuple[int, int], first: int, counts: list[int]
-) -> Iterator[Found]:
-    """The rows of consecutive seqs that a session owns, ``counts`` their tokens.
+def _owned_rows(
+    log: CachedSession, txn: ReadTxn, owner: int, first: int, counts: list[int]
+) -> list[Found]:
+    """Collect the rows of consecutive seqs that a session owns; ``counts`` are their tokens.
 
     The store is asked for each row once: what stands out among the others splits a run.
     """
-    scope, owner = place
-    prefix = keys.session_rows(scope, owner, Row.ITEM)
+    found: list[Found] = []
+    scope, prefix = log.scope, log.item_rows
+    if owner != log.session:
+        prefix = keys.session_rows(scope, owner, Row.ITEM)
     seq, stop = first, first + len(counts)
     while seq < stop:
         end = min(seq + _RUN_ITEMS, stop)
-        rows, at = txn.take(keys.numbered(prefix, seq), end - seq), 0
+        rows, at = txn.take(prefix + keys.U64.pack(seq), end - seq), 0
         while seq < end:
             whole = min(leading_rows(rows, prefix, seq, at), end - seq)
             if whole:
                 tokens = counts[seq - first : seq - first + whole]
-                yield ItemRun(owner, prefix, seq, rows[at : at + whole], whole, tokens)
+                found.append(ItemRun(owner, prefix, seq, rows[at : at + whole], whole, tokens))
                 at, seq = at + whole, seq + whole
                 continue
             # No more rows than seqs were asked for, so a list that is used up ends the store.
             key, value = rows[at] if at < len(rows) else (b"", b"")
             if key.startswith(prefix) and len(key) != len(prefix) + _SEQ_BYTES:
                 # A damaged key stands for no seq: how many rows lie behind it is not known.
-                for row in read_rows(txn, scope, owner, position=0, lo=seq, hi=stop - 1):
-                    yield _item_of_row(txn, scope, row, counts, first)
-                return
+                rest = read_rows(txn, scope, owner, position=0, lo=seq, hi=stop - 1)
+                found += (_item_of_row(txn, scope, row, counts, first) for row in rest)
+                return found
             following = keys.number_of(key) if key.startswith(prefix) else end
             if following == seq:
                 try:
                     row = (seq, seq, *open_value(key, value))
-                    yield _item_of_row(txn, scope, row, counts, first)
+                    found.append(_item_of_row(txn, scope, row, counts, first))
                 except CorruptValueError as exc:
-                    yield exc
+                    found.append(exc)
                 at, seq = at + 1, seq + 1
-            for missing in range(seq, min(following, end)):
-                yield missing_row(scope, owner, missing)
+            gap = range(seq, min(following, end))
+            found += (missing_row(scope, owner, missing) for missing in gap)
             seq = max(seq, min(following, end))
+    return found
 
 
 def _item_of_row(
@@ -150,230 +174,282 @@ def _item_of_row(
         return exc
 
 
-class SessionReader:
-    """All reads of one session."""
+class _Gone(Enum):
+    GONE = 0
 
-    __slots__ = ("_address",)
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
+_GONE: Final = _Gone.GONE
 
-    def run(self, fn: Callable[[CachedSession, ReadTxn], T], default: D) -> T | D:
-        """Run ``fn`` on the caught-up log under its lock; ``default`` if there is no session."""
-        address = self._address
-        address.touch()
-        for _ in range(2):
-            log = address.resolve()
-            if log is None:
-                break
-            found: list[T] = []
-            address.engine.read_locked(
-                log,
-                lambda txn, log=log, found=found: self._caught_up(log, txn, fn, found),  # type: ignore[misc]
-            )
-            if found:
-                return found[0]
-            address.forget()  # deleted since; its name may stand for a new session
-        else:
-            address.engine.store.read(address.need_gone)
-        return default
 
-    def _caught_up(
-        self,
-        log: CachedSession,
-        txn: ReadTxn,
-        fn: Callable[[CachedSession, ReadTxn], T],
-        found: list[T],
-    ) -> None:
-        if log.catch_up(txn):
-            self._address.check_head(head_of(log))
-            found.append(fn(log, txn))
+def read_log(
+    ref: SessionRef,
+    fn: Callable[[CachedSession, ReadTxn, Unpack[Ts]], T],
+    default: D,
+    *args: *Ts,
+) -> T | D:
+    """Run ``fn(log, txn, *args)`` on the session as one snapshot has it, under its log's lock.
 
-    def exists(self) -> bool:
-        """Whether there is a session; to look is no use of the handle: what is due stays due.
+    What takes long, as decoding, is better done outside.
 
-        One whose head is damaged is there: whoever reads it meets the error, and may recover it.
-        """
-        address = self._address
-        try:
-            if address.due is None:
-                return self.run(lambda *_: True, default=False)
-            head = address.peek()
-        except CorruptValueError:
-            return True
-        if head is not None:
-            address.check_head(head)
-        return head is not None
+    Returns:
+        What ``fn`` returns; ``default`` if there is no session.
 
-    # --- items ------------------------------------------------------------------------------------
-
-    def collect(
-        self,
-        log: CachedSession,
-        txn: ReadTxn,
-        start: int,
-        stop: int,
-        *,
-        by: TailLedger | None = None,
-    ) -> list[Found]:
-        """The rows at positions ``start .. stop``, to be decoded outside of the snapshot.
-
-        ``by`` is a ledger that holds these positions, if there is one at hand.
-        """
-        found: list[Found] = []
-        if start >= stop:
+    Raises:
+        PolicyMismatchError: the handle asked for another policy or counter than the session's.
+        CorruptValueError: the session's head is damaged or missing.
+    """
+    if ref.due is not None:
+        ref.touch()
+    for _ in range(2):
+        log = ref.log or ref.resolve()
+        if log is None:
+            break
+        found = ref.engine.read_locked(log, partial(_on_snapshot, ref, log, fn, args))
+        if found is not _GONE:
             return found
-        recent = by or log.covering(txn, head_of(log), start)
-        counts = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
-        for position, owner, lo, hi in log.history.spans(start, stop):
-            at = position - start
-            found += _rows_of(txn, (log.scope, owner), lo, counts[at : at + hi + 1 - lo])
+        ref.forget()  # deleted since; its name may stand for a new session
+    else:
+        ref.engine.store.read(ref.need_gone)
+    return default
+
+
+def _on_snapshot(
+    ref: SessionRef,
+    log: CachedSession,
+    fn: Callable[[CachedSession, ReadTxn, Unpack[Ts]], T],
+    args: tuple[*Ts],
+    txn: ReadTxn,
+) -> T | Literal[_Gone.GONE]:
+    if not log.catch_up(txn):
+        return _GONE
+    if ref.asks:
+        ref.check_head(head_of(log))
+    return fn(log, txn, *args)
+
+
+def exists(ref: SessionRef) -> bool:
+    """Return whether there is a session; to look is no use of the handle: what is due stays due.
+
+    One whose head is damaged is there: whoever reads it meets the error, and may recover it.
+    """
+    try:
+        if ref.due is None:
+            return read_log(ref, _is_there, default=False)
+        head = ref.peek()
+    except CorruptValueError:
+        return True
+    if head is not None:
+        ref.check_head(head)
+    return head is not None
+
+
+def _is_there(log: CachedSession, txn: ReadTxn) -> bool:  # noqa: ARG001 - as read_log calls it
+    return True
+
+
+# --- Items ----------------------------------------------------------------------------------------
+
+
+def collect(
+    log: CachedSession, txn: ReadTxn, start: int, stop: int, *, by: TailLedger | None = None
+) -> list[Found]:
+    """Collect the rows at positions ``start .. stop``, to be decoded outside of the snapshot.
+
+    ``by`` is a ledger that holds these positions, if there is one at hand.
+    """
+    found: list[Found] = []
+    if start >= stop:
         return found
+    if by is None:
+        head = log.head
+        assert head is not None  # noqa: S101 - what catch_up promises
+        by = log.recent(txn, head)
+        if start < by.offset:
+            by = log.full(txn, head)
+    counts = by.ledger.tokens_of(start - by.offset, stop - by.offset)
+    for position, owner, lo, hi in log.history.spans(start, stop):
+        at = position - start
+        found += _owned_rows(log, txn, owner, lo, counts[at : at + hi + 1 - lo])
+    return found
 
-    def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
-        """Rows with ``start <= seq < stop``, at most ``limit``; and the seq to go on from."""
 
-        def collect(log: CachedSession, txn: ReadTxn) -> tuple[list[Any], int | None]:
-            history = log.history
-            first = history.position_from(start)
-            last = history.count if stop is None else history.position_from(stop)
-            end = min(first + limit, last)
-            rows = self.collect(log, txn, first, end)
-            return rows, (history.seq_at(end) if end < last else None)
+def iter_items(
+    ref: SessionRef, start: int, stop: int | None, *, skip_corrupt: bool = False
+) -> Iterator[Item]:
+    """Yield the live items with ``start <= seq < stop``, a page a read transaction.
 
-        nothing: tuple[list[Any], int | None] = ([], None)
-        return self.run(collect, nothing)
+    Raises:
+        CorruptValueError: a row is damaged and ``skip_corrupt`` is false.
+    """
+    following: int | None = start
+    while following is not None:
+        page: tuple[list[Found], int | None]
+        page = read_log(ref, _page, ([], None), following, stop)
+        found, following = opened(page[0]), page[1]
+        if ref.uses is not None:
+            _note(ref, found)
+        for item in found:
+            if type(item) is Item:
+                yield item
+            elif not skip_corrupt:
+                raise item  # type: ignore[misc]
 
-    def items(self, start: int, stop: int | None, *, skip_corrupt: bool) -> Iterator[Item]:
-        """Live items in seq order, a page a read transaction."""
-        following: int | None = start
-        while following is not None:
-            rows, following = self.page(following, stop, limit=ITEMS_PAGE)
-            yield from self._noted(rows, skip_corrupt=skip_corrupt)
 
-    def tail(self, count: int, *, skip_corrupt: bool) -> list[Item]:
-        """The last ``count`` live items, oldest first."""
+def _page(
+    log: CachedSession, txn: ReadTxn, start: int, stop: int | None
+) -> tuple[list[Found], int | None]:
+    """Collect a page from seq ``start`` on, and give the seq to go on from."""
+    history = log.history
+    first = history.position_from(start)
+    last = history.count if stop is None else history.position_from(stop)
+    end = min(first + ITEMS_PAGE, last)
+    return collect(log, txn, first, end), history.seq_at(end) if end < last else None
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-            end = log.history.count
-            return self.collect(log, txn, max(end - count, 0), end)
 
-        rows: list[Any] = self.run(collect, [])
-        return list(self._noted(rows, skip_corrupt=skip_corrupt))
+def last_items(ref: SessionRef, count: int, *, skip_corrupt: bool = False) -> list[Item]:
+    """Return the last ``count`` live items, oldest first.
 
-    def before(self, stop: int | None, count: int) -> list[Item]:
-        """The last ``count`` live items before seq ``stop`` (None: of all), oldest first."""
+    Raises:
+        CorruptValueError: a row is damaged and ``skip_corrupt`` is false.
+    """
+    rows: list[Found] = read_log(ref, _before, [], None, count)
+    found = opened(rows)
+    if ref.uses is not None:
+        _note(ref, found)
+    return sound(found, skip_corrupt=skip_corrupt)
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-            history = log.history
-            end = history.count if stop is None else history.position_from(stop)
-            return self.collect(log, txn, max(end - count, 0), end)
 
-        return list(decoded(self.run(collect, [])))
+def items_before(ref: SessionRef, stop: int | None, count: int) -> list[Item]:
+    """Return the last ``count`` live items before seq ``stop`` (None: of all), oldest first.
 
-    def get(self, seq: int) -> Item:
-        """One live item."""
+    Raises:
+        CorruptValueError: one of them is damaged.
+    """
+    rows: list[Found] = read_log(ref, _before, [], stop, count)
+    return decoded(rows)
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-            position = log.history.position_of(seq)
-            return [] if position is None else self.collect(log, txn, position, position + 1)
 
-        rows: list[Any] = self.run(collect, [])
-        if not rows:
-            msg = f"session {self._address.name!r} has no live item {seq}"
-            raise NotFoundError(msg)
-        return next(self._noted(rows, skip_corrupt=False))
+def _before(log: CachedSession, txn: ReadTxn, stop: int | None, count: int) -> list[Found]:
+    history = log.history
+    end = history.count if stop is None else history.position_from(stop)
+    return collect(log, txn, max(end - count, 0), end)
 
-    def _noted(self, rows: list[Found], *, skip_corrupt: bool) -> Iterator[Item]:
-        """The items of rows; that they are read is counted, if that is wanted.
 
-        Raises:
-            CorruptValueError: as ``decoded``.
-        """
-        uses, log = self._address.uses, self._address.log
-        if uses is None or log is None:
-            return decoded(rows, skip_corrupt=skip_corrupt)
-        items = opened(rows)
-        spans = spans_of(item.seq for item in items if type(item) is Item)
-        uses.note(log.session, spans, self._address.engine.now_ms())
-        return decoded(items, skip_corrupt=skip_corrupt)  # type: ignore[arg-type]
+def get_item(ref: SessionRef, seq: int) -> Item:
+    """Return one live item.
 
-    # --- calls ------------------------------------------------------------------------------------
+    Raises:
+        NotFoundError: it is not in the live history.
+        CorruptValueError: it is damaged.
+    """
+    rows: list[Found] = read_log(ref, _at_seq, [], seq)
+    if not rows:
+        msg = f"session {ref.name!r} has no live item {seq}"
+        raise NotFoundError(msg)
+    found = opened(rows)
+    if ref.uses is not None:
+        _note(ref, found)
+    return sound(found)[0]
 
-    def find_call(self, call_id: str) -> CallRecord:
-        """Where a call was made and answered; the latest with this id."""
 
-        def find(log: CachedSession, txn: ReadTxn) -> CallRecord | None:
-            best: tuple[int, list[int], bool] | None = None
-            ledger = log.full(txn, head_of(log)).ledger
-            for cls in CALL_CLASSES:
-                found = ledger.find_call(cls, call_id, self._address.engine.seed)
-                if found is not None and (best is None or found[0] > best[0]):
-                    best = found
-            if best is None:
-                return None
-            seq_at = log.history.seq_at
-            return CallRecord(call_id, seq_at(best[0]), tuple(map(seq_at, best[1])), best[2])
+def _at_seq(log: CachedSession, txn: ReadTxn, seq: int) -> list[Found]:
+    position = log.history.position_of(seq)
+    return [] if position is None else collect(log, txn, position, position + 1)
 
-        record = self.run(find, None)
-        if record is None:
-            msg = f"session {self._address.name!r} has no call {call_id!r} in its live history"
-            raise NotFoundError(msg)
-        return record
 
-    def open_calls(self) -> list[tuple[tuple[int, str], OpenCall]]:
-        """Calls that wait for a result, oldest first, each with its (class, id)."""
+def _note(ref: SessionRef, found: list[Item | CorruptValueError]) -> None:
+    """Count a reading of these items."""
+    if ref.uses is not None and ref.log is not None:
+        spans = spans_of(item.seq for item in found if type(item) is Item)
+        ref.uses.note(ref.log.session, spans, ref.engine.now_ms())
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-            head = head_of(log)
-            recent = log.recent(txn, head)
-            if recent.offset and recent.ledger.open_count != head.open_calls:
-                recent = log.full(txn, head)
-            found = []
-            item: Item | None = None
-            for at, ordinal in recent.ledger.open_calls():
-                seq = log.history.seq_at(recent.offset + at)
-                if item is None or item.seq != seq:
-                    rows = self.collect(log, txn, recent.offset + at, recent.offset + at + 1)
-                    item = next(decoded(rows))
-                keys = [key for key in classify(item.message)[1] if not key[0] & SECOND]
-                key = keys[ordinal]
-                found.append((key, OpenCall(key[1], _name_of(item.message, key), seq)))
-            return found
 
-        return self.run(collect, [])
+# --- Calls and views ------------------------------------------------------------------------------
 
-    def view(self, wanted: View | int | None) -> View | None:
-        """A view that applies to the live history; None: the newest, 0: none.
 
-        Raises:
-            NotFoundError: there is none like ``wanted``.
-        """
+def find_call(ref: SessionRef, call_id: str) -> CallRecord:
+    """Return where a call was made and answered; the latest with this id.
 
-        def find(log: CachedSession, txn: ReadTxn) -> View | None:
-            stored = log.current_view(txn) if wanted is None else log.chosen_view(txn, wanted)
-            return None if stored is None else stored.view
+    Raises:
+        NotFoundError: no call of the live history has this id.
+    """
+    record = read_log(ref, _call_record, None, call_id, ref.engine.seed)
+    if record is None:
+        msg = f"session {ref.name!r} has no call {call_id!r} in its live history"
+        raise NotFoundError(msg)
+    return record
 
-        return self.run(find, None)
 
-    def pins(self) -> int:
-        """The seq of the last leading item that is pinned, 0 if none is."""
+def _call_record(log: CachedSession, txn: ReadTxn, call_id: str, seed: bytes) -> CallRecord | None:
+    best: tuple[int, list[int], bool] | None = None
+    ledger = log.full(txn, head_of(log)).ledger
+    for cls in CALL_CLASSES:
+        found = ledger.find_call(cls, call_id, seed)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    if best is None:
+        return None
+    seq_at = log.history.seq_at
+    return CallRecord(call_id, seq_at(best[0]), tuple(map(seq_at, best[1])), best[2])
 
-        def find(log: CachedSession, txn: ReadTxn) -> int:
-            count = log.policy.pin_count(log.full(txn, head_of(log)).ledger)
-            return log.history.seq_at(count - 1) if count else 0
 
-        return self.run(find, 0)
+def open_calls(ref: SessionRef) -> list[tuple[tuple[int, str], OpenCall]]:
+    """Return the calls that wait for a result, oldest first, each with its (class, id)."""
+    nothing: list[tuple[tuple[int, str], OpenCall]] = []
+    return read_log(ref, _open_calls, nothing)
 
-    def views(self) -> list[View]:
-        """All view records of the chain, oldest first, whether they apply now or not."""
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[View]:
-            head = head_of(log)
-            chain = view_chain(txn, log.scope, head.view_session, head.view_number)
-            return [stored.view for stored in chain][::-1]
+def _open_calls(log: CachedSession, txn: ReadTxn) -> list[tuple[tuple[int, str], OpenCall]]:
+    head = head_of(log)
+    recent = log.recent(txn, head)
+    if recent.offset and recent.ledger.open_count != head.open_calls:
+        recent = log.full(txn, head)
+    found = []
+    item: Item | None = None
+    for at, ordinal in recent.ledger.open_calls():
+        seq = log.history.seq_at(recent.offset + at)
+        if item is None or item.seq != seq:
+            item = decoded(collect(log, txn, recent.offset + at, recent.offset + at + 1))[0]
+        call_keys = [key for key in classify(item.message)[1] if not key[0] & SECOND]
+        key = call_keys[ordinal]
+        found.append((key, OpenCall(key[1], _name_of(item.message, key), seq)))
+    return found
 
-        return self.run(collect, [])
+
+def find_view(ref: SessionRef, wanted: View | int | None) -> View | None:
+    """Return a view that applies to the live history; None: the newest, 0: none.
+
+    Raises:
+        NotFoundError: there is none like ``wanted``.
+    """
+    return read_log(ref, _view, None, wanted)
+
+
+def _view(log: CachedSession, txn: ReadTxn, wanted: View | int | None) -> View | None:
+    stored = log.current_view(txn) if wanted is None else log.chosen_view(txn, wanted)
+    return None if stored is None else stored.view
+
+
+def last_pin(ref: SessionRef) -> int:
+    """Return the seq of the last leading item that is pinned, 0 if none is."""
+    return read_log(ref, _last_pin, 0)
+
+
+def _last_pin(log: CachedSession, txn: ReadTxn) -> int:
+    count = log.policy.pin_count(log.full(txn, head_of(log)).ledger)
+    return log.history.seq_at(count - 1) if count else 0
+
+
+def views_of(ref: SessionRef) -> list[View]:
+    """Return all view records of the chain, oldest first, whether they apply now or not."""
+    nothing: list[View] = []
+    return read_log(ref, _views, nothing)
+
+
+def _views(log: CachedSession, txn: ReadTxn) -> list[View]:
+    head = head_of(log)
+    chain = view_chain(txn, log.scope, head.view_session, head.view_number)
+    return [stored.view for stored in chain][::-1]
 
 
 def head_of(log: CachedSession) -> Head:
@@ -407,23 +483,30 @@ def messages_of(found: list[Found]) -> list[Message] | None:
     return messages
 
 
-def tokens_in(found: list[Found]) -> list[int]:
-    """The token counts of rows of which ``messages_of`` gives the messages."""
-    return [count for part in found if type(part) is ItemRun for count in part.tokens]
-
-
-def decoded(found: list[Found], *, skip_corrupt: bool = False) -> Iterator[Item]:
-    """Items of collected rows, decoded a run at a time.
+def decoded(found: list[Found], *, skip_corrupt: bool = False) -> list[Item]:
+    """Return the items of collected rows, decoded a run at a time.
 
     Raises:
         CorruptValueError: a row was damaged and ``skip_corrupt`` is false.
     """
-    for part in found:
-        for item in part.items() if type(part) is ItemRun else (part,):
-            if type(item) is Item:
-                yield item
-            elif not skip_corrupt:
-                raise item  # type: ignore[misc]
+    return sound(opened(found), skip_corrupt=skip_corrupt)
+
+
+def sound(items: list[Item | CorruptValueError], *, skip_corrupt: bool = False) -> list[Item]:
+    """Return the items without the errors among them.
+
+    Raises:
+        CorruptValueError: there is one and ``skip_corrupt`` is false.
+    """
+    if _ITEMS_ALONE.issuperset(map(type, items)):
+        return items  # type: ignore[return-value]
+    found: list[Item] = []
+    for item in items:
+        if type(item) is Item:
+            found.append(item)
+        elif not skip_corrupt:
+            raise item  # type: ignore[misc]
+    return found
 
 
 def _damaged(seq: int, cause: Exception) -> CorruptValueError:
@@ -473,13 +556,13 @@ class DecodedCache:
     could be held by nobody in the child of a fork.
 
     Args:
-        reading: of the session.
+        ref: the session.
         decode: what becomes of messages; it raises what it likes.
         most_bytes: how much encoded JSON to remember decoded, about; 0: none.
     """
 
-    def __init__(self, reading: SessionReader, decode: Decode, *, most_bytes: int) -> None:
-        self._reading = reading
+    def __init__(self, ref: SessionRef, decode: Decode, *, most_bytes: int) -> None:
+        self._ref = ref
         self._decode = decode
         self._most_bytes = most_bytes
         self._known: dict[int, dict[int, Any]] = {}
@@ -500,11 +583,8 @@ class DecodedCache:
         """
         self.used = time.monotonic_ns()
 
-        def collect(log: CachedSession, txn: ReadTxn) -> tuple[list[Items | ItemRun], bool]:
-            return self._collect(log, txn, count)
-
         nothing: tuple[list[Items | ItemRun], bool] = ([], True)
-        parts, complete = self._reading.run(collect, nothing)
+        parts, complete = read_log(self._ref, self._collect, nothing, count)
         found: Items = []
         new: list[tuple[ItemRun, Items]] = []
         for part in parts:
@@ -624,8 +704,8 @@ def _held(known: dict[int, Any], first: int, last: int) -> Items:
 # --- Reading back what an item that was too large left beside it ----------------------------------
 
 
-def read_offloaded(reading: SessionReader, reference: str) -> str:
-    """The text that a reference of an offloaded item names.
+def read_offloaded(ref: SessionRef, reference: str) -> str:
+    """Return the text that a reference of an offloaded item names.
 
     Raises:
         NotFoundError: no live item of the session holds it.
@@ -635,22 +715,22 @@ def read_offloaded(reading: SessionReader, reference: str) -> str:
     if len(key) != 2 * session.DIGEST_BYTES or not number.isascii() or not number.isdigit():
         msg = f"reference: expected '{session.REFERENCE}KEY:NUMBER', got {reference!r:.80}"
         raise InvalidOptionError(msg)
-    wanted = key.encode()
-
-    def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-        for stop in range(log.history.count, 0, -ITEMS_PAGE):
-            start = max(stop - ITEMS_PAGE, 0)
-            for row in log.rows(txn, start, stop):
-                if type(row) is not tuple or row[3][0] != ItemKind.EVENT:
-                    continue
-                if wanted in split_body(row[3])[2]:
-                    return reading.collect(log, txn, row[0], row[0] + 1)
-        return []
-
-    rows: list[Any] = reading.run(collect, [])
+    rows: list[Found] = read_log(ref, _offloaded_at, [], key.encode())
     for item in decoded(rows):
         texts = item.message["payload"]["texts"]
         if int(number[:9]) < len(texts):
             return str(texts[int(number)])
     msg = f"no live item of the session holds {reference!r:.80}"
     raise NotFoundError(msg)
+
+
+def _offloaded_at(log: CachedSession, txn: ReadTxn, wanted: bytes) -> list[Found]:
+    """Collect the newest event that mentions a key in its meta."""
+    for stop in range(log.history.count, 0, -ITEMS_PAGE):
+        start = max(stop - ITEMS_PAGE, 0)
+        for row in log.rows(txn, start, stop):
+            if type(row) is not tuple or row[3][0] != ItemKind.EVENT:
+                continue
+            if wanted in split_body(row[3])[2]:
+                return collect(log, txn, row[0], row[0] + 1)
+    return []

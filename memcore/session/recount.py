@@ -30,7 +30,9 @@ from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 
 __all__ = [
-    "Recounting",
+    "counter_id",
+    "recount",
+    "recount_lazily",
 ]
 
 
@@ -57,201 +59,191 @@ class _Counted:
         return min(self.history.shared_with(history), len(self.tokens))
 
 
-class Recounting:
-    """The counter of one session."""
+def counter_id(ref: SessionRef) -> str:
+    """The id of the session's counter, which need not be at hand."""
+    ref.touch()
+    head = ref.peek()
+    wanted = ref.options.counter or ref.engine.counter
+    return wanted.id if head is None else head.counter
 
-    __slots__ = ("_address",)
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
+def recount_lazily(ref: SessionRef) -> bool:
+    """What the first use of a handle that may recount begins with; False: nothing is there.
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the first use of the handle counts anew, if the session has another counter."""
-        return self._address.due is not None
+    A damaged item must not take the others along: a session that cannot be counted keeps its
+    counter, unless it was this handle that asked for another one.
 
-    def touch(self) -> None:
-        """Do what is due, as the first use would."""
-        self._address.touch()
+    Raises:
+        CorruptValueError: an item of a session whose handle names its counter is damaged.
+    """
+    wanted = ref.options.counter or ref.engine.counter
+    head = ref.peek()
+    if head is None or head.counter == wanted.id:
+        return head is not None
+    try:
+        done = recount(ref, wanted, None)
+    except (NotFoundError, LeaseHeldError):
+        return False  # deleted meanwhile, or not this handle's to change for now
+    except CorruptValueError as exc:
+        if ref.options.counter is not None:
+            raise
+        _log.warning("session %r keeps counter %r: %s", ref.name, head.counter, exc)
+    else:
+        if done.counter_before != done.counter:  # else somebody else was faster
+            _log.info(
+                "session %r: recounted %d items, %d tokens by %r instead of %d by %r",
+                *(ref.name, done.items, done.tokens, done.counter),
+                *(done.tokens_before, done.counter_before),
+            )
+    return True
 
-    def counter(self) -> str:
-        """The id of the session's counter, which need not be at hand."""
-        self.touch()
-        head = self._address.peek()
-        wanted = self._address.options.counter or self._address.engine.counter
-        return wanted.id if head is None else head.counter
 
-    def lazily(self) -> bool:
-        """What the first use of a handle that may recount begins with; False: nothing is there.
+def recount(
+    ref: SessionRef, counter: TokenCounter, progress: Progress | None, *, anew: bool = False
+) -> RecountResult:
+    """Count all live items; NotFoundError if there is no session.
 
-        A damaged item must not take the others along: a session that cannot be counted keeps its
-        counter, unless it was this handle that asked for another one.
-
-        Raises:
-            CorruptValueError: an item of a session whose handle names its counter is damaged.
-        """
-        address = self._address
-        wanted = address.options.counter or address.engine.counter
-        head = address.peek()
-        if head is None or head.counter == wanted.id:
-            return head is not None
-        try:
-            done = self.run(wanted, None)
-        except (NotFoundError, LeaseHeldError):
-            return False  # deleted meanwhile, or not this handle's to change for now
-        except CorruptValueError as exc:
-            if address.options.counter is not None:
-                raise
-            _log.warning("session %r keeps counter %r: %s", address.name, head.counter, exc)
-        else:
-            if done.counter_before != done.counter:  # else somebody else was faster
-                _log.info(
-                    "session %r: recounted %d items, %d tokens by %r instead of %d by %r",
-                    *(address.name, done.items, done.tokens, done.counter),
-                    *(done.tokens_before, done.counter_before),
-                )
-        return True
-
-    def run(
-        self, counter: TokenCounter, progress: Progress | None, *, anew: bool = False
-    ) -> RecountResult:
-        """Count all live items; NotFoundError if there is no session.
-
-        ``anew``: also what this counter counted, because items were rewritten; nobody's lease is
-        asked for that.
-        """
-        address = self._address
-        engine = address.engine
-        address.refuse_read_only()
-        engine.counters.setdefault(counter.id, counter)
-        counted = _Counted((0, 0))
-        allowed = 0
-        while True:
-            done = None
-            if not anew:
-                done = engine.store.read(lambda txn: self._unchanged(txn, counter))
-            if done is None:
-                counted = self._count(counted, counter, progress)
-                done = engine.store.transact(
-                    lambda txn, counted=counted, allowed=allowed: self._apply(  # type: ignore[misc]
-                        txn, counted, counter, allowed, anew=anew
-                    )
-                )
-            if done is not None:
-                return done
-            allowed = max(_ALLOWED_FIRST, 4 * allowed)
-
-    # --- what is there ----------------------------------------------------------------------------
-
-    def _find(self, txn: ReadTxn) -> tuple[Place, Head]:
-        """The session as the transaction sees it.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        address = self._address
-        place = address.find(txn)
-        if place is None:
-            msg = f"there is no session {address.name!r}"
-            raise NotFoundError(msg)
-        value = txn.get(head_key(*place))
-        if value is None:
-            raise address.headless(*place)
-        return place, Head.unpack(head_key(*place), value)
-
-    def _unchanged(self, txn: ReadTxn, counter: TokenCounter) -> RecountResult | None:
-        """The result if the session counts by this counter already, and its counts are sound."""
-        place, head = self._find(txn)
-        if head.counter != counter.id:
-            return None
-        try:
-            totals = _totals(txn, place, head, counter)
-        except (CorruptValueError, PolicyMismatchError):
-            return None
-        if totals != (head.tokens, head.open_calls):
-            return None
-        return RecountResult(0, head.counter, head.counter, head.tokens, head.tokens)
-
-    # --- counting ---------------------------------------------------------------------------------
-
-    def _count(
-        self, counted: _Counted, counter: TokenCounter, progress: Progress | None
-    ) -> _Counted:
-        """Count what is there, a page a read transaction; ``counted`` need not be counted again."""
-        read = self._address.engine.store.read
-
-        def begin(txn: ReadTxn) -> _Counted:
-            place, head = self._find(txn)
-            history = History(head.all_segments(txn, place[0]))
-            shared = counted.shared_with(place, history)
-            return _Counted(place, history, counted.tokens[:shared])
-
-        found = read(begin)
-        total = found.history.count
-        while len(found.tokens) < total:
-            page = read(lambda txn: self._page(txn, found))
-            found.tokens.extend(tokens_of(item, encoded, counter) for item, encoded in page)
-            if progress is not None:
-                progress(len(found.tokens), total)
-        return found
-
-    def _page(self, txn: ReadTxn, counted: _Counted) -> list[Stored]:
-        place, _ = self._find(txn)
-        if place != counted.place:
-            msg = f"session {self._address.name!r} was deleted while it was recounted"
-            raise NotFoundError(msg)
-        start, page, size = len(counted.tokens), [], 0
-        for stored in stored_items(txn, place[0], counted.history, start, start + ITEMS_PAGE):
-            page.append(stored)
-            size += len(stored[1])
-            if size >= RECOUNT_PAGE_BYTES:
-                break
-        return page
-
-    # --- the commit -------------------------------------------------------------------------------
-
-    def _apply(
-        self,
-        txn: Txn,
-        counted: _Counted,
-        counter: TokenCounter,
-        allowed: int,
-        *,
-        anew: bool = False,
-    ) -> RecountResult | None:
-        """Put the counts in force; None if more than ``allowed`` items are still to be counted."""
-        done = None if anew else self._unchanged(txn, counter)
-        if done is not None:
-            return done  # somebody else was faster
-        place, head = self._find(txn)
+    ``anew``: also what this counter counted, because items were rewritten; nobody's lease is
+    asked for that.
+    """
+    engine = ref.engine
+    ref.refuse_read_only()
+    engine.counters.setdefault(counter.id, counter)
+    counted = _Counted((0, 0))
+    allowed = 0
+    while True:
+        done = None
         if not anew:
-            self._address.admit(txn, place)
-        scope, session = place
-        history = History(head.all_segments(txn, scope))
+            done = engine.store.read(lambda txn: _unchanged(ref, txn, counter))
+        if done is None:
+            counted = _count(ref, counted, counter, progress)
+            done = engine.store.transact(
+                lambda txn, counted=counted, allowed=allowed: _apply(  # type: ignore[misc]
+                    ref, txn, counted, counter, allowed, anew=anew
+                )
+            )
+        if done is not None:
+            return done
+        allowed = max(_ALLOWED_FIRST, 4 * allowed)
+
+
+# --- What is there ------------------------------------------------------------------------------
+
+
+def _find(ref: SessionRef, txn: ReadTxn) -> tuple[Place, Head]:
+    """The session as the transaction sees it.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    place = ref.find(txn)
+    if place is None:
+        msg = f"there is no session {ref.name!r}"
+        raise NotFoundError(msg)
+    value = txn.get(head_key(*place))
+    if value is None:
+        raise ref.headless(*place)
+    return place, Head.unpack(head_key(*place), value)
+
+
+def _unchanged(ref: SessionRef, txn: ReadTxn, counter: TokenCounter) -> RecountResult | None:
+    """The result if the session counts by this counter already, and its counts are sound."""
+    place, head = _find(ref, txn)
+    if head.counter != counter.id:
+        return None
+    try:
+        totals = _totals(txn, place, head, counter)
+    except (CorruptValueError, PolicyMismatchError):
+        return None
+    if totals != (head.tokens, head.open_calls):
+        return None
+    return RecountResult(0, head.counter, head.counter, head.tokens, head.tokens)
+
+
+# --- Counting -----------------------------------------------------------------------------------
+
+
+def _count(
+    ref: SessionRef, counted: _Counted, counter: TokenCounter, progress: Progress | None
+) -> _Counted:
+    """Count what is there, a page a read transaction; ``counted`` need not be counted again."""
+    read = ref.engine.store.read
+
+    def begin(txn: ReadTxn) -> _Counted:
+        place, head = _find(ref, txn)
+        history = History(head.all_segments(txn, place[0]))
         shared = counted.shared_with(place, history)
-        if history.count - shared > allowed:
-            return None
-        tokens = counted.tokens[:shared]
-        tokens.extend(
-            tokens_of(item, encoded, counter)
-            for item, encoded in stored_items(txn, scope, history, shared, history.count)
-        )
-        before = head.counter, head.tokens
-        if anew and counter.id == head.counter and tokens == _known(txn, scope, head, history):
-            return RecountResult(0, *2 * (head.counter,), *2 * (head.tokens,))
-        head.counter = counter.id
-        head.epoch += 1  # all handles read it anew
-        counts = Counts(session, head.epoch, head.next_seq) if tokens else NO_COUNTS
-        keep = _referred(txn, scope, session)
-        # Nothing was written up to here: an error leaves the neighbours in the batch alone.
-        self._address.engine.drafts.close_unused(txn, scope, session)
-        if keep is not None:
-            drop_counts(txn, scope, session, keep=keep)
-        write_counts(txn, scope, counts, tokens)
-        counts.point(head)
-        head.tokens, head.open_calls = _totals(txn, place, head, counter)
-        txn.put(head_key(*place), seal_value(head_key(*place), head.pack()))
-        return RecountResult(head.count, before[0], counter.id, before[1], head.tokens)
+        return _Counted(place, history, counted.tokens[:shared])
+
+    found = read(begin)
+    total = found.history.count
+    while len(found.tokens) < total:
+        page = read(lambda txn: _page(ref, txn, found))
+        found.tokens.extend(tokens_of(item, encoded, counter) for item, encoded in page)
+        if progress is not None:
+            progress(len(found.tokens), total)
+    return found
+
+
+def _page(ref: SessionRef, txn: ReadTxn, counted: _Counted) -> list[Stored]:
+    place, _ = _find(ref, txn)
+    if place != counted.place:
+        msg = f"session {ref.name!r} was deleted while it was recounted"
+        raise NotFoundError(msg)
+    start, page, size = len(counted.tokens), [], 0
+    for stored in stored_items(txn, place[0], counted.history, start, start + ITEMS_PAGE):
+        page.append(stored)
+        size += len(stored[1])
+        if size >= RECOUNT_PAGE_BYTES:
+            break
+    return page
+
+
+# --- The commit ---------------------------------------------------------------------------------
+
+
+def _apply(
+    ref: SessionRef,
+    txn: Txn,
+    counted: _Counted,
+    counter: TokenCounter,
+    allowed: int,
+    *,
+    anew: bool = False,
+) -> RecountResult | None:
+    """Put the counts in force; None if more than ``allowed`` items are still to be counted."""
+    done = None if anew else _unchanged(ref, txn, counter)
+    if done is not None:
+        return done  # somebody else was faster
+    place, head = _find(ref, txn)
+    if not anew:
+        ref.admit(txn, place)
+    scope, session = place
+    history = History(head.all_segments(txn, scope))
+    shared = counted.shared_with(place, history)
+    if history.count - shared > allowed:
+        return None
+    tokens = counted.tokens[:shared]
+    tokens.extend(
+        tokens_of(item, encoded, counter)
+        for item, encoded in stored_items(txn, scope, history, shared, history.count)
+    )
+    before = head.counter, head.tokens
+    if anew and counter.id == head.counter and tokens == _known(txn, scope, head, history):
+        return RecountResult(0, *2 * (head.counter,), *2 * (head.tokens,))
+    head.counter = counter.id
+    head.epoch += 1  # all handles read it anew
+    counts = Counts(session, head.epoch, head.next_seq) if tokens else NO_COUNTS
+    keep = _referred(txn, scope, session)
+    # Nothing was written up to here: an error leaves the neighbours in the batch alone.
+    ref.engine.drafts.close_unused(txn, scope, session)
+    if keep is not None:
+        drop_counts(txn, scope, session, keep=keep)
+    write_counts(txn, scope, counts, tokens)
+    counts.point(head)
+    head.tokens, head.open_calls = _totals(txn, place, head, counter)
+    txn.put(head_key(*place), seal_value(head_key(*place), head.pack()))
+    return RecountResult(head.count, before[0], counter.id, before[1], head.tokens)
 
 
 def _known(txn: ReadTxn, scope: int, head: Head, history: History) -> array[int]:

@@ -52,7 +52,6 @@ from memcore.tokens import TokenCounter
 
 __all__ = [
     "BEFORE_RECOVERY",
-    "Recovering",
     "Recovery",
     "RecoveryStep",
     "Restoring",
@@ -60,6 +59,8 @@ __all__ = [
     "Survivors",
     "Way",
     "diagnose",
+    "recover",
+    "recover_lazily",
 ]
 
 
@@ -629,9 +630,9 @@ _NO_SUM: Final = bytes(8)
 class Restoring:
     """One recovery on its way."""
 
-    def __init__(self, address: SessionRef, txn: Txn, found: SessionDiagnosis, way: Way) -> None:
-        self._engine = address.engine
-        self._log = address.log
+    def __init__(self, ref: SessionRef, txn: Txn, found: SessionDiagnosis, way: Way) -> None:
+        self._engine = ref.engine
+        self._log = ref.log
         self._txn = txn
         self._found = found
         self._way = way
@@ -825,106 +826,96 @@ _DAMAGED_ITEMS: Final = (
 )
 
 
-class Recovering:
-    """The recovery of one session."""
+def recover(ref: SessionRef, *, plan: bool, steps: Iterable[str]) -> Recovery:
+    """Find out what is wrong and, unless ``plan``, go the first way that serves."""
+    allowed = _checked_steps(steps)
+    store = ref.engine.store
+    if checked_bool("plan", plan):
+        return store.read(lambda txn: _look(ref, txn, allowed)[0])
+    ref.refuse_read_only()
+    return store.transact(lambda txn: _recover(ref, txn, allowed))
 
-    __slots__ = ("_address",)
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
+def recover_lazily(ref: SessionRef) -> bool:
+    """Recover the session at the first use of its handle; False: there is none yet.
 
-    def run(self, *, plan: bool, steps: Iterable[str]) -> Recovery:
-        """Find out what is wrong and, unless ``plan``, go the first way that serves."""
-        allowed = _checked_steps(steps)
-        store = self._address.engine.store
-        if checked_bool("plan", plan):
-            return store.read(lambda txn: self._look(txn, allowed)[0])
-        self._address.refuse_read_only()
-        return store.transact(lambda txn: self._recover(txn, allowed))
+    Never to an empty session: that is for a person to decide. What no step mends stays as it
+    is, and whoever meets it meets the error.
+    """
+    name = ref.name
+    try:
+        done = recover(ref, plan=False, steps=_UNASKED)
+    except (NotFoundError, LeaseHeldError):
+        return False  # nothing is there, or it is not this handle's to change for now
+    if done.status != "sound":
+        level = logging.WARNING if done.status == "recovered" else logging.ERROR
+        found, lost = len(done.findings), len(done.lost)
+        _log.log(level, _TOLD, name, done.status, found, done.items, lost)
+    return True
 
-    def lazily(self) -> bool:
-        """Recover the session at the first use of its handle; False: there is none yet.
 
-        Never to an empty session: that is for a person to decide. What no step mends stays as it
-        is, and whoever meets it meets the error.
-        """
-        name = self._address.name
-        try:
-            done = self.run(plan=False, steps=_UNASKED)
-        except (NotFoundError, LeaseHeldError):
-            return False  # nothing is there, or it is not this handle's to change for now
-        if done.status != "sound":
-            level = logging.WARNING if done.status == "recovered" else logging.ERROR
-            found, lost = len(done.findings), len(done.lost)
-            _log.log(level, _TOLD, name, done.status, found, done.items, lost)
-        return True
-
-    def _look(
-        self, txn: ReadTxn, allowed: Sequence[str]
-    ) -> tuple[Recovery, SessionDiagnosis | None, Way | None]:
-        """What would be done, and what it takes."""
-        address = self._address
-        place = address.find(txn)
-        if place is None:
-            msg = f"there is no session {address.name!r}"
-            raise NotFoundError(msg)
-        options, engine = address.options, address.engine
-        counter = options.counter or engine.counter
-        default = options.policy or engine.policy, counter.id
-        found = diagnose(Survivors(txn, *place), engine.counter_named, default)
-        if not found.findings:
-            return Recovery("sound", items=found.count, notes=tuple(found.notes)), found, None
-        tried: list[RecoveryStep] = []
-        chosen: Way | None = None
-        for name in allowed:
-            for way in found.ways(name):
-                tried.append(RecoveryStep(name, way.target, way.serves, way.reason))
-                if way.serves:
-                    chosen = way
-                    break
-            if chosen is not None:
+def _look(
+    ref: SessionRef, txn: ReadTxn, allowed: Sequence[str]
+) -> tuple[Recovery, SessionDiagnosis | None, Way | None]:
+    """What would be done, and what it takes."""
+    place = ref.find(txn)
+    if place is None:
+        msg = f"there is no session {ref.name!r}"
+        raise NotFoundError(msg)
+    options, engine = ref.options, ref.engine
+    counter = options.counter or engine.counter
+    default = options.policy or engine.policy, counter.id
+    found = diagnose(Survivors(txn, *place), engine.counter_named, default)
+    if not found.findings:
+        return Recovery("sound", items=found.count, notes=tuple(found.notes)), found, None
+    tried: list[RecoveryStep] = []
+    chosen: Way | None = None
+    for name in allowed:
+        for way in found.ways(name):
+            tried.append(RecoveryStep(name, way.target, way.serves, way.reason))
+            if way.serves:
+                chosen = way
                 break
-        notes = [*found.notes, *((_DAMAGED_ITEMS,) if found.lost else ())]
-        told = Recovery("failed", tuple(found.findings), tuple(tried), notes=tuple(notes))
-        if chosen is None:
-            return told, found, None
-        live = set(chosen.kept.steps()) | set(chosen.moved)
-        told = replace(
-            told,
-            status="planned",
-            items=chosen.kept.count + len(chosen.moved),
-            moved=len(chosen.moved),
-            lost=tuple(found.lost),
-            left_out=sum(1 for step in found.readable if step not in live),
-            checkpoint=None if chosen.saved is None else chosen.saved.checkpoint,
-        )
-        return told, found, chosen
+        if chosen is not None:
+            break
+    notes = [*found.notes, *((_DAMAGED_ITEMS,) if found.lost else ())]
+    told = Recovery("failed", tuple(found.findings), tuple(tried), notes=tuple(notes))
+    if chosen is None:
+        return told, found, None
+    live = set(chosen.kept.steps()) | set(chosen.moved)
+    told = replace(
+        told,
+        status="planned",
+        items=chosen.kept.count + len(chosen.moved),
+        moved=len(chosen.moved),
+        lost=tuple(found.lost),
+        left_out=sum(1 for step in found.readable if step not in live),
+        checkpoint=None if chosen.saved is None else chosen.saved.checkpoint,
+    )
+    return told, found, chosen
 
-    def _recover(self, txn: Txn, allowed: Sequence[str]) -> Recovery:
-        told, found, way = self._look(txn, allowed)
-        place = None if found is None else (found.survivors.scope, found.survivors.session)
-        if place is not None and self._mend_lease(txn, place):
-            told = replace(told, notes=(*told.notes, "its lease was damaged: nobody holds it now"))
-        if way is None or found is None or place is None:
-            return told
-        self._address.admit(txn, place)
-        restoring = Restoring(self._address, txn, found, way)
-        before = restoring.run(self._moved(found, way))
-        notes = (*told.notes, *restoring.notes)
-        return replace(told, status="recovered", before=before, notes=notes)
 
-    @staticmethod
-    def _mend_lease(txn: Txn, place: tuple[int, int]) -> bool:
-        """A damaged lease row would keep everybody out: it goes, and whose it was is fenced."""
-        try:
-            read_lease(txn, *place)
-        except CorruptValueError:
-            return txn.delete(lease_key(*place)) is not False
-        return False
+def _recover(ref: SessionRef, txn: Txn, allowed: Sequence[str]) -> Recovery:
+    told, found, way = _look(ref, txn, allowed)
+    place = None if found is None else (found.survivors.scope, found.survivors.session)
+    if place is not None and _mend_lease(txn, place):
+        told = replace(told, notes=(*told.notes, "its lease was damaged: nobody holds it now"))
+    if way is None or found is None or place is None:
+        return told
+    ref.admit(txn, place)
+    restoring = Restoring(ref, txn, found, way)
+    before = restoring.run([found.prepared(step, seed=ref.engine.seed) for step in way.moved])
+    notes = (*told.notes, *restoring.notes)
+    return replace(told, status="recovered", before=before, notes=notes)
 
-    def _moved(self, found: SessionDiagnosis, way: Way) -> list[Prepared]:
-        engine = self._address.engine
-        return [found.prepared(step, seed=engine.seed) for step in way.moved]
+
+def _mend_lease(txn: Txn, place: tuple[int, int]) -> bool:
+    """A damaged lease row would keep everybody out: it goes, and whose it was is fenced."""
+    try:
+        read_lease(txn, *place)
+    except CorruptValueError:
+        return txn.delete(lease_key(*place)) is not False
+    return False
 
 
 def _checked_steps(steps: Iterable[str]) -> tuple[str, ...]:

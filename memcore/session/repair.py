@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from memcore.compaction import Mended, PlanOutcome, make_plan, mended, record_view
 from memcore.compaction.plan import NOTHING
 from memcore.context import Selection, fixed_cost
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, PlanStaleError, RevisionConflict
 from memcore.log import CachedSession, SessionTxn
 from memcore.model import Mask, OpenCall, Plan, Repair, RepairResult, View
 from memcore.options import checked_bool
@@ -17,9 +17,9 @@ from memcore.rows.views import StoredView, is_known, view_chain
 from memcore.session.append import Append, abandon_event
 from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome
-from memcore.session.context import WHOLE, ContextSelector
+from memcore.session.context import WHOLE, Picked, find_window, pick
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader, head_of
+from memcore.session.read import head_of, open_calls, read_log
 from memcore.store.interface import ReadTxn
 from memcore.wire import MODES
 
@@ -27,7 +27,7 @@ __all__ = [
     "REPAIR_ATTEMPTS",
     "RecordRepair",
     "RepairDraft",
-    "Repairing",
+    "repair",
 ]
 
 
@@ -76,7 +76,7 @@ class RepairDraft:
 class _Seen(NamedTuple):
     """What a snapshot gives."""
 
-    pick: Callable[[], Selection]
+    picked: Picked
     """Everything that a context without a budget shows."""
     plan: Plan
     base: tuple[int, int, int]
@@ -89,115 +89,139 @@ class _Seen(NamedTuple):
     """``(cut seq, items)`` that the view in force covers."""
 
 
-class Repairing:
-    """The repair of one session."""
+def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> RepairResult:
+    """Mend a foreign history by a recorded view; see ``Session.repair``.
 
-    __slots__ = ("_address", "_picking", "_reading")
+    Raises:
+        RevisionConflict, PlanStaleError: others kept changing the session.
+        InvalidOptionError, ReadOnlyError, CorruptValueError, StorageError
+    """
+    mode = _check(ref, mode, plan=plan, close_open=close_open)
+    draft = _prepare(ref, mode, close_open=close_open)
+    if plan:
+        return draft.result()
+    transact, given_up = ref.engine.store.transact, draft.open_calls
+    if given_up:
+        transact(_give_up(ref, draft))
+        draft = _prepare(ref, mode)
+    for left in range(REPAIR_ATTEMPTS, 0, -1):
+        draft = replace(draft, open_calls=given_up)
+        if draft.is_empty:
+            break
+        try:
+            return draft.result(transact(RecordRepair(ref, draft)))
+        except (RevisionConflict, PlanStaleError):
+            if left == 1:
+                raise
+        draft = _prepare(ref, mode)
+    return draft.result()
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._reading = SessionReader(address)
-        self._picking = ContextSelector(self._reading)
 
-    def check(self, mode: object, *, plan: object, close_open: object) -> str:
-        """The mode.
+def _check(ref: SessionRef, mode: object, *, plan: object, close_open: object) -> str:
+    """The mode.
 
-        Raises:
-            InvalidOptionError: it is none, or an option is no bool.
-            ReadOnlyError: nothing can be recorded.
-        """
-        if mode not in MODES or not isinstance(mode, str):
-            msg = f"mode: expected {' or '.join(map(repr, MODES))}, got {mode!r:.80}"
-            raise InvalidOptionError(msg)
-        checked_bool("close_open", close_open)
-        if not checked_bool("plan", plan):
-            self._address.need_writable()
-        return mode
+    Raises:
+        InvalidOptionError: it is none, or an option is no bool.
+        ReadOnlyError: nothing can be recorded.
+    """
+    if mode not in MODES or not isinstance(mode, str):
+        msg = f"mode: expected {' or '.join(map(repr, MODES))}, got {mode!r:.80}"
+        raise InvalidOptionError(msg)
+    checked_bool("close_open", close_open)
+    if not checked_bool("plan", plan):
+        ref.need_writable()
+    return mode
 
-    # --- plan -------------------------------------------------------------------------------------
 
-    def prepare(self, mode: str, *, close_open: bool = False) -> RepairDraft:
-        """Plan on the current history; writes nothing."""
-        seen = self._reading.run(self._collect, None)
-        if seen is None:
-            return RepairDraft(mode)
-        picked = seen.pick()
-        by, counter, summary = picked.policy, picked.counter, picked.material.summary
-        work, before, after = self._work(seen, picked, mode)
-        return RepairDraft(
-            mode,
-            work,
-            replace(seen.plan, masks=work.masks, tokens_before=before, tokens_kept=after),
-            seen.base,
-            counter.id,
-            summary,
-            fixed_cost(by, counter, pin_tokens=0, summary=summary),
-            any(seq > seen.plan.cut_seq or seq in seen.pinned for seq in seen.masks),
-            tuple(call for _, call in self._reading.open_calls()) if close_open else (),
-            seen.covered,
-        )
+# --- Plan ---------------------------------------------------------------------------------------
 
-    def _collect(self, log: CachedSession, txn: ReadTxn) -> _Seen:
-        head, history, stored = head_of(log), log.history, log.current_view(txn)
-        whole = log.full(txn, head)
-        frame = self._picking.frame(log, txn, stored).with_recent(log, whole)
-        plan = make_plan(
-            frame.seen,
-            None,
-            first=min(frame.demand.first, history.count),
-            revision=head.revision,
-            seq_at=history.seq_at,
-        )
-        chain: Iterable[StoredView] = ()
-        if stored is not None:
-            chain = view_chain(txn, log.scope, stored.owner, stored.view.number)
-        known = {
-            repair
-            for each in chain
-            for repair in each.view.repairs
-            if repair.seq is None or is_known(each, repair.seq, history.owner_of)
-        }
-        pinned = tuple(history.seq_at(at) for at in frame.kept)
-        return _Seen(
-            self._picking.pick(log, txn, WHOLE),
-            replace(plan, pinned=pinned),
-            (log.session, head.view_session, head.view_number),
-            frame.masks,
-            known,
-            frozenset(pinned),
-            (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered),
-        )
 
-    def _work(self, seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
-        """What is to be done, and the tokens of what is shown before and after it."""
-        material = picked.material
-        tokens = material.tokens[len(material.pins) :]
-        before = sum(tokens)
-        if material.plain is not None:  # as it is, it is legal in every format
-            return NOTHING, before, before
-        entries = material.kept + material.suffix
-        covered = {entry.seq for entry in entries if entry.seq <= seen.plan.cut_seq}
-        found = mended(
-            entries,
-            picked.policy,
-            picked.counter,
-            mode,
-            over=seen.masks,
-            locked=covered - seen.pinned,
-        )
-        masked = {mask.seq for mask in found.masks}
-        new = [each for each in found.repairs if each.seq in masked or each not in seen.known]
-        sizes = {entry.seq: size for entry, size in zip(entries, tokens, strict=True)}
-        gain = sum(sizes[mask.seq] - mask.tokens for mask in found.masks)
-        return replace(found, repairs=tuple(new)), before, before - gain
+def _prepare(ref: SessionRef, mode: str, *, close_open: bool = False) -> RepairDraft:
+    """Plan on the current history; writes nothing."""
+    seen = read_log(ref, _collect, None)
+    if seen is None:
+        return RepairDraft(mode)
+    picked = seen.picked.selection()
+    by, counter, summary = picked.policy, picked.counter, picked.material.summary
+    work, before, after = _work(seen, picked, mode)
+    return RepairDraft(
+        mode,
+        work,
+        replace(seen.plan, masks=work.masks, tokens_before=before, tokens_kept=after),
+        seen.base,
+        counter.id,
+        summary,
+        fixed_cost(by, counter, pin_tokens=0, summary=summary),
+        any(seq > seen.plan.cut_seq or seq in seen.pinned for seq in seen.masks),
+        tuple(call for _, call in open_calls(ref)) if close_open else (),
+        seen.covered,
+    )
 
-    # --- commit -----------------------------------------------------------------------------------
 
-    def give_up(self, draft: RepairDraft) -> Append:
-        """Append the events that give up the draft's open calls."""
-        keys = [key for key, call in self._reading.open_calls() if call in draft.open_calls]
-        events = [abandon_event(self._address, key) for key in keys]
-        return Append(self._address, events, creates=False)
+def _collect(log: CachedSession, txn: ReadTxn) -> _Seen:
+    head, history, stored = head_of(log), log.history, log.current_view(txn)
+    whole = log.full(txn, head)
+    frame = find_window(log, txn, stored).with_recent(log, whole)
+    plan = make_plan(
+        frame.seen,
+        None,
+        first=min(frame.demand.first, history.count),
+        revision=head.revision,
+        seq_at=history.seq_at,
+    )
+    chain: Iterable[StoredView] = ()
+    if stored is not None:
+        chain = view_chain(txn, log.scope, stored.owner, stored.view.number)
+    known = {
+        repair
+        for each in chain
+        for repair in each.view.repairs
+        if repair.seq is None or is_known(each, repair.seq, history.owner_of)
+    }
+    pinned = tuple(history.seq_at(at) for at in frame.kept)
+    return _Seen(
+        pick(log, txn, WHOLE),
+        replace(plan, pinned=pinned),
+        (log.session, head.view_session, head.view_number),
+        frame.masks,
+        known,
+        frozenset(pinned),
+        (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered),
+    )
+
+
+def _work(seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
+    """What is to be done, and the tokens of what is shown before and after it."""
+    material = picked.material
+    tokens = material.tokens[len(material.pins) :]
+    before = sum(tokens)
+    if material.plain is not None:  # as it is, it is legal in every format
+        return NOTHING, before, before
+    entries = material.kept + material.suffix
+    covered = {entry.seq for entry in entries if entry.seq <= seen.plan.cut_seq}
+    found = mended(
+        entries,
+        picked.policy,
+        picked.counter,
+        mode,
+        over=seen.masks,
+        locked=covered - seen.pinned,
+    )
+    masked = {mask.seq for mask in found.masks}
+    new = [each for each in found.repairs if each.seq in masked or each not in seen.known]
+    sizes = {entry.seq: size for entry, size in zip(entries, tokens, strict=True)}
+    gain = sum(sizes[mask.seq] - mask.tokens for mask in found.masks)
+    return replace(found, repairs=tuple(new)), before, before - gain
+
+
+# --- Commit -------------------------------------------------------------------------------------
+
+
+def _give_up(ref: SessionRef, draft: RepairDraft) -> Append:
+    """Append the events that give up the draft's open calls."""
+    keys = [key for key, call in open_calls(ref) if call in draft.open_calls]
+    events = [abandon_event(ref, key) for key in keys]
+    return Append(ref, events, creates=False)
 
 
 class RecordRepair(Change[View]):

@@ -48,7 +48,15 @@ from memcore.session.append import (
 from memcore.session.bundle import make_bundle
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader, decoded
+from memcore.session.read import (
+    Found,
+    collect,
+    decoded,
+    get_item,
+    iter_items,
+    last_items,
+    read_log,
+)
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -58,7 +66,6 @@ __all__ = [
     "Attempt",
     "Cause",
     "Escalation",
-    "Escalations",
     "Ladder",
     "LadderOutcome",
     "LadderRules",
@@ -91,73 +98,68 @@ class Escalation:
     """All that the event says; ``payload["bundle"]`` is the reproduction, if a ladder wrote it."""
 
 
-class Escalations:
-    """What waits in one session."""
+def pending_escalations(ref: SessionRef) -> list[Escalation]:
+    """Those without a decision, oldest first. Looks at the rows of all live items.
 
-    __slots__ = ("_address", "_reading")
+    Raises:
+        CorruptValueError: one of the events is damaged.
+    """
+    found: dict[int, Escalation] = {}
+    for item in _hitl_events(ref):
+        payload = item.message["payload"]
+        said = payload if isinstance(payload, dict) else {}
+        resolved = said.get("resolves")
+        if type(resolved) is int:
+            found.pop(resolved, None)
+        else:
+            found[item.seq] = _escalation(item, said)
+    return list(found.values())
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._reading = SessionReader(address)
 
-    def pending(self) -> list[Escalation]:
-        """Those without a decision, oldest first. Looks at the rows of all live items.
+def _hitl_events(ref: SessionRef) -> list[Item]:
+    rows: list[Found] = read_log(ref, _collect_hitl, [])
+    return [item for item in decoded(rows) if _is_hitl(item)]
 
-        Raises:
-            CorruptValueError: one of the events is damaged.
-        """
-        found: dict[int, Escalation] = {}
-        for item in self._events():
-            payload = item.message["payload"]
-            said = payload if isinstance(payload, dict) else {}
-            resolved = said.get("resolves")
-            if type(resolved) is int:
-                found.pop(resolved, None)
-            else:
-                found[item.seq] = _escalation(item, said)
-        return list(found.values())
 
-    def _events(self) -> list[Item]:
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
-            rows: list[Any] = []
-            count = log.history.count
-            for start in range(0, count, ITEMS_PAGE):
-                for row in log.rows(txn, start, min(start + ITEMS_PAGE, count)):
-                    if type(row) is tuple and _may_be_hitl(row[3]):
-                        rows += self._reading.collect(log, txn, row[0], row[0] + 1)
-            return rows
+def _collect_hitl(log: CachedSession, txn: ReadTxn) -> list[Found]:
+    """Collect the live items that may be ``hitl`` events."""
+    rows: list[Found] = []
+    count = log.history.count
+    for start in range(0, count, ITEMS_PAGE):
+        for row in log.rows(txn, start, min(start + ITEMS_PAGE, count)):
+            if type(row) is tuple and _may_be_hitl(row[3]):
+                rows += collect(log, txn, row[0], row[0] + 1)
+    return rows
 
-        rows: list[Any] = self._reading.run(collect, [])
-        return [item for item in decoded(rows) if _is_hitl(item)]
 
-    def resolve(
-        self, seq: int, decision: Any, *, by: str | None, meta: Mapping[str, Any] | None
-    ) -> Append:
-        """Append an event with a decision. The same decision twice is stored once.
+def resolve(
+    ref: SessionRef, seq: int, decision: Any, *, by: str | None, meta: Mapping[str, Any] | None
+) -> Append:
+    """Append an event with a decision. The same decision twice is stored once.
 
-        Raises:
-            NotFoundError: no live item ``seq`` waits for a decision.
-            InvalidItemError: the decision cannot be written as JSON.
-            InvalidOptionError: an argument is of a wrong type.
-            DuplicateRequestError (when it runs): it was decided otherwise before.
-        """
-        checked_int("seq", seq, least=1)
-        if by is not None and not isinstance(by, str):
-            msg = f"by: expected a str or None, got {type(by).__name__}"
-            raise InvalidOptionError(msg)
-        item = self._reading.get(seq)
-        payload = item.message.get("payload")
-        is_decision = isinstance(payload, dict) and "resolves" in payload
-        if not _is_hitl(item) or is_decision:
-            msg = f"item {seq} of session {self._address.name!r} waits for no decision"
-            raise NotFoundError(msg)
-        said = {"resolves": seq, "decision": decision}
-        if by is not None:
-            said["by"] = by
-        event = encode_event(self._address, HITL, said, ItemOptions(meta, item.request_id))
-        key = f"memcore:hitl:{seq}"
-        content = split_body(event.body)[3] if event.payload is None else event.payload
-        return append_once(self._address, key, [event], content=content)
+    Raises:
+        NotFoundError: no live item ``seq`` waits for a decision.
+        InvalidItemError: the decision cannot be written as JSON.
+        InvalidOptionError: an argument is of a wrong type.
+        DuplicateRequestError (when it runs): it was decided otherwise before.
+    """
+    checked_int("seq", seq, least=1)
+    if by is not None and not isinstance(by, str):
+        msg = f"by: expected a str or None, got {type(by).__name__}"
+        raise InvalidOptionError(msg)
+    item = get_item(ref, seq)
+    payload = item.message.get("payload")
+    is_decision = isinstance(payload, dict) and "resolves" in payload
+    if not _is_hitl(item) or is_decision:
+        msg = f"item {seq} of session {ref.name!r} waits for no decision"
+        raise NotFoundError(msg)
+    said = {"resolves": seq, "decision": decision}
+    if by is not None:
+        said["by"] = by
+    event = encode_event(ref, HITL, said, ItemOptions(meta, item.request_id))
+    key = f"memcore:hitl:{seq}"
+    content = split_body(event.body)[3] if event.payload is None else event.payload
+    return append_once(ref, key, [event], content=content)
 
 
 def append_once(
@@ -394,7 +396,7 @@ class Attempt:
     """One try of a step: what it is told, and what it wants to append if it succeeds."""
 
     def __init__(self, ref: SessionRef, request_id: str, number: int, level: int) -> None:
-        self._address = ref
+        self._ref = ref
         self.request_id = request_id
         """The same in every attempt: for idempotency keys of what the step calls."""
         self.number = number
@@ -412,7 +414,7 @@ class Attempt:
     ) -> None:
         """Append an item once the attempt has succeeded. Errors as ``Session.append``."""
         options = options_of(meta, self.request_id, envelope)
-        self.prepared += encode_items(self._address, [item], options)
+        self.prepared += encode_items(self._ref, [item], options)
 
     def record(
         self,
@@ -424,8 +426,8 @@ class Attempt:
     ) -> None:
         """Append an event once the attempt has succeeded; the rules look at it at once."""
         options = options_of(meta, self.request_id, envelope)
-        event = encode_event(self._address, type, payload, options)
-        self.prepared += split_large(self._address, [event])
+        event = encode_event(self._ref, type, payload, options)
+        self.prepared += split_large(self._ref, [event])
 
     def key(self, label: str) -> str:
         """An idempotency key that is the same in every attempt of the request."""
@@ -473,10 +475,9 @@ class _Rung(NamedTuple):
 class Ladder:
     """Runs steps of one session by rules; made by ``Session.ladder``. One thread at a time."""
 
-    def __init__(self, address: SessionRef, rules: LadderRules) -> None:
+    def __init__(self, ref: SessionRef, rules: LadderRules) -> None:
         self.rules = rules
-        self._address = address
-        self._reading = SessionReader(address)
+        self._ref = ref
         self._watch = Watch(rules)
         self._seen = 0
         """The last seq that the rules saw."""
@@ -492,9 +493,9 @@ class Ladder:
         """
         if not self._started:
             self._started = True
-            new = self._reading.tail(_LOOK_ITEMS, skip_corrupt=True)
+            new = last_items(self._ref, _LOOK_ITEMS, skip_corrupt=True)
         else:
-            new = list(self._reading.items(self._seen + 1, None, skip_corrupt=False))
+            new = list(iter_items(self._ref, self._seen + 1, None))
         if new:
             self._seen = new[-1].seq
         return self._watch.see_all(new)
@@ -551,7 +552,7 @@ class Ladder:
         self.due()  # what went wrong before is no failure of this request
         failures: list[tuple[tuple[Cause, ...], Exception | None]] = []
         for number, rung in enumerate(rungs, 1):
-            attempt = Attempt(self._address, request_id, number, rung.level)
+            attempt = Attempt(self._ref, request_id, number, rung.level)
             value, error = yield attempt, rung.step
             causes = self._judge(attempt, error)
             if not causes:
@@ -576,8 +577,8 @@ class Ladder:
         prepared = attempt.prepared
         if not prepared:
             options = ItemOptions(None, attempt.request_id, Envelope(status="ok"))
-            prepared = [encode_event(self._address, "x-done", None, options)]
-        receipt = store(append_once(self._address, _done_key(attempt.request_id), prepared))
+            prepared = [encode_event(self._ref, "x-done", None, options)]
+        receipt = store(append_once(self._ref, _done_key(attempt.request_id), prepared))
         self.due()
         return receipt
 
@@ -590,9 +591,9 @@ class Ladder:
             "error": None if error is None else _said(error),
         }
         options = ItemOptions(None, attempt.request_id, Envelope(type="error", status="error"))
-        event = [encode_event(self._address, "error", payload, options)]
+        event = [encode_event(self._ref, "error", payload, options)]
         key = f"{_KEY}{attempt.request_id}:attempt:{attempt.number}"
-        store(append_once(self._address, key, event))
+        store(append_once(self._ref, key, event))
 
     def _escalate(
         self,
@@ -601,9 +602,7 @@ class Ladder:
         level: int,
     ) -> LadderOutcome:
         causes, error = failures[-1]
-        bundle = make_bundle(
-            self._address, self._reading, seq=None, most_bytes=_BUNDLE_BYTES, policy=None
-        )
+        bundle = make_bundle(self._ref, seq=None, most_bytes=_BUNDLE_BYTES, policy=None)
         payload = {
             "rule": causes[-1].rule,
             "reason": causes[-1].reason,
@@ -612,8 +611,8 @@ class Ladder:
             "bundle": json.loads(bundle),
         }
         options = ItemOptions(None, request_id, Envelope(type=HITL, status="pending"))
-        event = [encode_event(self._address, HITL, payload, options)]
-        receipt = store(append_once(self._address, _done_key(request_id), event))
+        event = [encode_event(self._ref, HITL, payload, options)]
+        receipt = store(append_once(self._ref, _done_key(request_id), event))
         self.due()
         return LadderOutcome(
             HITL,
@@ -628,13 +627,11 @@ class Ladder:
 
     def _before(self, request_id: str) -> LadderOutcome | None:
         """What became of the request when it came before, None if it did not."""
-        request = request_of(
-            _done_key(request_id), [b""], seed=self._address.engine.seed, ttl_ms=None
-        )
-        receipt = self._address.engine.store.transact(FindReceipt(self._address, request))
+        request = request_of(_done_key(request_id), [b""], seed=self._ref.engine.seed, ttl_ms=None)
+        receipt = self._ref.engine.store.transact(FindReceipt(self._ref, request))
         if receipt is None:
             return None
-        is_hitl = self._reading.get(receipt.seq).type == HITL
+        is_hitl = get_item(self._ref, receipt.seq).type == HITL
         seq = receipt.seq if is_hitl else None
         return LadderOutcome("repeated", request_id, receipt=receipt, hitl_seq=seq)
 

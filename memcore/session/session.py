@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from memcore import session
-from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError, RevisionConflict
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.faces import MadeLate
 from memcore.limits import BUNDLE_BYTES, RECOVERY_STEPS
 from memcore.log import History
@@ -32,6 +32,7 @@ from memcore.model import (
     View,
 )
 from memcore.options import checked_int, checked_optional_int, checked_optional_seconds
+from memcore.session import read, usage
 from memcore.session.append import (
     AnyEnvelope,
     Append,
@@ -43,11 +44,10 @@ from memcore.session.append import (
     store,
 )
 from memcore.session.change import Change, Fork, SetPolicy, Uncompact, Undo
-from memcore.session.context import checked_voices
+from memcore.session.context import checked_authors, shown_seqs
 from memcore.session.engine import Accessed, SessionRef, read_uses
 from memcore.session.oversize import REFERENCE
-from memcore.session.read import SessionReader, head_of, read_offloaded
-from memcore.session.usage import Metering
+from memcore.session.read import head_of
 from memcore.store import LmdbStore
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
@@ -58,13 +58,11 @@ if TYPE_CHECKING:
     from memcore.privacy import RedactionPolicy
     from memcore.session.batch import BatchContext, ChangeBatch
     from memcore.session.checkpoints import Position
-    from memcore.session.compact import Compacting
     from memcore.session.content_filter import Redact
     from memcore.session.lease import Lease
-    from memcore.session.recount import Progress, Recounting
-    from memcore.session.recovery import Recovering, Recovery
-    from memcore.session.repair import Repairing
-    from memcore.session.retry import Escalation, Escalations, Ladder, LadderRules
+    from memcore.session.recount import Progress
+    from memcore.session.recovery import Recovery
+    from memcore.session.retry import Escalation, Ladder, LadderRules
     from memcore.session.state import SessionState
     from memcore.state import Command, Trace
 
@@ -101,9 +99,8 @@ _LOOK_PAGE: Final = 64
 
 
 _INTERNAL: Final = frozenset((
-    "after_append", "compacting", "history_at", "is_admitting", "metering", "plan_batch",
-    "plan_command", "plan_fork", "plan_share", "reading", "recounting", "recovering", "repairing",
-    "seen_revision",
+    "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
+    "plan_share", "seen_revision",
 ))  # fmt: skip
 """What memcore's own facades and adapters use of a session: no part of the public surface."""
 
@@ -115,60 +112,30 @@ class Session:
     does not exist gives an empty history.
     """
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._reading = SessionReader(address)
-        self.metering = Metering(address)
+    def __init__(self, ref: SessionRef) -> None:
+        self._ref = ref
         self.after_append: Callable[[], object] | None = None
         """Called after each change that appends, once it is stored; it does not raise."""
-        options = address.options
+        options = ref.options
         if options.recover:
-            address.due = self._recover_and_recount if options.recount else self.recovering.lazily
+            ref.due = self._recover_and_recount if options.recount else self._recover
         elif options.recount:
-            address.due = self.recounting.lazily
-
-    # What a session may do beside appending and showing is made, and its code loaded, when it is
-    # first asked for. Two threads may both make one: they hold nothing but the address.
+            ref.due = self._recount
 
     @MadeLate
     def state(self) -> SessionState:
         """Fields and values beside the log; see ``SessionState``."""
-        return session.SessionState(self._address)
-
-    @MadeLate
-    def compacting(self) -> Compacting:
-        """Compaction; the asynchronous facade commits what it plans, as that of those below."""
-        return session.Compacting(self._address)
-
-    @MadeLate
-    def repairing(self) -> Repairing:
-        """Repair of an illegal history by a view."""
-        return session.Repairing(self._address)
-
-    @MadeLate
-    def recovering(self) -> Recovering:
-        """Recovery of a session with damaged rows."""
-        return session.Recovering(self._address)
-
-    @MadeLate
-    def escalations(self) -> Escalations:
-        """Answers to calls that failed again and again."""
-        return session.Escalations(self._address)
-
-    @MadeLate
-    def recounting(self) -> Recounting:
-        """Tokens by another counter."""
-        return session.Recounting(self._address)
+        return session.SessionState(self._ref)
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - _INTERNAL)
 
     def __repr__(self) -> str:
-        address = self._address
-        return f"Session({address.name!r}, user={address.user!r}, app={address.app!r})"
+        ref = self._ref
+        return f"Session({ref.name!r}, user={ref.user!r}, app={ref.app!r})"
 
     def __len__(self) -> int:
-        return self._reading.run(lambda log, _: log.history.count, 0)
+        return read.read_log(self._ref, lambda log, _: log.history.count, 0)
 
     def __bool__(self) -> bool:
         return True  # an empty session is a session all the same
@@ -179,17 +146,17 @@ class Session:
     @property
     def id(self) -> str:
         """The session's name."""
-        return self._address.name
+        return self._ref.name
 
     @property
     def user(self) -> str:
         """The user who owns it."""
-        return self._address.user
+        return self._ref.user
 
     @property
     def app(self) -> str:
         """The application it belongs to."""
-        return self._address.app
+        return self._ref.app
 
     def hold(self, *, reason: str) -> bool:
         """Put the session under a legal hold; whether it was under none of its own.
@@ -201,29 +168,36 @@ class Session:
             InvalidOptionError: the reason is no text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
-        at = self._address
+        at = self._ref
         at.need("hold")
         return session.hold(at.engine, at.app, at.user, at.name, reason=reason)
 
     def release(self) -> bool:
         """End the session's own hold; whether there was one. That of its scope stays."""
-        at = self._address
+        at = self._ref
         at.need("release")
         return session.release(at.engine, at.app, at.user, at.name)
 
     @property
     def is_admitting(self) -> bool:
         """Whether content is redacted or judged before it is stored."""
-        return self._address.engine.border is not None
+        return self._ref.engine.border is not None
 
     @property
     def counter(self) -> str:
         """The id of the counter that ``tokens`` and all counts of the session are by."""
-        return self.recounting.counter()
+        return session.recount.counter_id(self._ref)
+
+    # What the first use of the handle begins with; each returns whether it is done for good.
+
+    def _recover(self) -> bool:
+        return session.recovery.recover_lazily(self._ref)
+
+    def _recount(self) -> bool:
+        return session.recount.recount_lazily(self._ref)
 
     def _recover_and_recount(self) -> bool:
-        """What the first use of the handle begins with; whether it is done for good."""
-        return self.recovering.lazily() and self.recounting.lazily()
+        return self._recover() and self._recount()
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -259,7 +233,7 @@ class Session:
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
         change = append_items(
-            self._address,
+            self._ref,
             [item],
             expected_revision=expected_revision,
             idempotency_key=idempotency_key,
@@ -281,7 +255,7 @@ class Session:
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         change = append_items(
-            self._address,
+            self._ref,
             items,
             expected_revision=expected_revision,
             idempotency_key=idempotency_key,
@@ -304,7 +278,7 @@ class Session:
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
         change = record_event(
-            self._address,
+            self._ref,
             type,
             payload,
             expected_revision=expected_revision,
@@ -321,7 +295,7 @@ class Session:
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        return self._append(abandon(self._address, call_id))
+        return self._append(abandon(self._ref, call_id))
 
     def begin(self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None) -> Receipt:
         """Make the session with the first values of its state; an event ``state`` records them.
@@ -358,7 +332,7 @@ class Session:
         self, expected_revision: int | None, idempotency_key: str | None = None
     ) -> ChangeBatch:
         """An empty batch of this session."""
-        return session.ChangeBatch(self._address, expected_revision, idempotency_key)
+        return session.ChangeBatch(self._ref, expected_revision, idempotency_key)
 
     def apply(
         self,
@@ -422,15 +396,15 @@ class Session:
             LeaseHeldError: another owner holds it.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        change = session.TakeLease(self._address, owner, ttl_seconds, force=force)
-        return session.Lease(self._address, self._commit(change), change.ttl_ms)
+        change = session.TakeLease(self._ref, owner, ttl_seconds, force=force)
+        return session.Lease(self._ref, self._commit(change), change.ttl_ms)
 
     # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the log stays, the ledger is built anew."""
-        self._commit(SetPolicy(self._address, policy))
-        self._address.allow_policy(policy)
+        self._commit(SetPolicy(self._ref, policy))
+        self._ref.allow_policy(policy)
 
     def recount(
         self, counter: str | TokenCounter, *, progress: Progress | None = None
@@ -449,47 +423,42 @@ class Session:
             CounterUnavailableError, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
         by = get_counter(counter)
-        done = self.recounting.run(by, progress)
-        self._address.allow_counter(by)
+        done = session.recount.recount(self._ref, by, progress)
+        self._ref.allow_counter(by)
         return done
 
     # --- totals, and what a provider bills --------------------------------------------------------
 
-    @property
-    def reading(self) -> SessionReader:
-        """Several reads of one snapshot (for memcore's own facades)."""
-        return self._reading
-
     def exists(self) -> bool:
         """Whether anything was ever stored under this name."""
-        return self._reading.exists()
+        return read.exists(self._ref)
 
     @property
     def revision(self) -> int:
         """Counter of changes to the log: what ``expected_revision`` is compared with."""
-        return self._reading.run(lambda log, _: head_of(log).revision, 0)
+        return read.read_log(self._ref, lambda log, _: head_of(log).revision, 0)
 
     def seen_revision(self) -> int | None:
         """The revision as this process knew it last, if it did; looks nothing up."""
-        log = self._address.log
+        log = self._ref.log
         head = None if log is None else log.head
         return None if head is None else head.revision
 
     @property
     def tokens(self) -> int:
         """Tokens of the whole live history."""
-        return self._reading.run(lambda log, _: head_of(log).tokens, 0)
+        return read.read_log(self._ref, lambda log, _: head_of(log).tokens, 0)
 
     @property
     def policy(self) -> str:
         """The pair policy that the session is held to."""
-        default = self._address.options.policy or self._address.engine.policy
-        return self._reading.run(lambda log, _: log.policy.name, default)
+        default = self._ref.options.policy or self._ref.engine.policy
+        return read.read_log(self._ref, lambda log, _: log.policy.name, default)
 
     @property
     def open_calls(self) -> list[OpenCall]:
         """Calls that wait for a result, oldest first."""
-        return [call for _, call in self._reading.open_calls()]
+        return [call for _, call in read.open_calls(self._ref)]
 
     # --- what the provider bills ------------------------------------------------------------------
 
@@ -525,7 +494,9 @@ class Session:
             NotFoundError: there is no such session (any more).
             ReadOnlyError, ClosedError, StorageError
         """
-        report = self.metering.report(input_tokens, model=model, counted_tokens=counted_tokens)
+        report = usage.report_usage(
+            self._ref, input_tokens, model=model, counted_tokens=counted_tokens
+        )
         return self._commit(report)
 
     @property
@@ -539,7 +510,7 @@ class Session:
         Raises:
             CorruptValueError: the calibration is damaged; the next report writes it anew.
         """
-        return self.metering.estimated_tokens()
+        return usage.estimated_tokens(self._ref)
 
     def calibrations(self) -> list[Calibration]:
         """What was learned by ``report_usage``, the model reported last first.
@@ -547,12 +518,12 @@ class Session:
         Raises:
             CorruptValueError: the calibration is damaged; the next report writes it anew.
         """
-        return self.metering.calibrations()
+        return usage.calibrations(self._ref)
 
     # --- compaction -------------------------------------------------------------------------------
 
     def _commit(self, change: Change[T]) -> T:
-        return self._address.engine.store.transact(change, makes_room=change.makes_room)
+        return self._ref.engine.store.transact(change, makes_room=change.makes_room)
 
     # --- when -------------------------------------------------------------------------------------
 
@@ -561,7 +532,8 @@ class Session:
 
         From sums that are kept: its time does not grow with the history.
         """
-        return self.compacting.pressure(self.compacting.policy(policy))
+        compact = session.compact
+        return compact.find_pressure(self._ref, compact.policy_of(self._ref, policy))
 
     def needs_compaction(
         self, *, policy: AnyPolicy | None = None, max_items: int | None = None
@@ -591,10 +563,10 @@ class Session:
 
         Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
         """
-        rule, asked = self.compacting.asked(
-            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        rule, asked = session.compact.asked(
+            self._ref, policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
         )
-        return self.compacting.begin(rule, asked, fold=False).plan
+        return session.compact.begin(self._ref, rule, asked, fold=False).plan
 
     def compact(
         self,
@@ -632,16 +604,15 @@ class Session:
             PlanStaleError: the history was cut or compacted by someone else meanwhile.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        compacting = self.compacting
-        compacting.check(summarize)
+        compact, ref = session.compact, self._ref
+        compact.check(ref, summarize)
         checked_optional_seconds("timeout_seconds", timeout_seconds)
-        rule, asked = compacting.asked(
-            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        rule, asked = compact.asked(
+            ref, policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
         )
-        draft = compacting.begin(rule, replace(asked, summarizes=summarize is not None))
-        return compacting.recorded(
-            compacting.summarized(draft, summarize, timeout_seconds=timeout_seconds)
-        )
+        draft = compact.begin(ref, rule, replace(asked, summarizes=summarize is not None))
+        draft = compact.summarize(ref, draft, summarize, timeout_seconds=timeout_seconds)
+        return compact.record(ref, draft)
 
     # --- repair -----------------------------------------------------------------------------------
 
@@ -667,40 +638,21 @@ class Session:
             RevisionConflict, PlanStaleError: others kept changing the session.
             InvalidOptionError, ReadOnlyError, CorruptValueError, StorageError
         """
-        repairing = self.repairing
-        mode = repairing.check(mode, plan=plan, close_open=close_open)
-        draft = repairing.prepare(mode, close_open=close_open)
-        if plan:
-            return draft.result()
-        given_up = draft.open_calls
-        if given_up:
-            self._commit(repairing.give_up(draft))
-            draft = repairing.prepare(mode)
-        for left in range(session.REPAIR_ATTEMPTS, 0, -1):
-            draft = replace(draft, open_calls=given_up)
-            if draft.is_empty:
-                break
-            try:
-                return draft.result(self._commit(session.RecordRepair(self._address, draft)))
-            except (RevisionConflict, PlanStaleError):
-                if left == 1:
-                    raise
-            draft = repairing.prepare(mode)
-        return draft.result()
+        return session.repair.repair(self._ref, mode, plan=plan, close_open=close_open)
 
     # --- views ------------------------------------------------------------------------------------
 
     def views(self) -> list[View]:
         """The compaction records, oldest first."""
-        return self._reading.views()
+        return read.views_of(self._ref)
 
     def uncompact(self) -> bool:
         """Take the last compaction back; whether there was one."""
-        return self._commit(Uncompact(self._address))
+        return self._commit(Uncompact(self._ref))
 
     def masks(self) -> list[Mask]:
         """What contexts show in place of items at present, in the order of the items."""
-        found = self._reading.run(lambda log, txn: log.masks(txn, log.current_view(txn)), {})
+        found = read.read_log(self._ref, lambda log, txn: log.masks(txn, log.current_view(txn)), {})
         return [found[seq] for seq in sorted(found)]
 
     def covered(self, view: View | None = None) -> Iterator[Item]:
@@ -709,12 +661,12 @@ class Session:
         Raises:
             NotFoundError: there is no such view in force or among its ancestors.
         """
-        found = self._reading.view(view)
+        found = read.find_view(self._ref, view)
         if found is None:
             return
         pinned = set(found.pinned)
-        pins = self._reading.pins()
-        for item in self._reading.items(0, found.cut_seq + 1, skip_corrupt=False):
+        pins = read.last_pin(self._ref)
+        for item in read.iter_items(self._ref, 0, found.cut_seq + 1):
             if item.seq > pins and item.seq not in pinned:
                 yield item
 
@@ -730,11 +682,11 @@ class Session:
             InvalidOptionError: it is no reference.
         """
         if isinstance(reference, str) and reference.startswith(REFERENCE):
-            return read_offloaded(self._reading, reference)
+            return read.read_offloaded(self._ref, reference)
         seq, call_id = _split_reference(reference)
         texts = [
             result.text
-            for result in results_of(self._reading.get(seq).message)
+            for result in results_of(read.get_item(self._ref, seq).message)
             if call_id is None or (result.key is not None and result.key[1] == call_id)
         ]
         if not texts:
@@ -746,7 +698,7 @@ class Session:
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """Take the last ``count`` items off the live history and return them, oldest first."""
-        return self._commit(Undo(self._address, count, expected_revision=expected_revision))
+        return self._commit(Undo(self._ref, count, expected_revision=expected_revision))
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -773,7 +725,7 @@ class Session:
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         change = session.SaveCheckpoint(
-            self._address,
+            self._ref,
             name,
             meta,
             expected_revision=expected_revision,
@@ -787,7 +739,7 @@ class Session:
         Raises:
             CorruptValueError: one of them is damaged.
         """
-        return session.checkpoints_of(self._address)
+        return session.checkpoints_of(self._ref)
 
     def get_checkpoint(self, which: str | int) -> Checkpoint:
         """A checkpoint by its number, or the newest of a name.
@@ -796,14 +748,14 @@ class Session:
             NotFoundError: there is none.
             CorruptValueError: it is damaged.
         """
-        return session.get_checkpoint(self._address, which)
+        return session.get_checkpoint(self._ref, which)
 
     def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
 
         The items that it refers to stay, as all items do.
         """
-        return self._commit(session.DeleteCheckpoint(self._address, which))
+        return self._commit(session.DeleteCheckpoint(self._ref, which))
 
     # --- going back -------------------------------------------------------------------------------
 
@@ -827,7 +779,7 @@ class Session:
                 values of then were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
-        change = session.Rewind(self._address, to, state=state, expected_revision=expected_revision)
+        change = session.Rewind(self._ref, to, state=state, expected_revision=expected_revision)
         return self._commit(change)
 
     def fork(
@@ -868,7 +820,7 @@ class Session:
         expected_revision: int | None = None,
     ) -> tuple[Fork, Self]:
         """The change of ``fork`` and the handle of the new session."""
-        ref = self._address
+        ref = self._ref
         target = ref.beside(session_id, policy=policy)
         change = Fork(
             ref,
@@ -886,7 +838,7 @@ class Session:
             NotFoundError: there is no session, no such live item, or no such checkpoint.
             CorruptValueError: a row is damaged.
         """
-        return session.history_at(self._address, txn, at)
+        return session.history_at(self._ref, txn, at)
 
     # --- recovery ---------------------------------------------------------------------------------
 
@@ -907,7 +859,7 @@ class Session:
             NotFoundError: there is no session of this name.
             CounterUnavailableError, InvalidOptionError, ReadOnlyError, StorageError
         """
-        return self.recovering.run(plan=plan, steps=steps)
+        return session.recovery.recover(self._ref, plan=plan, steps=steps)
 
     # --- agents, people, bundles ------------------------------------------------------------------
 
@@ -926,9 +878,9 @@ class Session:
         if odd or name.startswith(":") or name.endswith(":"):
             msg = f"child: expected a non-empty name without {CHILD!r}, got {name!r:.80}"
             raise InvalidOptionError(msg)
-        address = self._address
-        beside = address.beside(f"{address.name}{CHILD}{name}", policy=None)
-        beside.ask(replace(beside.options, counter=address.options.counter))
+        ref = self._ref
+        beside = ref.beside(f"{ref.name}{CHILD}{name}", policy=None)
+        beside.ask(replace(beside.options, counter=ref.options.counter))
         return type(self)(beside)
 
     def share(self, child: Session, seq: int | None = None) -> Receipt:
@@ -951,39 +903,39 @@ class Session:
     def plan_share(self, child: Session, seq: int | None) -> Append:
         """The change of ``share``."""
         checked_optional_int("seq", seq, least=1)
-        address, its = self._address, child._address
+        ref, its = self._ref, child._ref
         place = (its.engine.store.path, its.app, its.user)
-        if place != (address.engine.store.path, address.app, address.user):
+        if place != (ref.engine.store.path, ref.app, ref.user):
             msg = "share: expected a session of the same file, application and user"
             raise InvalidOptionError(msg)
-        if its.name == address.name:
+        if its.name == ref.name:
             msg = "share: a session has its own results already"
             raise InvalidOptionError(msg)
-        item: Item = child._newest_result() if seq is None else child._reading.get(seq)
+        item = child._newest_result() if seq is None else read.get_item(its, seq)
         if item.type in ("tool_call", "tool_result") or item.kind == ItemKind.EVENT:
             msg = f"share: item {item.seq} is a {item.type}: share a message that stands alone"
             raise InvalidOptionError(msg)
-        told = item.envelope or Envelope()
-        author = told.author or its.name.rpartition(CHILD)[2][:1024]
+        known = item.envelope or Envelope()
+        author = known.author or its.name.rpartition(CHILD)[2][:1024]
         kind = item.type if item.type in RESULT_TYPES else "final"
         meta = {**(item.meta or {}), "shared": {"session": its.name, "seq": item.seq}}
-        envelope = replace(told, author=author, type=kind)
+        envelope = replace(known, author=author, type=kind)
         options = ItemOptions(meta, item.request_id, envelope)
-        prepared = encode_items(address, [item.message], options)
+        prepared = encode_items(ref, [item.message], options)
         number = 0 if its.log is None else its.log.session
         key = f"memcore:share:{number}:{item.seq}"
-        return session.append_once(address, key, prepared)
+        return session.append_once(ref, key, prepared)
 
     def _newest_result(self) -> Item:
         stop = None
         while True:
-            found = self._reading.before(stop, _LOOK_PAGE)
+            found = read.items_before(self._ref, stop, _LOOK_PAGE)
             item: Item
             for item in reversed(found):
                 if item.type in RESULT_TYPES and item.kind != ItemKind.EVENT:
                     return item
             if not found:
-                msg = f"session {self._address.name!r} has no result to share"
+                msg = f"session {self._ref.name!r} has no result to share"
                 raise NotFoundError(msg)
             stop = found[0].seq
 
@@ -995,7 +947,7 @@ class Session:
         Raises:
             InvalidOptionError: a rule is unknown or out of range.
         """
-        return session.Ladder(self._address, session.checked_rules(rules))
+        return session.Ladder(self._ref, session.checked_rules(rules))
 
     def pending_hitl(self) -> list[Escalation]:
         """The ``hitl`` events of the live history without a decision, oldest first.
@@ -1003,7 +955,7 @@ class Session:
         Raises:
             CorruptValueError: one of them is damaged.
         """
-        return self.escalations.pending()
+        return session.retry.pending_escalations(self._ref)
 
     def resolve_hitl(
         self,
@@ -1026,7 +978,8 @@ class Session:
             DuplicateRequestError: it was decided otherwise before.
             InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
-        return store(self.escalations.resolve(seq, decision, by=by, meta=meta))
+        change = session.retry.resolve(self._ref, seq, decision, by=by, meta=meta)
+        return store(change)
 
     def bundle(
         self,
@@ -1048,9 +1001,7 @@ class Session:
         Raises:
             NotFoundError, InvalidOptionError, CorruptValueError
         """
-        return session.make_bundle(
-            self._address, self._reading, seq=seq, most_bytes=most_bytes, policy=policy
-        )
+        return session.make_bundle(self._ref, seq=seq, most_bytes=most_bytes, policy=policy)
 
     # --- readers ----------------------------------------------------------------------------------
 
@@ -1064,8 +1015,10 @@ class Session:
             CorruptValueError: the counts are damaged.
         """
         checked_optional_int("seq", seq, least=1)
-        uses = self._address.uses
-        return self._reading.run(lambda log, txn: read_uses(txn, log.place, seq, uses), Accessed())
+        uses = self._ref.uses
+        return read.read_log(
+            self._ref, lambda log, txn: read_uses(txn, log.place, seq, uses), Accessed()
+        )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -1089,13 +1042,13 @@ class Session:
         """
         checked_int("start", start)
         checked_optional_int("stop", stop)
-        voices = checked_voices(authors, share)
-        found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        by = checked_authors(authors, share)
+        found = read.iter_items(self._ref, start, stop, skip_corrupt=skip_corrupt)
         if redact not in (None, False):
-            found = session.shown_items(self._address, found, redact)
-        if voices is None:
+            found = session.shown_items(self._ref, found, redact)
+        if by is None:
             return found
-        shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
+        shown = shown_seqs(self._ref, by, skip_corrupt=skip_corrupt)
         return (item for item in found if item.seq in shown)
 
     def get(self, seq: int) -> Item:
@@ -1105,15 +1058,15 @@ class Session:
             NotFoundError: it is not in the live history.
         """
         checked_int("seq", seq)
-        return self._reading.get(seq)
+        return read.get_item(self._ref, seq)
 
     def tail(self, count: int, *, skip_corrupt: bool = False, redact: Redact = None) -> list[Item]:
         """The last ``count`` live items, oldest first; ``redact`` as in ``context``."""
         checked_int("tail", count)
-        found = self._reading.tail(count, skip_corrupt=skip_corrupt)
-        if redact in (None, False):
+        found = read.last_items(self._ref, count, skip_corrupt=skip_corrupt)
+        if redact is None or redact is False:
             return found
-        return list(session.shown_items(self._address, found, redact))
+        return list(session.shown_items(self._ref, found, redact))
 
     def find_call(self, call_id: str) -> CallRecord:
         """Where a call was made and answered; the latest with this id.
@@ -1124,7 +1077,7 @@ class Session:
         if not isinstance(call_id, str):
             msg = f"call_id: expected a str, got {type(call_id).__name__}"
             raise InvalidOptionError(msg)
-        return self._reading.find_call(call_id)
+        return read.find_call(self._ref, call_id)
 
     def context(
         self,
@@ -1168,19 +1121,21 @@ class Session:
             NotFoundError: the session has no such view, or the history was cut below it.
             InvalidOptionError, CorruptValueError
         """
-        found = self.metering.context(
+        by = None
+        if authors is not None or share is not None:
+            by = checked_authors(authors, share)
+        found = usage.context(
+            self._ref,
             budget_tokens,
             reserve_tokens,
             calibrated=calibrated,
             model=model,
             view=view,
-            voices=checked_voices(authors, share),
+            authors=by,
         )
-        return (
-            found
-            if redact in (None, False)
-            else session.shown_context(self._address, found, redact)
-        )
+        if redact is None or redact is False:
+            return found
+        return session.shown_context(self._ref, found, redact)
 
 
 def ref_of(session: Session) -> SessionRef:
@@ -1188,9 +1143,9 @@ def ref_of(session: Session) -> SessionRef:
 
     It leads to the whole database, so a handle does not show it.
     """
-    return session._address  # noqa: SLF001 - this module's
+    return session._ref  # noqa: SLF001 - this module's
 
 
 def store_of(session: Session) -> LmdbStore:
     """The open store that a session lies in (for memcore's own facades)."""
-    return session._address.engine.store  # noqa: SLF001 - this module's
+    return session._ref.engine.store  # noqa: SLF001 - this module's

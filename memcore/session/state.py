@@ -44,23 +44,23 @@ class SessionState(Fields[ScopedChange]):
     checkpoints, forks and exports are about the session's own fields.
     """
 
-    __slots__ = ("_address",)
+    __slots__ = ("_ref",)
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
+    def __init__(self, ref: SessionRef) -> None:
+        self._ref = ref
 
     def __repr__(self) -> str:
-        return f"SessionState({self._address.name!r})"
+        return f"SessionState({self._ref.name!r})"
 
     @property
     def label(self) -> str:
         """Whose state it is, for messages."""
-        return f"session {self._address.name!r}"
+        return f"session {self._ref.name!r}"
 
     @property
     def schema(self) -> StateSchema | None:
         """The schema that the session was opened with."""
-        return self._address.options.state
+        return self._ref.options.state
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -79,18 +79,18 @@ class SessionState(Fields[ScopedChange]):
             shared: False leaves out the fields with a prefix, which are not the session's own.
         """
         checked_bool("shared", shared)
-        return self._address.engine.store.read(lambda txn: self.read(txn, shared=shared))
+        return self._ref.engine.store.read(lambda txn: self.read(txn, shared=shared))
 
     def read(self, txn: ReadTxn, *, shared: bool = True) -> dict[str, Any]:
         """``all`` as a transaction of the session's store sees it."""
-        place = self._address.find(txn)
+        place = self._ref.find(txn)
         found = {} if place is None else _decoded(state.values_at(txn, *place))
         if shared:
             for prefix in (state.APP, state.USER):
-                scope = self._address.find_scope(txn, prefix)
+                scope = self._ref.find_scope(txn, prefix)
                 if scope is not None:
                     found |= _decoded(state.values_at(txn, scope, 0), prefix)
-            found |= self._address.temporary
+            found |= self._ref.temporary
         return found
 
     def at(self, counter: int) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class SessionState(Fields[ScopedChange]):
         checked_int("counter", counter)
         found = self._read(lambda txn, place: _decoded(state.values_at(txn, *place, counter)), None)
         if found is None and counter:
-            msg = f"there is no session {self._address.name!r}"
+            msg = f"there is no session {self._ref.name!r}"
             raise NotFoundError(msg)
         return found or {}
 
@@ -136,14 +136,14 @@ class SessionState(Fields[ScopedChange]):
             key = head_key(*place)
             value = txn.get(key)
             if value is None:
-                raise self._address.headless(*place)
+                raise self._ref.headless(*place)
             history = History(Head.unpack(key, value).all_segments(txn, place[0]))
             owner, counter = find(txn, place, history)
             return _decoded(state.values_at(txn, place[0], owner, counter))
 
         found = self._read(look, None)
         if found is None and seq:
-            msg = f"there is no session {self._address.name!r}"
+            msg = f"there is no session {self._ref.name!r}"
             raise NotFoundError(msg)
         return found or {}
 
@@ -159,38 +159,38 @@ class SessionState(Fields[ScopedChange]):
         return self.schema.visible(self.all(), to=to, exclude=exclude)
 
     def _value(self, key: str) -> tuple[Any] | None:
-        address, prefix = self._address, state.prefix_of(key)
+        ref, prefix = self._ref, state.prefix_of(key)
         state.packed_field(key, prefix=prefix)
         if prefix == state.TEMPORARY:
-            found = address.temporary
+            found = ref.temporary
             return (found[key],) if key in found else None
 
         def look(txn: ReadTxn) -> tuple[Any] | None:
             if prefix:
-                place: tuple[int, int] | None = (address.find_scope(txn, prefix) or 0, 0)
+                place: tuple[int, int] | None = (ref.find_scope(txn, prefix) or 0, 0)
             else:
-                place = address.find(txn)
+                place = ref.find(txn)
             if place is None:
                 return None
             name = key.removeprefix(prefix)
             version = state.value_at(txn, *place, name, state.read_header(txn, *place).counter)
             return None if version is None else (version.value(),)
 
-        return address.engine.store.read(look)
+        return ref.engine.store.read(look)
 
     def _read(self, look: Callable[[ReadTxn, tuple[int, int]], T], missing: M) -> T | M:
         def closure(txn: ReadTxn) -> T | M:
-            place = self._address.find(txn)
+            place = self._ref.find(txn)
             return missing if place is None else look(txn, place)
 
-        return self._address.engine.store.read(closure)
+        return self._ref.engine.store.read(closure)
 
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, expected: int | None = None) -> ScopedChange:
         """A change that is to be filled, then stored by ``UpdateState``."""
-        address = self._address
-        change = ScopedChange(self.schema, address.temporary, address.passage)
+        ref = self._ref
+        change = ScopedChange(self.schema, ref.temporary, ref.passage)
         change.expect(expected)
         return change
 
@@ -201,13 +201,13 @@ class SessionState(Fields[ScopedChange]):
         state is as it was.
         """
         seq = draft.head.next_seq + ahead
-        return change.run(draft.txn, draft.log.place, self._address, seq=seq)
+        return change.run(draft.txn, draft.log.place, self._ref, seq=seq)
 
     def _commit(self, change: ScopedChange) -> int:
         if change.is_temporary:
             counter = self.counter
         else:
-            counter = self._address.engine.store.transact(UpdateState(self._address, change))
+            counter = self._ref.engine.store.transact(UpdateState(self._ref, change))
         change.tell()
         return counter
 
@@ -216,7 +216,7 @@ class SessionState(Fields[ScopedChange]):
     @property
     def watching(self) -> Watching:
         """What waits for its changes (for memcore's own facades)."""
-        return state.Watching(self._address.engine.store, self._address.find)
+        return state.Watching(self._ref.engine.store, self._ref.find)
 
     # --- the past ---------------------------------------------------------------------------------
 
@@ -229,8 +229,8 @@ class SessionState(Fields[ScopedChange]):
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
         checked_int("keep", keep, least=1)
-        self._address.refuse_read_only()
-        transact = self._address.engine.store.transact
+        self._ref.refuse_read_only()
+        transact = self._ref.engine.store.transact
         done = transact(lambda txn: self._begin_trim(txn, keep), makes_room=True)
         removed = 0
         while done.following is not None:
@@ -240,19 +240,19 @@ class SessionState(Fields[ScopedChange]):
         return removed
 
     def _begin_trim(self, txn: Txn, keep: int) -> Trimmed:
-        place = self._address.find(txn)
+        place = self._ref.find(txn)
         if place is None:
             return state.Trimmed(0, None)
-        self._address.admit(txn, place)
+        self._ref.admit(txn, place)
         return state.Trimmed(
             0, state.begin_trim(txn, *place, keep=keep, pinned=checkpoint_states(txn, *place))
         )
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
-        place = self._address.find(txn)
+        place = self._ref.find(txn)
         if place is None:
             return state.Trimmed(0, None)
-        self._address.admit(txn, place)
+        self._ref.admit(txn, place)
         return state.trim_piece(txn, *place, start)
 
 

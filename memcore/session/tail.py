@@ -30,7 +30,7 @@ from memcore.rows.usage import inherit_usage
 from memcore.session.change import Change, Unchanged
 from memcore.session.delete import remove_nameless
 from memcore.session.engine import SessionRef, move_uses
-from memcore.session.read import SessionReader, head_of
+from memcore.session.read import head_of, read_log
 from memcore.state import inherit
 from memcore.store.interface import ReadTxn, Txn
 
@@ -79,7 +79,7 @@ Renewed = Callable[[Txn, Renewal], None]
 
 def renew(
     txn: Txn,
-    address: SessionRef,
+    ref: SessionRef,
     draft: SessionTxn,
     kept: Sequence[Prepared],
     renewed: Renewed | None = None,
@@ -88,7 +88,7 @@ def renew(
 
     Args:
         txn: the transaction of the draft.
-        address: the session's.
+        ref: the session's.
         draft: of the session that goes.
         kept: what the other one consists of.
         renewed: called when it is there.
@@ -97,12 +97,12 @@ def renew(
         What is left to remove of the old one, for ``resume_removals``; its forks keep what they
         share with it.
     """
-    engine, old = address.engine, draft.head
+    engine, old = ref.engine, draft.head
     scope, number = draft.log.place
     draft.flush()
     engine.drafts.close(txn, draft)
-    names.drop_session_name(txn, scope, address.name)
-    session = names.new_session(txn, scope, address.name)
+    names.drop_session_name(txn, scope, ref.name)
+    session = names.new_session(txn, scope, ref.name)
     head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
     head.revision = old.revision
     held = read_lease(txn, scope, number) if old.leased else None
@@ -122,7 +122,7 @@ def renew(
     if renewed is not None:
         renewed(txn, Renewal(number, session, old.revision, kept))
     rest = remove_nameless(txn, scope, number)
-    txn.on_commit(lambda: address.settle(scope, session))
+    txn.on_commit(lambda: ref.settle(scope, session))
     return rest
 
 
@@ -169,30 +169,30 @@ def read_tail(ref: SessionRef, count: int | None = None, *, since_us: int = 0) -
         since_us: without those at the beginning that are older than this time, in microseconds
             since 1970; a call stays as long as its result.
     """
+    return read_log(ref, _collect_tail, Tail(None, [], complete=True), count, since_us)
 
-    def collect(log: CachedSession, txn: ReadTxn) -> Tail:
-        stop, scope, first = log.history.count, log.scope, 0
-        if since_us:
-            first = _old(log.history, txn, scope, since_us, lambda: log.load(txn))
-        start = first if count is None else max(stop - count, first)
-        rows: list[RawItem | CorruptValueError] = []
-        for row in log.rows(txn, start, stop):
-            if isinstance(row, CorruptValueError):
-                rows.append(row)
-                continue
-            _, seq, flags, body = row
-            try:
-                rows.append((seq, flags, body, payload_of(txn, scope, flags, body)))
-            except CorruptValueError as exc:
-                rows.append(exc)
-        return Tail(log.place, rows, start == first, first, stop - first)
 
-    return SessionReader(ref).run(collect, Tail(None, [], complete=True))
+def _collect_tail(log: CachedSession, txn: ReadTxn, count: int | None, since_us: int) -> Tail:
+    stop, scope, first = log.history.count, log.scope, 0
+    if since_us:
+        first = _old(log.history, txn, scope, since_us, lambda: log.load(txn))
+    start = first if count is None else max(stop - count, first)
+    rows: list[RawItem | CorruptValueError] = []
+    for row in log.rows(txn, start, stop):
+        if isinstance(row, CorruptValueError):
+            rows.append(row)
+            continue
+        _, seq, flags, body = row
+        try:
+            rows.append((seq, flags, body, payload_of(txn, scope, flags, body)))
+        except CorruptValueError as exc:
+            rows.append(exc)
+    return Tail(log.place, rows, start == first, first, stop - first)
 
 
 def seen_now(ref: SessionRef) -> Seen:
     """The session as it is now."""
-    return SessionReader(ref).run(lambda log, _: Seen(log.session, head_of(log).revision), Seen())
+    return read_log(ref, lambda log, _: Seen(log.session, head_of(log).revision), Seen())
 
 
 class TakeLast(Change[Message | None]):
@@ -408,7 +408,7 @@ def mark_of(draft: SessionTxn) -> str:
 
 
 def marked(log: CachedSession, txn: ReadTxn) -> str:
-    """As ``mark_of``, of a snapshot. For ``SessionReader.run``."""
+    """As ``mark_of``, of a snapshot. For ``read_log``."""
     stop = log.history.count
     return _mark(lambda count: list(log.rows(txn, stop - count, stop)), stop)
 

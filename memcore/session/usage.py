@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from memcore.context import UNLIMITED, Selection, build, checked_budget
@@ -20,207 +20,205 @@ from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
 from memcore.session.change import Change, Unchanged
 from memcore.session.context import (
-    AuthorContexts,
     AuthorFilter,
     ContextRequest,
-    ContextSelector,
-    Pick,
+    Picked,
+    last_before,
+    pick,
+    pick_by_author,
+    tokens_from,
+    whole_context,
 )
-from memcore.session.engine import SessionRef, spans_of
-from memcore.session.read import SessionReader, head_of
+from memcore.session.engine import SentContext, SessionRef, spans_of
+from memcore.session.read import head_of, read_log
 from memcore.store.interface import ReadTxn
 
 __all__ = [
-    "Metering",
     "ReportUsage",
+    "calibrations",
+    "context",
+    "estimated_tokens",
+    "report_usage",
 ]
-
-
-_SENT_MAX: Final = 16
-"""Contexts of one handle that a report may be about: as many requests may overlap."""
 
 
 _PARTIAL: Final = ""
 """In place of the policy of a context that shows some authors alone."""
 
 
-class Sent(NamedTuple):
-    """What a context showed, as a report needs it."""
-
-    session: int
-    """The number of the session; its name may stand for another one when the report comes."""
-    counter: str
-    policy: str
-    counted_tokens: int
-    seq: int
-    cut_seq: int
-    view: tuple[int, int]
-
-    def anchor(self, input_tokens: int) -> Anchor:
-        """The report on it."""
-        return Anchor(
-            input_tokens, self.counted_tokens, self.seq, self.cut_seq, self.view, self.policy
-        )
+# --- Contexts -------------------------------------------------------------------------------------
 
 
-class _ChosenContext(NamedTuple):
+class _ContextChoice(NamedTuple):
     """What one snapshot gives of a context: the choice, and by what it was made."""
 
-    pick: Pick
-    sent: Sent
+    picked: Picked
+    sent: SentContext
     """Its counted tokens and its cut are known when the context is built."""
     scale: Scale | None
 
 
-class Metering:
-    """The contexts of one session's handle, and the calibration of its counter."""
+class _ContextCall(NamedTuple):
+    """The arguments of one call, and what was chosen last for it."""
 
-    __slots__ = ("_address", "_picking", "_reading", "_sent", "voicing")
+    budget: int
+    calibrated: bool
+    model: str | None
+    view: View | int | None
+    authors: AuthorFilter | None
+    chosen: list[_ContextChoice]
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._reading = SessionReader(address)
-        self._picking = ContextSelector(self._reading)
-        self.voicing = AuthorContexts(self._reading, self._picking)
-        self._sent: deque[Sent] = deque(maxlen=_SENT_MAX)
 
-    # --- contexts ---------------------------------------------------------------------------------
-
-    def context(
-        self,
-        budget_tokens: int | None,
-        reserve_tokens: int,
-        *,
-        calibrated: bool,
-        model: str | None,
-        view: View | int | None,
-        voices: AuthorFilter | None = None,
-    ) -> Context:
-        """What the model receives."""
-        budget = checked_budget(budget_tokens, reserve_tokens)
-        by_provider, name = checked_bool("calibrated", calibrated), checked_model(model)
-        last: list[_ChosenContext] = []
-
-        def choose(log: CachedSession, txn: ReadTxn, at_least: int) -> _ChosenContext:
-            scale = _scale(log, txn, name, strict=by_provider, whole=voices is None)
-            allowed = budget
-            if by_provider and scale is not None and budget < UNLIMITED:
-                allowed = min(budget, scale.allowed(budget))
-            ask = ContextRequest(allowed, at_least, view)
-            if voices is not None:
-                # What others were not shown is in no report: it is no anchor, and rests on none.
-                sent = _sent(log, 0, 0)._replace(policy=_PARTIAL)
-                return _ChosenContext(self.voicing.pick(log, txn, ask, voices), sent, scale)
-            chosen = self._picking.pick(log, txn, ask)
-            return _ChosenContext(chosen, _sent(log, 0, 0), scale)
-
-        def pick(at_least: int) -> Selection | None:
-            found = self._reading.run(lambda log, txn: choose(log, txn, at_least), None)
-            if found is None:
-                return None
-            last[:] = [found]
-            return found.pick()
-
-        try:
-            context = build(pick)
-        except ContextOverflowError as exc:
-            scale = last[0].scale if by_provider else None
-            if scale is None:
-                raise
-            raise _overflow(exc, scale, budget) from exc
-        if context is None:
-            return Context([], 0, 1, 0)
-        uses = self._address.uses
-        if uses is not None:
-            seq = last[0].sent.seq
-            suffix = [(context.cut, seq)] if context.cut <= seq else []
-            spans = suffix if voices is None else spans_of(self.voicing.shown)
-            uses.note(last[0].sent.session, spans, self._address.engine.now_ms())
-        _, sent, scale = last[0]
-        self._sent.append(sent._replace(counted_tokens=context.tokens, cut_seq=context.cut))
+def context(
+    ref: SessionRef,
+    budget_tokens: int | None,
+    reserve_tokens: int,
+    *,
+    calibrated: bool,
+    model: str | None,
+    view: View | int | None,
+    authors: AuthorFilter | None = None,
+) -> Context:
+    """Build what the model receives; see ``Session.context``."""
+    budget = checked_budget(budget_tokens, reserve_tokens)
+    if calibrated is not False:
+        checked_bool("calibrated", calibrated)
+    name = None if model is None else checked_model(model)
+    call = _ContextCall(budget, calibrated, name, view, authors, [])
+    try:
+        found = build(partial(_select, ref, call))
+    except ContextOverflowError as exc:
+        scale = call.chosen[-1].scale if calibrated else None
         if scale is None:
-            return context
-        return replace(context, estimated_tokens=scale.estimate(context.tokens))
+            raise
+        raise _overflow(exc, scale, budget) from exc
+    if found is None:
+        return Context([], 0, 1, 0)
+    picked, sent, scale = call.chosen[-1]
+    if ref.uses is not None:
+        suffix = [(found.cut, sent.seq)] if found.cut <= sent.seq else []
+        spans = suffix if authors is None else spans_of(picked.seqs)
+        ref.uses.note(sent.session, spans, ref.engine.now_ms())
+    ref.sent.append(sent._replace(counted_tokens=found.tokens, cut_seq=found.cut))
+    if scale is None:
+        return found
+    return replace(found, estimated_tokens=scale.estimate(found.tokens))
 
-    # --- reports ----------------------------------------------------------------------------------
 
-    def report(
-        self, input_tokens: int, *, model: str | None, counted_tokens: int | None
-    ) -> ReportUsage:
-        """The change that takes a report in."""
-        billed = _checked_tokens("input_tokens", input_tokens, least=1)
-        name = checked_model(model)
-        if counted_tokens is not None:
-            _checked_tokens("counted_tokens", counted_tokens, least=0)
-        self._address.need_writable()
-        return ReportUsage(self._address, name, self._meant(counted_tokens), billed)
+def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | None:
+    """Choose on a snapshot and decode what was chosen; None if there is no session."""
+    found = read_log(ref, _choose, None, call, at_least)
+    if found is None:
+        return None
+    call.chosen[:] = (found,)
+    return found.picked.selection()
 
-    def _meant(self, counted_tokens: int | None) -> Sent:
-        """What a report is about.
 
-        Raises:
-            NotFoundError: there is no session.
-        """
-        sent = self._sent.copy()
-        if counted_tokens is not None:
-            for found in reversed(sent):
-                if found.counted_tokens == counted_tokens:
-                    return found
-        latest = (
-            sent[-1]
-            if sent
-            else self._reading.run(lambda log, txn: self._whole(log, txn, counted_tokens), None)
-        )
-        if latest is None:
-            msg = f"there is no session {self._address.name!r}"
-            raise NotFoundError(msg)
-        return latest if counted_tokens is None else latest._replace(counted_tokens=counted_tokens)
+def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int) -> _ContextChoice:
+    whole = call.authors is None
+    scale = _scale(log, txn, call.model, strict=call.calibrated, whole=whole)
+    budget = call.budget
+    if call.calibrated and scale is not None and budget < UNLIMITED:
+        budget = min(budget, scale.allowed(budget))
+    ask, sent = ContextRequest(budget, at_least, call.view), _sent(log, 0, 0)
+    if call.authors is None:
+        return _ContextChoice(pick(log, txn, ask), sent, scale)
+    # What others were not shown is in no report: it is no anchor, and rests on none.
+    picked = pick_by_author(log, txn, ask, call.authors)
+    return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale)
 
-    def _whole(self, log: CachedSession, txn: ReadTxn, counted_tokens: int | None) -> Sent:
-        """The context without a budget: of now, or as it was when it had these tokens.
 
-        Another handle may have made it, and items been appended since.
-        """
-        shown, cut_seq = self._picking.shown(log, txn)
-        whole = _sent(log, shown, cut_seq)
-        if counted_tokens is None:
-            return whole
-        seq = self._picking.last_before(log, txn, shown - counted_tokens)
-        return whole if seq is None else whole._replace(seq=seq)
+# --- Reports --------------------------------------------------------------------------------------
 
-    # --- what is known ----------------------------------------------------------------------------
 
-    def estimated_tokens(self) -> int:
-        """What the next full request is estimated to cost."""
+def report_usage(
+    ref: SessionRef, input_tokens: int, *, model: str | None, counted_tokens: int | None
+) -> ReportUsage:
+    """Make the change that takes a report in.
 
-        def estimate(log: CachedSession, txn: ReadTxn) -> int:
-            head = head_of(log)
-            found = _known(log, txn, None)
-            if found is None or found.anchor is None or not _stands(log, head, found.anchor):
-                shown = self._picking.shown(log, txn)[0]
-                return shown if found is None else found.scale(anchored=False).estimate(shown)
-            anchor = found.anchor
-            after = log.history.position_from(anchor.seq + 1)
-            since = self._picking.tokens_from(log, txn, after)
-            return found.scale(anchored=True).estimate(anchor.counted_tokens + since)
+    Raises:
+        InvalidOptionError: an argument is no int or str, or out of range.
+        NotFoundError: there is no session.
+        ReadOnlyError
+    """
+    billed = _checked_tokens("input_tokens", input_tokens, least=1)
+    name = checked_model(model)
+    if counted_tokens is not None:
+        _checked_tokens("counted_tokens", counted_tokens, least=0)
+    ref.need_writable()
+    return ReportUsage(ref, name, _reported(ref, counted_tokens), billed)
 
-        return self._reading.run(estimate, 0)
 
-    def calibrations(self) -> list[Calibration]:
-        """What is known by the session's counter, the model reported last first."""
+def _reported(ref: SessionRef, counted_tokens: int | None) -> SentContext:
+    """Find the context that a report is about.
 
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Calibration]:
-            head = head_of(log)
-            return [
-                _calibration(
-                    found, anchored=found.anchor is not None and _stands(log, head, found.anchor)
-                )
-                for found in read_usage(txn, log.scope, log.session)
-                if found.counter == head.counter
-            ]
+    Raises:
+        NotFoundError: there is no session.
+    """
+    sent = ref.sent.copy()
+    if counted_tokens is not None:
+        for found in reversed(sent):
+            if found.counted_tokens == counted_tokens:
+                return found
+    latest = sent[-1] if sent else read_log(ref, _whole, None, counted_tokens)
+    if latest is None:
+        msg = f"there is no session {ref.name!r}"
+        raise NotFoundError(msg)
+    return latest if counted_tokens is None else latest._replace(counted_tokens=counted_tokens)
 
-        nothing: list[Calibration] = []
-        return self._reading.run(collect, nothing)
+
+def _whole(log: CachedSession, txn: ReadTxn, counted_tokens: int | None) -> SentContext:
+    """Tell of the context without a budget: of now, or as it was when it had these tokens.
+
+    Another handle may have made it, and items been appended since.
+    """
+    shown, cut_seq = whole_context(log, txn)
+    whole = _sent(log, shown, cut_seq)
+    if counted_tokens is None:
+        return whole
+    seq = last_before(log, txn, shown - counted_tokens)
+    return whole if seq is None else whole._replace(seq=seq)
+
+
+# --- What is known --------------------------------------------------------------------------------
+
+
+def estimated_tokens(ref: SessionRef) -> int:
+    """Estimate what the next full request costs.
+
+    Raises:
+        CorruptValueError: the calibration is damaged.
+    """
+    return read_log(ref, _estimate, 0)
+
+
+def _estimate(log: CachedSession, txn: ReadTxn) -> int:
+    found = _known(log, txn, None)
+    if found is None or found.anchor is None or not _stands(log, head_of(log), found.anchor):
+        shown = whole_context(log, txn)[0]
+        return shown if found is None else found.scale(anchored=False).estimate(shown)
+    anchor = found.anchor
+    since = tokens_from(log, txn, log.history.position_from(anchor.seq + 1))
+    return found.scale(anchored=True).estimate(anchor.counted_tokens + since)
+
+
+def calibrations(ref: SessionRef) -> list[Calibration]:
+    """Return what is known by the session's counter, the model reported last first.
+
+    Raises:
+        CorruptValueError: the calibration is damaged.
+    """
+    nothing: list[Calibration] = []
+    return read_log(ref, _calibrations, nothing)
+
+
+def _calibrations(log: CachedSession, txn: ReadTxn) -> list[Calibration]:
+    head = head_of(log)
+    return [
+        _calibration(found, anchored=found.anchor is not None and _stands(log, head, found.anchor))
+        for found in read_usage(txn, log.scope, log.session)
+        if found.counter == head.counter
+    ]
 
 
 class ReportUsage(Change[Calibration]):
@@ -230,7 +228,7 @@ class ReportUsage(Change[Calibration]):
     creates = False
     atomic = True
 
-    def __init__(self, ref: SessionRef, model: str | None, sent: Sent, billed: int) -> None:
+    def __init__(self, ref: SessionRef, model: str | None, sent: SentContext, billed: int) -> None:
         self.model, self.sent, self.billed = model, sent, billed
         super().__init__(ref)
 
@@ -275,10 +273,11 @@ def _checked_tokens(name: str, tokens: object, *, least: int) -> int:
     return checked_int(name, tokens, least=least)
 
 
-def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> Sent:
+def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> SentContext:
     """What a context of the current history shows."""
-    head = head_of(log)
-    return Sent(
+    head = log.head
+    assert head is not None  # noqa: S101 - what catch_up promises
+    return SentContext(
         session=log.session,
         counter=head.counter,
         policy=head.policy,
@@ -290,8 +289,14 @@ def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> Sent:
 
 
 def _known(log: CachedSession, txn: ReadTxn, model: str | None) -> Learned | None:
-    """What is known of a model (None: of the one reported last) by the session's counter."""
-    for found in read_usage(txn, log.scope, log.session):
+    """Read what is known of a model (None: of the one reported last) by the session's counter."""
+    return _reported_last(log, read_usage(txn, log.scope, log.session), model)
+
+
+def _reported_last(
+    log: CachedSession, reported: list[Learned], model: str | None
+) -> Learned | None:
+    for found in reported:
         if found.counter == head_of(log).counter and model in (None, found.model):
             return found
     return None
@@ -307,11 +312,12 @@ def _scale(
             kept from a context: nothing is known then, and check() tells why.
     """
     try:
-        found = _known(log, txn, model)
+        reported = read_usage(txn, log.scope, log.session)
     except CorruptValueError:
         if strict:
             raise
         return None
+    found = _reported_last(log, reported, model) if reported else None
     if found is None:
         return None
     stands = whole and found.anchor is not None and _stands(log, head_of(log), found.anchor)
@@ -329,12 +335,9 @@ def _is_shown(head: Head, anchor: Anchor) -> bool:
     return (head.view_session, head.view_number, head.policy) == (*anchor.view, anchor.policy)
 
 
-def _take_in(draft: SessionTxn, model: str | None, sent: Sent, billed: int) -> Calibration:
+def _take_in(draft: SessionTxn, model: str | None, sent: SentContext, billed: int) -> Calibration:
     """Write what is known after a report; nothing if its tokens are another counter's."""
     head, txn, log = draft.head, draft.txn, draft.log
-
-    def is_live(seq: int) -> bool:
-        return not seq or draft.position_of(seq) is not None
 
     known: list[Learned] = []
     try:
@@ -350,18 +353,22 @@ def _take_in(draft: SessionTxn, model: str | None, sent: Sent, billed: int) -> C
             others.append(found)
     after = before
     if sent.counter == head.counter:
-        report = sent.anchor(billed)
+        report = Anchor(billed, sent.counted_tokens, sent.seq, sent.cut_seq, sent.view, sent.policy)
         after = before.after(
             report,
-            live=before.anchor is not None and is_live(before.anchor.seq),
-            stands=is_live(report.seq) and _is_shown(head, report),
+            live=before.anchor is not None and _is_live(draft, before.anchor.seq),
+            stands=_is_live(draft, report.seq) and _is_shown(head, report),
         )
         write_usage(txn, log.scope, log.session, [after, *others])
     anchor = after.anchor
     return _calibration(
         after,
-        anchored=anchor is not None and is_live(anchor.seq) and _is_shown(head, anchor),
+        anchored=anchor is not None and _is_live(draft, anchor.seq) and _is_shown(head, anchor),
     )
+
+
+def _is_live(draft: SessionTxn, seq: int) -> bool:
+    return not seq or draft.position_of(seq) is not None
 
 
 def _calibration(learned: Learned, *, anchored: bool) -> Calibration:

@@ -400,7 +400,9 @@ class Environment:
                 if not patient and isinstance(error, MapResized):
                     raise MapMovedError from error
                 raw = self._begin_again(me, snapshot, error)
-            snapshot.begin(raw, self.vault)
+            vault = self.vault
+            snapshot.raw, snapshot.vault = raw, vault
+            snapshot.get = raw.get if vault is None else vault.reader(raw.get)
             return fn(snapshot)
         except RawError as error:
             binding.raise_from(error, self.path)

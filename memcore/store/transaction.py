@@ -102,12 +102,6 @@ class Snapshot:
         self.vault: RowCipher | None = None
         self.get: Callable[[bytes], bytes | None] = _ended
 
-    def begin(self, raw: RawTxn, vault: RowCipher | None) -> None:
-        """Serve reads from ``raw``."""
-        self.raw = raw
-        self.vault = vault
-        self.get = raw.get if vault is None else vault.reader(raw.get)
-
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error."""
         raw, self.raw, self.get = self.raw, None, _ended

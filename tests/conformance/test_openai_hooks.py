@@ -137,7 +137,7 @@ def test_a_manual_compaction_of_what_is_damaged(tmp_path):
     async def work(session):
         await session.add_items([user("a"), user("b")])
         native = session.native().sync
-        log = native._address.resolve()
+        log = native._ref.resolve()
         key = keys.session_row(*log.place, Row.ITEM, 1)
         store_of(native).transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"~"))
         await compacting(session).run_compaction({"force": True})

@@ -31,7 +31,8 @@ from memcore.database.redact import redact_all
 from memcore.errors import UnreadableItemsError
 from memcore.privacy import RedactionPolicy
 from memcore.session.content_filter import redacts_at
-from memcore.session.session import store_of
+from memcore.session.read import read_log
+from memcore.session.session import ref_of, store_of
 from memcore.session.tail import marked
 from messages import illegal
 from tests.conformance.agents_worker import agent_of, asks, config, script
@@ -667,7 +668,7 @@ def test_a_run_in_clear_outlives_a_redaction(db):
 
 
 def marked_now(session: MemcoreSession) -> str:
-    return session.native().sync.reading.run(marked, None)
+    return read_log(ref_of(session.native().sync), marked, None)
 
 
 def test_a_damaged_item_stands_for_no_other_one(path):
@@ -696,7 +697,7 @@ def test_a_damaged_item_stands_for_no_other_one(path):
 def damage_last(session: MemcoreSession) -> None:
     """Flip a byte of the last item's row."""
     native = session.native().sync
-    place = native.reading.run(lambda log, _: log.place, None)
+    place = read_log(ref_of(native), lambda log, _: log.place, None)
     key = session_row(*place, Row.ITEM, native.tail(1)[0].seq)
     store = store_of(native)
     value = store.read(lambda txn: txn.get(key))

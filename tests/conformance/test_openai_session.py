@@ -330,7 +330,7 @@ def test_an_id_that_is_set_anew_is_another_session(session):
 
 def damage(session: MemcoreSession, *seqs: int) -> None:
     native = session.native().sync
-    log = native._address.resolve()
+    log = native._ref.resolve()
 
     def flip(txn: Any) -> None:
         for seq in seqs:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import memcore
+from memcore.session.read import read_log
+from memcore.session.session import ref_of
 from memcore.session.tail import marked
 
 from .verbs import Place, State, Step, WrongValueError, content, messages, tag_in, verb
@@ -178,7 +180,7 @@ def frameworks_of(place: Place) -> State:
             batches[number] = (*batches.get(number, ()), tag)
         found[f"j/{entry.session_id}"] = tuple(batches.values())
         run = session.state.get(_RUN)
-        if run is not None and run["end"]["value"]["mark"] == session.reading.run(marked, ""):
+        if run is not None and run["end"]["value"]["mark"] == read_log(ref_of(session), marked, ""):
             found[f"z/{entry.session_id}"] = tag_in(run["run"]["value"]["is"])
     return found
 

@@ -72,7 +72,7 @@ def put(session: memcore.Session, item: Any) -> Any:
 
 def anew(session: memcore.Session) -> memcore.Session:
     """The session with nothing loaded."""
-    log = session._address.resolve()
+    log = session._ref.resolve()
     if log is not None:
         with log.lock:
             log.forget()

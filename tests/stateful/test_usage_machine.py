@@ -264,7 +264,7 @@ class Reports(RuleBasedStateMachine):
 
 def unwatched(session: memcore.Session) -> memcore.Session:
     """Another handle, whose contexts nobody reports on."""
-    return memcore.Session(session._address)
+    return memcore.Session(session._ref)
 
 
 def shown_tokens(session: memcore.Session) -> int:

@@ -126,6 +126,16 @@ def test_what_is_left_out_eats_no_budget(session) -> None:
         session.context(200)
 
 
+def test_an_event_among_pinned_items_is_shown_to_no_author(session) -> None:
+    session.append(system("a"))
+    session.record("note", {"n": 1})
+    session.append(system("b"))
+    session.append(user("c"))
+    expected = [system("a"), system("b"), user("c")]
+    assert session.context().messages == expected
+    assert session.context(authors=["p"]).messages == expected
+
+
 def test_a_group_of_several_callers_stays_whole() -> None:
     with memcore.open(":memory:", policy="anthropic", counter="bytes/4") as db:
         session = db.session("a")

@@ -587,7 +587,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds(db, session):
     """A thread that the child does not have was inside a read of the session."""
     session.append(user("parent"))
     inside, go = threading.Event(), threading.Event()
-    log = session._address.log
+    log = session._ref.log
 
     def read() -> None:
         with log.lock:

@@ -48,7 +48,7 @@ def fo(call_id: str) -> dict[str, Any]:
 
 def damage(session: memcore.Session, *seqs: int) -> None:
     """Flip a byte in the rows of items."""
-    log = session._address.resolve()
+    log = session._ref.resolve()
 
     def flip(txn) -> None:
         for seq in seqs:
@@ -354,7 +354,7 @@ def test_nothing_is_replaced_read_only(db, path):
 
 def recalled(session: memcore.Session, **options: Any) -> DecodedCache:
     given: dict[str, Any] = {"most_bytes": 1 << 20, **options}
-    return DecodedCache(session.reading, lambda messages: messages, **given)
+    return DecodedCache(ref_of(session), lambda messages: messages, **given)
 
 
 def last(recall: DecodedCache, count: int | None = None) -> Any:

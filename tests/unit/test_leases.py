@@ -20,7 +20,8 @@ from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.errors import FencedError, LeaseHeldError
 from memcore.rows.lifecycle import read_lease
-from memcore.session.session import store_of
+from memcore.session.read import read_log
+from memcore.session.session import ref_of, store_of
 
 
 def user(content: str) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def filled(db: memcore.Database) -> memcore.Session:
 
 
 def image(session: memcore.Session) -> Any:
-    place = session.reading.run(lambda log, _: log.place, None)
+    place = read_log(ref_of(session), lambda log, _: log.place, None)
     prefix = keys.session_prefix(*place)
     return store_of(session).read(lambda txn: dict(txn.scan(prefix, keys.after(prefix))))
 
@@ -358,7 +359,7 @@ def test_a_damaged_lease_keeps_nobody_out_for_good(
     db = memcore.open(path)
     session = filled(db)
     session.lease("worker", ttl_seconds=600)
-    place = session.reading.run(lambda log, _: log.place, None)
+    place = read_log(ref_of(session), lambda log, _: log.place, None)
     key = keys.session_row(*place, Row.LEASE, 0)
     store_of(session).transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"~"))
     other = db.session("s")

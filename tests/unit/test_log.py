@@ -21,7 +21,7 @@ from messages import attempt, call, result, system, texts, turns, user
 
 def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, bytes]:
     """The rows of one kind of a session by their numbers."""
-    log = session._address.resolve()
+    log = session._ref.resolve()
     start = keys.session_row(log.scope, log.session, row, 0)
     stop = keys.session_row(log.scope, log.session, row + 1, 0)
     found = db.engine.store.read(lambda txn: list(txn.scan(start, stop)))
@@ -30,7 +30,7 @@ def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, 
 
 def damage(db: memcore.Database, session: memcore.Session, row: int, number: int) -> bytes:
     """Flip a bit of a stored value behind the codec's back, or back again; returns its key."""
-    log = session._address.resolve()
+    log = session._ref.resolve()
     key = keys.session_row(log.scope, log.session, row, number)
 
     def flip(txn) -> None:
@@ -42,7 +42,7 @@ def damage(db: memcore.Database, session: memcore.Session, row: int, number: int
 
 
 def stored_head(db: memcore.Database, session: memcore.Session) -> Head:
-    log = session._address.resolve()
+    log = session._ref.resolve()
     key = head_key(log.scope, log.session)
     return Head.unpack(key, db.engine.store.read(lambda txn: txn.get(key)))
 
@@ -249,7 +249,7 @@ def test_a_damaged_item_is_named_and_the_others_stay_readable(broken):
 def test_a_lost_item_is_damage_too(broken):
     session = broken.session("chat")
     session.extend(turns(3))
-    log = session._address.log
+    log = session._ref.log
     key = keys.session_row(log.scope, log.session, Row.ITEM, 6)
     broken.engine.store.transact(lambda txn: txn.delete(key))
     with pytest.raises(memcore.CorruptValueError) as caught:
@@ -298,7 +298,7 @@ def test_a_damaged_head_or_page_harms_one_session_only(broken, open_db, row):
 def test_a_record_that_belies_its_item_is_found_by_check(broken):
     session = broken.session("chat")
     session.extend(turns(3))
-    log = session._address.log
+    log = session._ref.log
     key = keys.session_row(log.scope, log.session, Row.INDEX, 1)
 
     def lie(txn) -> None:
@@ -314,7 +314,7 @@ def test_an_item_that_was_replaced_is_found_by_check(broken):
     """A row with a sound checksum that is not what was appended: the prefix hash knows."""
     session = broken.session("chat")
     session.extend(turns(3))
-    log = session._address.log
+    log = session._ref.log
     key = keys.session_row(log.scope, log.session, Row.ITEM, 2)
 
     def forge(txn) -> None:

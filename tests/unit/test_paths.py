@@ -22,8 +22,9 @@ BUDGETS = {  # path: calls, modules
     "append": (51, 15),
     "append with a key": (72, 18),
     "extend by four": (64, 16),
-    "tail": (86, 9),
-    "context": (94, 17),
+    "tail": (23, 8),
+    "get": (24, 8),
+    "context": (40, 13),
     "kv.put": (83, 13),
 }
 
@@ -44,6 +45,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callab
             "append with a key": lambda: session.append(item, idempotency_key=str(next(turn))),
             "extend by four": lambda: session.extend([item] * 4),
             "tail": lambda: session.tail(50),
+            "get": lambda: session.get(30),
             "context": lambda: session.context(200),
             "kv.put": lambda: space.put("k", {"a": 1}),
         }

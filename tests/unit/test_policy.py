@@ -74,7 +74,7 @@ def test_idle_time(session, monkeypatch):
     session.extend(turns(4))
     rule = policy(Trigger(idle_seconds=60))
     assert not session.needs_compaction(policy=rule)
-    engine = session._address.engine
+    engine = session._ref.engine
     now = engine.now_us()
     monkeypatch.setattr(engine, "now_us", lambda: now + 61_000_000)
     assert session.needs_compaction(policy=rule)

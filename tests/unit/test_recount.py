@@ -17,6 +17,7 @@ from memcore.limits import INDEX_PAGE_RECORDS, TOKEN_PAGE_COUNTS
 from memcore.log import history as log_history
 from memcore.model import ItemKind
 from memcore.session import recount as recounting
+from memcore.session.session import ref_of
 from memcore.store.commit import Leader
 from memcore.tokens import get_counter
 from messages import assistant, call, recount, result, system, turns, user
@@ -54,7 +55,7 @@ def pages(db: memcore.Database, name: str) -> list[tuple[int, int]]:
     """``(recount, first position)`` of the token pages that lie under a session."""
 
     def read(txn: Any) -> list[tuple[int, int]]:
-        place = db.session(name)._address.find(txn)
+        place = db.session(name)._ref.find(txn)
         start = keys.session_rows(*place, Row.TOKENS)
         return [keys.split_token_page(key) for key, _ in txn.scan(start, keys.after(start))]
 
@@ -72,13 +73,13 @@ def session(db) -> memcore.Session:
 
 def test_all_items_count_by_the_new_counter(session, db):
     before, revision = session.tokens, session.revision
-    chain = db.session("s")._address.peek().chain
+    chain = db.session("s")._ref.peek().chain
     told: list[tuple[int, int]] = []
     done = session.recount("bytes/3", progress=lambda *found: told.append(found))
     assert done == memcore.RecountResult(15, "bytes/4", "bytes/3", before, session.tokens)
     assert told == [(15, 15)]
     assert session.revision == revision
-    assert db.session("s")._address.peek().chain == chain
+    assert db.session("s")._ref.peek().chain == chain
     agrees(session, "bytes/3")
     agrees(memcore.open(db.path).session("s"), "bytes/3")
     session.append(user("more"))
@@ -276,12 +277,12 @@ def test_a_session_that_is_deleted_or_replaced_meanwhile(session, db):
 def test_a_recount_among_neighbours_in_one_commit(session, db):
     other = memcore.open(db.path).session("s")
     session.append(user("warm"))
-    work, by = session.recounting, get_counter("bytes/2")
-    counted = work._count(recounting._Counted((0, 0)), by, None)
+    ref, by, apply = ref_of(session), get_counter("bytes/2"), recounting._apply
+    counted = recounting._count(ref, recounting._Counted((0, 0)), by, None)
     before, done, after, fork = together(
         db,
         lambda: other.append(user("before")),
-        lambda: db.engine.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
+        lambda: db.engine.store.transact(lambda txn: apply(ref, txn, counted, by, 1)),
         lambda: session.append(user("after")),
         lambda: other.fork("f"),
     )
@@ -295,8 +296,8 @@ def test_a_recount_among_neighbours_in_one_commit(session, db):
 
 def test_a_commit_that_fails_leaves_no_trace_of_a_recount_in_the_handles(session, db, monkeypatch):
     other = memcore.open(db.path).session("s")
-    work, by = session.recounting, get_counter("bytes/2")
-    counted = work._count(recounting._Counted((0, 0)), by, None)
+    ref, by, apply = ref_of(session), get_counter("bytes/2"), recounting._apply
+    counted = recounting._count(ref, recounting._Counted((0, 0)), by, None)
 
     def refuse(*_: Any) -> None:
         raise OSError("no")
@@ -305,7 +306,7 @@ def test_a_commit_that_fails_leaves_no_trace_of_a_recount_in_the_handles(session
         patch.setattr(Leader, "_commit", refuse)
         outcomes = together(
             db,
-            lambda: db.engine.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
+            lambda: db.engine.store.transact(lambda txn: apply(ref, txn, counted, by, 1)),
             lambda: session.append(user("lost")),
         )
     assert all(isinstance(outcome, memcore.StorageError) for outcome in outcomes)
@@ -477,7 +478,7 @@ def damaged_item(tmp_path):
     path = tmp_path / "damaged"
     with memcore.open(path, counter="bytes/4") as db:
         db.session("s").extend([user(), user(), user()])
-        key = keys.session_row(*db.engine.store.read(db.session("s")._address.find), Row.ITEM, 2)
+        key = keys.session_row(*db.engine.store.read(db.session("s")._ref.find), Row.ITEM, 2)
         db.engine.store.transact(lambda txn: txn.delete(key))
     return path
 

@@ -50,7 +50,7 @@ def damaged(tmp_path) -> Any:
 
 
 def place_of(db: memcore.Database, name: str = "s") -> tuple[int, int]:
-    return db.engine.store.read(db.session(name)._address.find)
+    return db.engine.store.read(db.session(name)._ref.find)
 
 
 def page(db: memcore.Database, first: int = 0) -> bytes:

@@ -20,6 +20,7 @@ from memcore.errors import InvalidItemError
 from memcore.retention import RETENTION_PRESETS, Retention, read_rules, retention_rules
 from memcore.rows import names
 from memcore.session.rewrite import rewrite_items
+from memcore.session.session import ref_of
 from memcore.wire.expire import EXPIRED_TEXT
 from messages import assistant, call, result, system, texts, turns, user
 
@@ -129,7 +130,7 @@ def test_what_was_remembered_decoded_is_forgotten(db, session) -> None:
     session.extend(turns(3))
     fork = session.fork("branch")
     recalls = [
-        DecodedCache(each._reading, lambda found: found, most_bytes=10**6)
+        DecodedCache(ref_of(each), lambda found: found, most_bytes=10**6)
         for each in (session, fork)
     ]
     for recall in recalls:

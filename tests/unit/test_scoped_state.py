@@ -265,7 +265,7 @@ def test_trimming_forgets_what_led_to_it(db, monkeypatch):
             batch.append(USER)
             batch.update_state({"turn": turn})
     session.state.trim()
-    place = session._address.log.place
+    place = session._ref.log.place
     moments = db.engine.store.read(lambda txn: list(moments_of(txn, *place)))
     assert moments == [(71, 70)]
 

@@ -14,6 +14,8 @@ import memcore
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import encode_json, seal_value
+from memcore.session.read import read_log
+from memcore.session.session import ref_of
 from messages import assistant, call, result, turns, user
 
 REFERENCE = re.compile(r"offload:[0-9a-f]+:[0-9]+")
@@ -167,7 +169,7 @@ def test_damaged_counts_are_found_and_keep_nobody_from_writing(path: Path) -> No
     with memcore.open(path, access_counts=True) as db:
         session = db.session("a")
         session.append(user())
-        place = session._reading.run(lambda log, _: log.place, None)
+        place = read_log(ref_of(session), lambda log, _: log.place, None)
         key = keys.session_row(*place, Row.USES, 0)
         db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, b"odd")))
         with pytest.raises(memcore.CorruptValueError):
@@ -197,7 +199,7 @@ def test_many_pages_wait_for_the_close(open_db: Callable[..., Any]) -> None:
     session.extend(turns(800))
     session.context()
     session.append(user())
-    place = session._reading.run(lambda log, _: log.place, None)
+    place = read_log(ref_of(session), lambda log, _: log.place, None)
 
     def rows(found: memcore.Database) -> int:
         start = keys.session_rows(*place, Row.USES)

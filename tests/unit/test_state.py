@@ -44,7 +44,7 @@ def rows_of(db, session):
     engine = db.engine
 
     def count(txn):
-        prefix = session_rows(session._address.log.scope, session._address.log.session, Row.STATE)
+        prefix = session_rows(session._ref.log.scope, session._ref.log.session, Row.STATE)
         return sum(1 for _ in txn.scan(prefix, prefix + b"\xff")) - 1
 
     return engine.store.read(count)
@@ -348,8 +348,8 @@ def test_a_state_can_be_restored_and_inherited_as_of_a_counter(open_db):
         session.state.update({"n": turn, f"only {turn}": True})
     session.state.delete("only 1")
     other.append(USER)
-    session._address.resolve()
-    log, target = session._address.log, other._address.log
+    session._ref.resolve()
+    log, target = session._ref.log, other._ref.log
     transact = db.engine.store.transact
     transact(lambda txn: inherit(txn, log.scope, log.session, target.session, counter=2, seq=1))
     assert other.state.all() == {"n": 2, "only 1": True, "only 2": True}
@@ -390,8 +390,8 @@ def test_a_trim_goes_in_pieces_and_keeps_what_is_pinned(open_db, monkeypatch):
     db = open_db()
     session = db.session("s")
     session.append(USER)
-    session._address.resolve()
-    place = session._address.log.scope, session._address.log.session
+    session._ref.resolve()
+    place = session._ref.log.scope, session._ref.log.session
     for turn in range(1, 30):
         fields = {f"f{turn % 3}": turn, "n": turn}
         session.state.update(fields)
@@ -479,7 +479,7 @@ def test_a_lost_header_is_made_anew_for_checkpoints_too(open_db):
     session.state.update({"a": 1})
     session.checkpoint("one")
     session.state.update({"a": 2})
-    log = session._address.log
+    log = session._ref.log
     db.engine.store.transact(lambda txn: txn.delete(header_key(log.scope, log.session)))
     assert any("refers to counter 1" in found for found in db.check())
     db.engine.store.transact(lambda txn: mend_state(txn, log.scope, log.session, pinned=[1]))
@@ -494,7 +494,7 @@ def damage(db, session, at, change):
     """Write another value over the row number ``at`` of a state, the header first."""
 
     def closure(txn):
-        log = session._address.log
+        log = session._ref.log
         prefix = session_rows(log.scope, log.session, Row.STATE)
         key, value = list(txn.scan(prefix, prefix + b"\xff"))[at]
         txn.put(key, change(key, value))
@@ -582,7 +582,7 @@ def test_a_lost_header_is_made_anew_and_vouches_for_nothing_old(open_db):
     session.append(USER)
     session.state.update({"a": 1})
     session.state.update({"a": 2})
-    log = session._address.log
+    log = session._ref.log
 
     def lose_and_mend(txn):
         txn.delete(header_key(log.scope, log.session))

@@ -86,7 +86,7 @@ def test_a_lost_view_is_reported_by_check(open_db):
     session = db.session("chat")
     session.extend(turns(6))
     session.compact(lambda _: "s", force=True)
-    log = session._address.log
+    log = session._ref.log
     key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)
     db.engine.store.transact(lambda txn: txn.delete(key))
     assert any("view" in finding for finding in db.check())

@@ -76,7 +76,7 @@ from memcore.session.append import (
 from memcore.session.append import encode_event as encode_event_row
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import Engine, SessionRef
-from memcore.session.read import head_of
+from memcore.session.read import head_of, read_log
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import ref_of, store_of
 from memcore.state import APP, USER, Delete
@@ -149,8 +149,8 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         OutpacedError: others wrote to the session again and again.
     """
     for _ in range(_ATTEMPTS):
-        plan = session.reading.run(
-            lambda log, txn: _planned(log, txn, engine.seed, invocation), None
+        plan = read_log(
+            ref_of(session), lambda log, txn: _planned(log, txn, engine.seed, invocation), None
         )
         if plan is None or not plan.events:
             return 0

@@ -35,7 +35,8 @@ from memcore.rows.head import head_key
 from memcore.rows.item import Json
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Session
-from memcore.session.read import head_of
+from memcore.session.read import head_of, read_log
+from memcore.session.session import ref_of
 from memcore.store.interface import ERASED, Notifier, ReadTxn
 
 __all__ = [
@@ -450,8 +451,10 @@ class History:
         """
         least = _ALL if wanted is None else max(wanted, 1)
         is_safe, since = pair_safe and bool(wanted), self._cache.generation
-        return self._session.reading.run(
-            lambda log, txn: self._collect(log, txn, least, since, pair_safe=is_safe), None
+        return read_log(
+            ref_of(self._session),
+            lambda log, txn: self._collect(log, txn, least, since, pair_safe=is_safe),
+            None,
         )
 
     def page(self, cursor: int | None, size: int, *, newest_first: bool) -> Snapshot | None:
@@ -490,7 +493,7 @@ class History:
             found.parts.append(rows)
             return found
 
-        return self._session.reading.run(work, None)
+        return read_log(ref_of(self._session), work, None)
 
     def _collect(
         self, log: CachedSession, txn: ReadTxn, wanted: int, since: int, *, pair_safe: bool
@@ -645,8 +648,8 @@ class History:
 
     def chain_at(self, seq: int) -> int | None:
         """The prefix hash at a live seq, None for another."""
-        return self._session.reading.run(
-            lambda log, txn: log.history.chain_at(txn, log.scope, seq), None
+        return read_log(
+            ref_of(self._session), lambda log, txn: log.history.chain_at(txn, log.scope, seq), None
         )
 
 

@@ -69,7 +69,8 @@ from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Session
 from memcore.session import Session as Native
-from memcore.session.session import store_of
+from memcore.session.read import read_log
+from memcore.session.session import ref_of, store_of
 from memcore.state import APP, USER, json_fields
 from memcore.state.rows import header_key
 from memcore.store.interface import ReadTxn, Txn
@@ -611,7 +612,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         native = self._handles.get(app_name, user_id, name)
         place = None
         with suppress(StorageError):  # a damaged session can be deleted, too
-            place = native.reading.run(lambda log, _: log.place, None)
+            place = read_log(ref_of(native), lambda log, _: log.place, None)
         await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
         if place is not None:
             self._cache.forget(place)

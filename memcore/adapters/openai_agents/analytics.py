@@ -37,8 +37,8 @@ from memcore.model import ItemKind
 from memcore.rows import names
 from memcore.rows.item import split_body
 from memcore.session.change import Change
-from memcore.session.read import head_of
-from memcore.session.session import store_of
+from memcore.session.read import head_of, read_log
+from memcore.session.session import ref_of, store_of
 from memcore.session.tail import Renewal, Renewed, message_of, payload_of
 from memcore.store.interface import ReadTxn, Txn
 
@@ -265,7 +265,7 @@ class Turns(Compacting):
         await self.remove_due(bound)
         found = await self._regular(bound, None)
         turns = list(accumulate(item_type(item) == "user" for item in found or ()))
-        if found is None or turns[-1:] != [bound.session.sync.reading.run(_count, None)]:
+        if found is None or turns[-1:] != [read_log(ref_of(bound.session.sync), _count, None)]:
             return [(placed.turn, placed.item) for placed in await self._placed(bound)]
         return list(zip(turns, found, strict=True))
 
@@ -280,7 +280,7 @@ class Turns(Compacting):
 
         decode, skipped = bound.coder.decode, Counter[str]()
         found: list[Placed] = []
-        rows: list[Any] = bound.session.sync.reading.run(collect, [])
+        rows: list[Any] = read_log(ref_of(bound.session.sync), collect, [])
         for at, (turn, row) in enumerate(rows, 1):
             if at % _CHUNK == 0:
                 await asyncio.sleep(0)
@@ -414,7 +414,7 @@ class Usage(Turns):
         row = {name: getattr(usage, name, 0) or 0 for name in _COUNTS}
         row |= {name: self._details(usage, name) for name in _DETAILS}
         place = None if address.log is None else address.log.place
-        known = bound.session.sync.reading.run(_known, None)
+        known = read_log(ref_of(bound.session.sync), _known, None)
 
         def closure(txn: Txn) -> None:
             draft = address.draft(txn, create=False)

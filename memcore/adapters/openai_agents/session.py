@@ -30,10 +30,10 @@ from memcore.database.scope import engine_of, need_access
 from memcore.errors import InvalidOptionError, UnreadableItemsError
 from memcore.log import CachedSession, Prepared, SessionTxn
 from memcore.model import ItemKind
-from memcore.session import SessionReader, SessionRef, start_removal
+from memcore.session import SessionRef, start_removal
 from memcore.session.change import Change, Fork
-from memcore.session.read import head_of
-from memcore.session.session import store_of
+from memcore.session.read import head_of, read_log
+from memcore.session.session import ref_of, store_of
 from memcore.session.tail import mark_of, marked
 from memcore.state import ScopedChange
 from memcore.state.rows import read_header, value_at
@@ -95,8 +95,8 @@ class Branches(Usage):
             await self.remove_due(bound)
             if bound.address.passage is not None:
                 bound.address.passage.name(branch_name, "name of a branch")
-            spot = bound.session.sync.reading.run(
-                lambda log, txn: spot_of(log, txn, turn_number), None
+            spot = read_log(
+                ref_of(bound.session.sync), lambda log, txn: spot_of(log, txn, turn_number), None
             )
             if spot is None:
                 msg = (
@@ -265,7 +265,7 @@ class Branches(Usage):
             events = ledger.count_of(1 << ItemKind.EVENT, 0)
             return Seen(head.count - events, ledger.count_of(USERS, 0), head.created_ms)
 
-        return SessionReader(self._address_of(scope, branch_id)).run(look, Seen(0, 0, 0))
+        return read_log(self._address_of(scope, branch_id), look, Seen(0, 0, 0))
 
     def _address_of(self, scope: Scope, branch_id: str) -> SessionRef:
         name = branch_name_of(self.session_id, branch_id)
@@ -439,7 +439,7 @@ class Notes(Branches):
         def look(log: CachedSession, txn: ReadTxn) -> tuple[Any, str]:
             return _field(log, txn, RUN), marked(log, txn)
 
-        found, mark = bound.session.sync.reading.run(look, (None, ""))
+        found, mark = read_log(ref_of(bound.session.sync), look, (None, ""))
         if not isinstance(found, dict) or "run" not in found:
             return None
         end = self._opened_note(bound, _END, found.get("end"))
@@ -458,7 +458,7 @@ class Notes(Branches):
         await commit_to(store_of(bound.session.sync), KeepNote(bound, name, sealed))
 
     def _note(self, bound: Bound, name: str) -> Any:
-        found = bound.session.sync.reading.run(lambda log, txn: _field(log, txn, name), None)
+        found = read_log(ref_of(bound.session.sync), lambda log, txn: _field(log, txn, name), None)
         return None if found is None else self._opened_note(bound, name, found)
 
     def _sealed_note(self, bound: Bound, name: str, value: Any) -> dict[str, Any]:
