@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# --- Where to cut: a pure function of the ledger and of what a policy keeps -----------------------
+# --- The cut: a pure function of the ledger and of what a policy keeps ----------------------------
 
 FALLBACK_ITEMS_MAX: Final = 4
 
@@ -106,7 +106,7 @@ def fallback_plan(
         exact = _last_shown(ledger, keep)
         if cut == exact and cut >= first:
             return "fallback_slice", _plan(ledger, cut, first, revision, seq_at=seq_at)
-    # Where model items hang together, one of them alone is illegal: the last user item serves.
+    # Where no model item is legal alone, as they belong together, the last user item is taken.
     alone = {ItemKind.USER} if policy.glue else set(ItemKind) - {ItemKind.RESULT, ItemKind.EVENT}
     at = end - 1
     while at >= first and ItemKind(ledger.kind_at(at)) not in alone:

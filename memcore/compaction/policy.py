@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# --- What a compaction keeps as items, and the cut that follows from it ---------------------------
+# --- Items that a compaction keeps, and the cut that follows --------------------------------------
 
 TOKENS_MAX: Final = 1 << 62
 """More than any history has, and less than the ledger's integers hold."""

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 
-# --- What a reducer is: a pure function from visible items to masks -------------------------------
+# --- Reducer: a pure function from visible items to masks -----------------------------------------
 
 Embed: TypeAlias = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 """One vector a text, all of one length."""
@@ -121,7 +121,7 @@ class Reducer(Protocol):
         """The options that differ from the defaults, as a policy in a mapping states them."""
 
 
-# --- What reducers read from visible items, and how their edits become masks ----------------------
+# --- Input of reducers, read from visible items, and masks made of their edits --------------------
 
 Edited = dict[Path, Any]
 

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# --- What a provider answered, as a summary or as the reason why it is none -----------------------
+# --- Answers of providers, as a summary or as an error with the reason ----------------------------
 
 _THOUGHT: Final = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 """Models that are served as they are write their reasoning in front of the answer."""

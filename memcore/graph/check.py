@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# --- What a sound file promises of threads, checked without the serialisers that wrote them -------
+# --- Structure of threads, checked without the serialisers that wrote them ------------------------
 
 _NAMESPACED: Final = (ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
 _TOLD_MAX: Final = 100
@@ -322,7 +322,7 @@ def _is_ahead(seen: Any, version: Any) -> bool:
 
 
 # --- Check of threads with the serialiser that wrote them: bodies, values, writes -----------------
-# ``care.py`` checks what can be told without it.
+# ``ThreadCheck`` checks the structure, without the serialiser.
 
 Judge = Callable[[Any], list[tuple[int, str]]]
 """Of a channel's value: positions in it, and what is wrong there."""

@@ -163,7 +163,7 @@ class Splitter:
         else:
             head = trees.head(base.trees, base.loaded, value)
             if head < size and head < len(base.nodes):
-                # What was put in or taken out in front of the rest, as a trimmed history.
+                # Elements inserted or removed in front of the rest, as in a trimmed history.
                 end = slice(None, head - min(len(base.nodes), size) - 1, -1)
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])

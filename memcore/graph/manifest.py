@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# --- How values become bytes: what a graph store asks of its caller's serialiser ------------------
+# --- Values as bytes: the serialiser of the caller as the graph store uses it ---------------------
 
 Typed = tuple[str, bytes]
 """``(name of the type, content)``, as LangGraph's serialisers give it."""

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-# --- Which checkpoints may go, and their going: prune, deletion by run ----------------------------
+# --- Selection of the checkpoints to delete, and their deletion: prune, deletion by run -----------
 
 _ATTEMPTS_MAX: Final = 16
 

@@ -446,7 +446,7 @@ def _has_checkpoints(txn: ReadTxn, place: rows.Place) -> bool:
     return any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))
 
 
-# --- What channels that are stored as deltas are rebuilt from: writes along the parents -----------
+# --- Histories of channels that are stored as deltas: writes along the parents --------------------
 
 
 class Deltas(GraphReader):

@@ -299,7 +299,7 @@ def read_content(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
         raise CorruptValueError(msg, key=b"") from error
 
 
-# --- What a caller may pass: keys, bounds, counts, times to live, values --------------------------
+# --- Checks of arguments: keys, bounds, counts, times to live, values -----------------------------
 
 _TTL_SECONDS_MAX: Final = 10**15
 """Thirty million years: the sum with any clock stays far below 64 bits of milliseconds."""

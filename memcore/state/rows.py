@@ -4,7 +4,7 @@
 field text | counter`` a version. Every change of the state has a number, its counter; a change
 appends a version of each field that it changes and rewrites none, so the value of a field at
 counter c is its newest version of at most c. An empty body says that the field was deleted.
-``care`` removes versions.
+``begin_trim`` and ``trim_piece`` remove versions.
 
 The state that the sessions of a scope share is stored under ``11 | scope`` in the same rows; in
 signatures it is the state of session 0. It has no history: a version is removed by the next one,
@@ -518,7 +518,7 @@ def _begin(
     write_header(txn, scope, session, StateHeader(counter, counter))
 
 
-# --- The care of a state's rows: what is wrong with them, mending them, and trimming old versions -
+# --- Maintenance of a state's rows: check, repair, and trimming of old versions -------------------
 
 
 class Trimmed(NamedTuple):

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-# --- What may be given as an update of a state: a mapping, or a Command; and what marks its values
+# --- Updates of a state: a mapping or a Command, and markers in place of values ------------------
 
 _OVERWRITE: Final = "__overwrite__"
 _PAIR: Final = 2

@@ -194,7 +194,7 @@ def cut_text(
     return Truncated(best, best_tokens, total)
 
 
-# --- What every counter does by counting texts: messages, tools, many texts, truncation -----------
+# --- Base of the counters that count texts: messages, tools, many texts, truncation ---------------
 # A counter of this module is a function from text to tokens, and a provider's profile: how its
 # pictures, recordings, documents and tools are counted.
 

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-# --- What a message counts: the rules, and their reference in plain Python ------------------------
+# --- Token count of a message: the rules, and their reference in plain Python ---------------------
 
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1

@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 
-# --- Which counter counts for a model: tables, each figure with its source ------------------------
+# --- Counters by model: tables, each figure with its source ---------------------------------------
 # A factor is the model's tokens over those of ``o200k_base``. "Measured" means: tokens of recorded
 # conversations (prose, tool arguments, tool results), code and logs by the model's published
 # vocabulary (as bundled in splintr-rs 0.22) over those of o200k_base, in that order. Of tokenizers
-# that split every digit, the tokens that this adds are taken off first: they are counted one by
-# one. Factors are estimates: what a provider reports for the input corrects them.
+# that split every digit, the tokens that this adds are subtracted first: they are counted one by
+# one. Factors are estimates: the usage that a provider reports corrects them.
 
 
 class ModelFamily(NamedTuple):
@@ -143,7 +143,7 @@ OPENAI_MODELS: Final[tuple[tuple[str, str, str], ...]] = (
 o200k_harmony counts text as o200k_base does), profiles from OpenAI's "Images and vision"."""
 
 
-# --- From a model's name to its counter, by the tables of ``factors`` -----------------------------
+# --- Counters of models, by the families of their names -------------------------------------------
 
 _VENDOR: Final = re.compile(
     r"(?:(?:us|eu|apac|global|jp|au)-)?(?:anthropic|amazon|meta|mistral|deepseek|qwen|google)-"

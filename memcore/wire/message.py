@@ -128,7 +128,7 @@ def member_of(value: dict[str, Any], names: tuple[str, ...]) -> str | None:
     return next((name for name in names if isinstance(value.get(name), dict)), None)
 
 
-# --- Which result answers which call, over a list of entries; the same rules as the ledger's ------
+# --- Binding of results to calls, over a list of entries; the same rules as the ledger's ----------
 
 CLASS_PROGRAM: Final = 7
 CLASS_SERVER: Final = 9

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-# --- What rendering makes: messages, where they come from, and what was repaired ------------------
+# --- Results of rendering: messages, their sources, and repairs -----------------------------------
 
 
 @dataclass(slots=True)

@@ -351,7 +351,7 @@ def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-# --- What a rewind does to the state: it becomes what it was, initial values included -------------
+# --- Rewind of the state: restores the former values, initial ones included -----------------------
 # ADK computes the change from the events alone, so it sets every key to None that was there from
 # the beginning. memcore knows the state before each item.
 
@@ -380,7 +380,7 @@ def rewound(
     return right
 
 
-# --- What is to be known of the log before an event is stored, and of it when it is shown ---------
+# --- Storing an event: lookups in the log before, and the Session object after --------------------
 
 
 class Storing:

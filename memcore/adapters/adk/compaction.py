@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# --- What a compaction covers: in the log by seq; for ADK, which compares timestamps, by those ----
+# --- The events that a compaction covers: in the log by seq; for ADK by timestamps ----------------
 
 COVERS: Final = "memcore_covers"
 """Key of a compaction event's custom metadata: the ids of the first and last event it covers."""
@@ -410,7 +410,7 @@ def _obligations(events: Sequence[Event]) -> list[_Obligation]:
                 waiting = nameless[response.name or ""]
                 held = waiting.pop(0) if waiting else None
             if held is not None:
-                # What comes with a request for a confirmation is no answer yet.
+                # The response that comes with a request for a confirmation is no answer yet.
                 held.answers += response.id not in requests
                 held.last = at
         for call in event.get_function_calls():

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-# --- What a newer ADK wrote: what this one does not know is left out of what is read --------------
+# --- Events of a newer ADK: fields that this version does not know are left out -------------------
 
 logger = logging.getLogger("memcore.adk")
 T = TypeVar("T")
@@ -695,7 +695,7 @@ def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
     return True
 
 
-# --- What a Session object remembers of the log that it shows: whose changes its holder knows -----
+# --- Markers of Session objects: the version of the log that an object shows ----------------------
 # It stands in the slot that ADK's own services use for this; copies of the object keep it, JSON
 # does not. It is read and written as pydantic keeps it: attribute access takes ten times as long.
 

@@ -5,7 +5,7 @@
 - ``i<id><session>``: the ordinal of the memory of that id;
 - ``d<id>``: memories of that id were deleted, and are not stored again;
 - ``s<session>``: the watermark of a session: its first events, all of which are stored;
-- ``t<term><ordinal>``: the memories that have a term (``postings``); keyed digests of terms in an
+- ``t<term><ordinal>``: the posting list of a term, in rows; the terms are keyed digests in an
   encrypted file.
 """
 
@@ -57,10 +57,10 @@ __all__ = [
 ]
 
 
-# --- Which memories have which term: an inverted index in the rows of a key/value namespace -------
+# --- Posting lists: an inverted index in the rows of a key/value namespace ------------------------
 # A row holds up to 256 ordinals of memories, ascending; a term has as many rows as it needs. The
-# last one, to which more are added, has a key that needs no looking for; the full ones have their
-# first ordinals in theirs. So a search reads what it finds, and no other memories.
+# last one, to which more are added, has a fixed key; the full ones have their first ordinals in
+# theirs. So a search reads only the memories that it finds.
 
 _TERM_BYTES_MAX: Final = 120
 _ORDINAL_CHARS: Final = 8

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# --- What the services stand on: the file, the memcore sessions behind ADK's, and names -----------
+# --- Base of the services: the file, the memcore sessions of ADK's, and names ---------------------
 
 _HANDLES_MAX: Final = 1024
 _SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*")

@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-# --- Which paths a glob finds, and which lines a search finds -------------------------------------
+# --- Search: paths that match a glob, and lines that match a text ---------------------------------
 
 _PATTERNS: Final = 32
 """Globs of which it is remembered what they include."""
@@ -158,7 +158,7 @@ def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
     ]
 
 
-# --- Which namespace of files a call is about -----------------------------------------------------
+# --- The namespace of files of a call -------------------------------------------------------------
 
 Namespace: TypeAlias = str | tuple[str, ...] | Callable[[Any], str | tuple[str, ...]]
 """A name, a tuple of them, or a function of the LangGraph runtime that gives either."""
@@ -232,7 +232,7 @@ def put_all(
         batch, error = uploads[at:stop], None
         try:
             times = Counter(one.path for one in batch)
-            # What comes twice is written in the order in which it comes.
+            # A path that occurs several times is written in order.
             whole = [
                 one
                 for one in batch

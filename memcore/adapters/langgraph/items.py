@@ -470,7 +470,7 @@ def _expiry(expires_ms: int, at: str) -> str:
     return f"E{expires_ms:016x}{at}"
 
 
-# --- Which items and namespaces a search asks for: the rules of LangGraph's InMemoryStore ---------
+# --- Filters of a search for items and namespaces: the rules of LangGraph's InMemoryStore ---------
 
 _ANY: Final = "*"
 _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {

@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-# --- What a saver is opened on, and closes --------------------------------------------------------
+# --- Handle: the file of a saver, opened and closed -----------------------------------------------
 
 _COUNTED_THREADS: Final = 4096
 

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-# --- What sort of thing an item is, and which tool it names, in the words of the SDK's analytics --
+# --- Types of items, and the tools that they name, in the terms of the SDK's analytics ------------
 
 TOOL_CALLS: Final = frozenset(
     (
@@ -153,7 +153,7 @@ class Placed(NamedTuple):
 
 
 def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
-    """Find the start of a turn, None if there is no such turn. For ``Reading.run``."""
+    """Find the start of a turn, None if there is no such turn. For ``SessionReader.run``."""
     if not isinstance(turn, int):
         return None
     ledger = log.full(txn, head_of(log)).ledger

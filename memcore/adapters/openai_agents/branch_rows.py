@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-# --- What is known of a session's branches besides their items: rows of one key/value namespace ---
+# --- Rows of a session's branches: one key/value namespace ----------------------------------------
 
 _NAMESPACE: Final = "openai_agents.branches"
 _DIGEST_CHARS: Final = 32
@@ -236,9 +236,9 @@ def _short(text: str) -> str:
     return digest_of(text)[:_DIGEST_CHARS]
 
 
-# --- Which branch of a session an instance is in --------------------------------------------------
-# Each instance has its own. A branch other than the first is left when the session is cleared by
-# whomever: its generation is compared inside every transaction that writes to it.
+# --- The current branch of an instance ------------------------------------------------------------
+# Each instance has its own. An instance in another branch than the first leaves it when any
+# process clears the session: the generation is compared inside every transaction that writes to it.
 
 _BOUNDS: Final = 8
 

@@ -384,7 +384,7 @@ def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableI
     return UnreadableItemsError(msg, reasons=reasons)
 
 
-# --- What a session of the SDK stands on: its opening, its place, and its items read and written --
+# --- Base of an SDK session: opening, place, and items read and written ---------------------------
 
 T = TypeVar("T")
 _TTL_SECONDS_MAX: Final = 1e9
@@ -639,9 +639,9 @@ class History(Opened):
         return items if most is None else items[-most:]
 
     async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
-        """The items of ``read`` by the compiled reader.
+        """The items of ``read`` from the cache of decoded items.
 
-        None if some row needs the row-by-row reader.
+        None if some row needs a closer look.
         """
         try:
             found = await bound.recall.last(most)

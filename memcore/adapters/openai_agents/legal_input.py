@@ -483,7 +483,7 @@ def _total(items: Sequence[Visible], masks: Mapping[int, Mask]) -> int:
     return sum(masks[item.seq].tokens if item.seq in masks else item.tokens for item in items)
 
 
-# --- What a run starts from, for ``RunConfig(session_input_callback=)`` ---------------------------
+# --- Input of a run, for ``RunConfig(session_input_callback=)`` -----------------------------------
 
 InputCallback: TypeAlias = Callable[[list[Any], list[Any]], list[Any]]
 
@@ -593,7 +593,7 @@ def _called(item: dict[str, Any], shells: dict[Any, Any], of_history: bool) -> d
     return item
 
 
-# --- What every model call gets, for ``RunConfig(call_model_input_filter=)`` ----------------------
+# --- Input of a model call, for ``RunConfig(call_model_input_filter=)`` ---------------------------
 
 InputFilter: TypeAlias = Callable[[CallModelData[Any]], ModelInputData]
 

@@ -295,11 +295,11 @@ def _unknown(branch_id: str) -> ValueError:
     return ValueError(f"Branch '{branch_id}' does not exist")
 
 
-# --- What is kept with a session beside its items: title, metadata, and the run that waits in it --
-# They are fields of the session's state, so they go with the session: into exports, backups, forks,
-# erasures. With ``encryption_key`` they are sealed as items are. A run belongs to what it has said:
-# it is remembered with its end, a digest of the last item, and counts as long as that is the last
-# one. The end is sealed, too, and names the run by a digest: it is the end of no other one.
+# --- Notes of a session: title, metadata, and the run that waits in it ----------------------------
+# They are fields of the session's state, so exports, backups, forks and erasures include them. With
+# ``encryption_key`` they are sealed as items are. A run belongs to its items: it is stored with its
+# end, a digest of the last item, and is valid as long as that is the last one. The end is sealed,
+# too, and names the run by a digest, so that it fits no other run.
 
 TITLE: Final = "openai_agents.title"
 METADATA: Final = "openai_agents.metadata"
