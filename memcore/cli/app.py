@@ -42,7 +42,7 @@ from memcore.cli import show as context
 from memcore.cli import tree as diff
 from memcore.cli import tree as listing
 from memcore.cli import tree as stats
-from memcore.cli.entry import OutputError, Settings, give_up_output, missing_package
+from memcore.cli.entry import OutputError, ProgramOptions, give_up_output, missing_package
 from memcore.cli.options import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
 
@@ -67,7 +67,7 @@ class GuardedGroup(TyperGroup):
         except Exception as error:
             if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
                 raise  # typer's own: usage errors, and verbs that are done
-            _report(error, debug=isinstance(ctx.obj, Settings) and ctx.obj.debug)
+            _report(error, debug=isinstance(ctx.obj, ProgramOptions) and ctx.obj.debug)
             raise typer.Exit(exit_code_of(error)) from None
         return result
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 __all__ = [
     "ExitCode",
     "OutputError",
-    "Settings",
+    "ProgramOptions",
     "give_up_output",
     "main",
     "missing_package",
@@ -53,7 +53,7 @@ class _Output(io.FileIO):
 _LIBRARIES: Final = ("click", "rich", "typer")
 
 
-class Settings(NamedTuple):
+class ProgramOptions(NamedTuple):
     """The options of the program as a whole."""
 
     debug: bool
@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.USAGE
 
     try:
-        app(args=arguments, prog_name="memcore", obj=Settings(debug=debug))
+        app(args=arguments, prog_name="memcore", obj=ProgramOptions(debug=debug))
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0

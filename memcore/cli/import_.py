@@ -118,7 +118,7 @@ def import_file(
         memcore.open(store, counter=counter, redact=redact, **key_options()) as db,
         progress("importing") as report,
     ):
-        read = _Counted(source, total, report)
+        read = _CountedLines(source, total, report)
         done = db.import_(read, **options)
     _summarize(
         done, file, as_json=as_json, bytes=read.bytes, file_bytes=os.path.getsize(store),
@@ -171,7 +171,7 @@ def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
         yield source, os.fstat(source.fileno()).st_size
 
 
-class _Counted:
+class _CountedLines:
     """Lines whose bytes are counted and reported while they are read."""
 
     def __init__(self, lines: BinaryIO, total: int, report: Progress | None) -> None:

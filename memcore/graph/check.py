@@ -40,7 +40,7 @@ from memcore.graph.manifest import (
     rows_of,
 )
 from memcore.graph.read import Deltas, Listing, ThreadView
-from memcore.graph.rows import CheckpointRow, Place, chunk_key, epoch_of, read_chunk, read_pool
+from memcore.graph.rows import GraphCheckpointRow, Place, chunk_key, epoch_of, read_chunk, read_pool
 from memcore.rows import names
 from memcore.rows.lifecycle import need_free
 from memcore.store.interface import DeleteBudget, ReadTxn, Steps, Txn
@@ -229,7 +229,7 @@ class ThreadCheck:
             yield f"the row under key {key.hex()} is of a namespace {number} that has no name"
         nodes: list[bytes] = []
         if row == ThreadRow.CHECKPOINT:
-            checkpoint = CheckpointRow.unpack(key, value)
+            checkpoint = GraphCheckpointRow.unpack(key, value)
             body = clear_body(checkpoint)
             values = rows.values_of(place, number)
             for finding in body_findings(txn, values, checkpoint, body, self._named):
@@ -266,7 +266,7 @@ class ThreadCheck:
 # --- bodies ---------------------------------------------------------------------------------------
 
 
-def clear_body(row: CheckpointRow) -> Any:
+def clear_body(row: GraphCheckpointRow) -> Any:
     """The body of a checkpoint as plain data; ``Opaque`` if only its serialiser can decode it."""
     try:
         return StoredCoder().decode(row.body)
@@ -275,7 +275,7 @@ def clear_body(row: CheckpointRow) -> Any:
 
 
 def body_findings(
-    txn: ReadTxn, prefix: bytes, row: CheckpointRow, body: Any, known: set[bytes]
+    txn: ReadTxn, prefix: bytes, row: GraphCheckpointRow, body: Any, known: set[bytes]
 ) -> Iterator[str]:
     """Yield a description of each missing value and impossible version that a body names.
 
@@ -486,7 +486,7 @@ class Checking(Listing, Deltas):
         if value is None:
             return None
         try:
-            row = CheckpointRow.unpack(key, value)
+            row = GraphCheckpointRow.unpack(key, value)
             if isinstance(coder, StoredCoder):
                 _need_structure(view, space[1], row)
             else:
@@ -523,7 +523,7 @@ class Checking(Listing, Deltas):
         return len(doomed)
 
 
-def _need_structure(view: ThreadView, number: int, row: CheckpointRow) -> None:
+def _need_structure(view: ThreadView, number: int, row: GraphCheckpointRow) -> None:
     """Raise unless all rows that a checkpoint refers to are there; their content is not decoded.
 
     Raises:

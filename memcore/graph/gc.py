@@ -27,7 +27,7 @@ from memcore.graph.manifest import ID_BYTES, Coder, Typed, rows_in, rows_of
 from memcore.graph.rows import (
     KEY,
     KEY_BYTES,
-    CheckpointRow,
+    GraphCheckpointRow,
     Place,
     Pool,
     chunk_key,
@@ -273,7 +273,7 @@ def is_thread_row(key: bytes, value: bytes) -> bool:
 def _is_content(row: int, key: bytes, value: bytes) -> bool:
     if row == ThreadRow.CHECKPOINT:
         rows.id_in(key)
-        return bool(CheckpointRow.unpack(key, value))
+        return bool(GraphCheckpointRow.unpack(key, value))
     if row not in (ThreadRow.VALUE, ThreadRow.WRITES):
         return False
     kind = rows.NODE if row == ThreadRow.VALUE else rows.WRITES

@@ -25,7 +25,7 @@ from memcore.graph import rows
 from memcore.graph import rows as threads
 from memcore.graph.manifest import EMPTY, Coder, Sort, StoredCoder
 from memcore.graph.rows import (
-    CheckpointRow,
+    GraphCheckpointRow,
     Place,
     Pool,
     Thread,
@@ -174,7 +174,7 @@ class Planner:
     ) -> Iterator[PruneCandidate]:
         prefix = rows.checkpoints_of(self._place, number)
         for key, value in self._txn.scan(prefix, keys.after(prefix)):
-            row = CheckpointRow.unpack(key, value)
+            row = GraphCheckpointRow.unpack(key, value)
             metadata = row.metadata_by(self._coder)
             body = row.body_by(self._coder)
             if not isinstance(body, dict) or rows.versions_in(body) != body.get(
@@ -584,7 +584,7 @@ def is_encrypted(txn: ReadTxn, place: Place) -> bool:
         key = None if newest is None else rows.checkpoint_key(place, number, newest)
         value = None if key is None else txn.get(key)
         if key is not None and value is not None:
-            return rows.SEALED in CheckpointRow.unpack(key, value).body[0]
+            return rows.SEALED in GraphCheckpointRow.unpack(key, value).body[0]
     return False
 
 
@@ -594,7 +594,7 @@ def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int 
     if value is None:
         return None
     try:
-        return _time_ms(checkpoint, CheckpointRow.unpack(key, value).body_by(StoredCoder()))
+        return _time_ms(checkpoint, GraphCheckpointRow.unpack(key, value).body_by(StoredCoder()))
     except CorruptValueError:
         return None  # encrypted, or damaged: check() reports it
 

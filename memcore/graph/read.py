@@ -15,7 +15,7 @@ from memcore.graph import rows as threads
 from memcore.graph.decode import MISSING, Cache, Joiner, ValueParts
 from memcore.graph.manifest import Coder
 from memcore.graph.prune import changed_ms
-from memcore.graph.rows import CheckpointRow, Place, Thread, chunk_key, key_of, read_chunk
+from memcore.graph.rows import GraphCheckpointRow, Place, Thread, chunk_key, key_of, read_chunk
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -139,13 +139,18 @@ class GraphReader:
             return None
         return self._whole(view, namespace, number, checkpoint, row)
 
-    def _row(self, view: ThreadView, number: int, checkpoint: str) -> CheckpointRow | None:
+    def _row(self, view: ThreadView, number: int, checkpoint: str) -> GraphCheckpointRow | None:
         key = rows.checkpoint_key(view.place, number, checkpoint)
         value = view.txn.get(key)
-        return None if value is None else CheckpointRow.unpack(key, value)
+        return None if value is None else GraphCheckpointRow.unpack(key, value)
 
     def _whole(
-        self, view: ThreadView, namespace: str, number: int, checkpoint: str, row: CheckpointRow
+        self,
+        view: ThreadView,
+        namespace: str,
+        number: int,
+        checkpoint: str,
+        row: GraphCheckpointRow,
     ) -> StoredCheckpoint:
         view.joiner.begin()
         body = row.body_by(view.coder)
@@ -164,7 +169,7 @@ class GraphReader:
         )
 
     def _values(
-        self, view: ThreadView, namespace: str, number: int, row: CheckpointRow, body: Any
+        self, view: ThreadView, namespace: str, number: int, row: GraphCheckpointRow, body: Any
     ) -> dict[str, Any]:
         values = {}
         for channel, version in rows.versions_in(body).items():
@@ -178,7 +183,7 @@ class GraphReader:
         view: ThreadView,
         namespace: str,
         number: int,
-        row: CheckpointRow,
+        row: GraphCheckpointRow,
         named: tuple[str, rows.Version],
     ) -> Any:
         """The value of a channel in the version that a checkpoint names, MISSING if it is empty.
@@ -420,7 +425,7 @@ class Listing(GraphReader):
         whole, following = _rows_below(txn, view.place, number, asked, below)
         found = []
         for key, value in whole:
-            row = CheckpointRow.unpack(key, value)
+            row = GraphCheckpointRow.unpack(key, value)
             if asked.matches is None or asked.matches(row.metadata_by(coder)):
                 found.append(self._whole(view, asked.namespace, number, rows.id_in(key), row))
         return found, following

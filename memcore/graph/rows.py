@@ -38,7 +38,7 @@ from memcore.rows.lifecycle import read_terms, thread_terms
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
-    "CheckpointRow",
+    "GraphCheckpointRow",
     "Place",
     "Pool",
     "Thread",
@@ -94,7 +94,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class GraphCheckpointRow:
     """A checkpoint without its values."""
 
     checkpoint: str
@@ -112,7 +112,7 @@ class CheckpointRow:
     @classmethod
     def sealed(
         cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
-    ) -> CheckpointRow:
+    ) -> GraphCheckpointRow:
         """A complete row from metadata and body that a coder encoded."""
         bare = cls(checkpoint, parent, metadata, body)
         return cls(
@@ -151,7 +151,7 @@ class CheckpointRow:
         )
 
     @classmethod
-    def unpack(cls, key: bytes, value: bytes) -> CheckpointRow:
+    def unpack(cls, key: bytes, value: bytes) -> GraphCheckpointRow:
         """The row.
 
         Raises:

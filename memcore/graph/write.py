@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from memcore.codec.values import decode_json, encode_json
@@ -14,7 +15,7 @@ from memcore.graph.decode import MISSING, Cache, DecodeCache, ValueParts
 from memcore.graph.encode import Splitter
 from memcore.graph.manifest import EMPTY, Coder, Typed, Wrapper
 from memcore.graph.rows import (
-    CheckpointRow,
+    GraphCheckpointRow,
     Place,
     Pool,
     Write,
@@ -143,7 +144,7 @@ class Writing:
             made.clear()
             values = {**new.others, **new.values} if whole else new.values
             nodes = self._values(splitter, basis, namespace, values, made)
-            row = CheckpointRow.sealed(
+            row = GraphCheckpointRow.sealed(
                 new.checkpoint,
                 new.parent,
                 coder,
@@ -151,19 +152,15 @@ class Writing:
                 body=_body(coder, new.body),
             ).pack()
 
-            def store(txn: Txn, place: Place, number: int, sweep: int) -> None:
-                if splitter.has_runs:
-                    txn.need_feature(GRAPH_ROWS)
-                for channel, version, node in nodes:
-                    key = rows.value_key(place, number, channel, version)
-                    # What did not change and is there still may be another checkpoint's, too.
-                    if channel in new.values or txn.get(key) is None:
-                        rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
-                _complete(txn, place, number, new, coder, sweep=sweep, whole=whole)
-                key = rows.checkpoint_key(place, number, new.checkpoint)
-                rows.put_row(txn, key, row, sweep)
-
-            return store
+            return partial(
+                _store_checkpoint,
+                new=new,
+                coder=coder,
+                nodes=nodes,
+                row=row,
+                whole=whole,
+                has_runs=splitter.has_runs,
+            )
 
         def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
@@ -213,22 +210,9 @@ class Writing:
                 node, _version = splitter.split(value, None, path, channel)
                 writes.append(Write(new.task, new.path, index, channel, node))
 
-            def store(txn: Txn, place: Place, number: int, _sweep: int) -> None:
-                if splitter.has_runs:
-                    txn.need_feature(GRAPH_ROWS)
-                key = rows.writes_key(place, number, new.checkpoint, new.task)
-                value = txn.get(key)
-                merged: dict[int, Write] = {}
-                if value is not None:
-                    before = rows.open_sealed(key, value, coder, rows.WRITES)
-                    merged = {write.index: write for write in rows.unpack_writes(before)}
-                for write in writes:
-                    if write.index < 0 or write.index not in merged:
-                        merged[write.index] = write
-                content = rows.pack_writes(new.task, list(merged.values()))
-                rows.put_sealed(txn, key, coder, rows.WRITES, content)
-
-            return store
+            return partial(
+                _store_writes, new=new, coder=coder, writes=writes, has_runs=splitter.has_runs
+            )
 
         yield from self._commit(thread, namespace, coder, prepare, None)
 
@@ -373,6 +357,59 @@ def _body(coder: Coder, body: Any) -> Typed:
     if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
         return _encoded(coder, body, "the checkpoint", by=plain)
     return _encoded(coder, body, "the checkpoint")
+
+
+def _store_checkpoint(
+    txn: Txn,
+    place: Place,
+    number: int,
+    sweep: int,
+    *,
+    new: NewCheckpoint,
+    coder: Coder,
+    nodes: Sequence[tuple[str, rows.Version, bytes]],
+    row: bytes,
+    whole: bool,
+    has_runs: bool,
+) -> None:
+    """Write the rows of a prepared checkpoint."""
+    if has_runs:
+        txn.need_feature(GRAPH_ROWS)
+    for channel, version, node in nodes:
+        key = rows.value_key(place, number, channel, version)
+        # What did not change and is there still may be another checkpoint's, too.
+        if channel in new.values or txn.get(key) is None:
+            rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
+    _complete(txn, place, number, new, coder, sweep=sweep, whole=whole)
+    key = rows.checkpoint_key(place, number, new.checkpoint)
+    rows.put_row(txn, key, row, sweep)
+
+
+def _store_writes(
+    txn: Txn,
+    place: Place,
+    number: int,
+    _sweep: int,
+    *,
+    new: NewWrites,
+    coder: Coder,
+    writes: Sequence[Write],
+    has_runs: bool,
+) -> None:
+    """Merge the prepared writes of a task into its row."""
+    if has_runs:
+        txn.need_feature(GRAPH_ROWS)
+    key = rows.writes_key(place, number, new.checkpoint, new.task)
+    value = txn.get(key)
+    merged: dict[int, Write] = {}
+    if value is not None:
+        before = rows.open_sealed(key, value, coder, rows.WRITES)
+        merged = {write.index: write for write in rows.unpack_writes(before)}
+    for write in writes:
+        if write.index < 0 or write.index not in merged:
+            merged[write.index] = write
+    content = rows.pack_writes(new.task, list(merged.values()))
+    rows.put_sealed(txn, key, coder, rows.WRITES, content)
 
 
 def _complete(

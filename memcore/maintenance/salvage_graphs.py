@@ -202,7 +202,7 @@ class Threads:
         for key in self._rows[place]:
             if key[_ROW_AT] != ThreadRow.CHECKPOINT or key not in self._sieve.chosen:
                 continue
-            row = rows.CheckpointRow.unpack(key, self._sieve.value(key))
+            row = rows.GraphCheckpointRow.unpack(key, self._sieve.value(key))
             try:
                 versions = rows.versions_in(clear_body(row)) if row.complete else {}
                 named = [

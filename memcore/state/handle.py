@@ -28,8 +28,8 @@ from memcore.state.update import StateRequest, Update, asked
 from memcore.store.interface import NAMES, ReadTxn, Store, Txn
 
 __all__ = [
-    "Change",
     "Fields",
+    "FieldsChange",
     "SharedState",
     "StateChanges",
     "Watching",
@@ -158,7 +158,7 @@ class Watching:
 # --- Common base of state handles: fields read, changed and watched -------------------------------
 
 
-class Change(Protocol):
+class FieldsChange(Protocol):
     """Protocol of a change that one commit writes to a state."""
 
     request: StateRequest | None
@@ -178,7 +178,7 @@ class Change(Protocol):
         """Call the traces; to be called after the commit."""
 
 
-C = TypeVar("C", bound=Change)
+C = TypeVar("C", bound=FieldsChange)
 
 
 class Fields(ABC, Generic[C]):

@@ -30,12 +30,12 @@ __all__ = [
     "TEMPORARY",
     "USER",
     "Field",
+    "FieldReducer",
     "FileData",
     "Omit",
     "OmitInput",
     "OmitOutput",
     "Private",
-    "Reducer",
     "Reduction",
     "StateSchema",
     "Trace",
@@ -115,7 +115,7 @@ _CONCRETE: Final[dict[Any, type]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reducer:
+class FieldReducer:
     """A function that combines a field's current value with a written one."""
 
     function: Callable[[Any, Any], Any]
@@ -138,7 +138,7 @@ class Field:
     type: Any
     """The annotation without ``Annotated``, ``Required`` and ``NotRequired``."""
     required: bool = True
-    reducer: Reducer | None = None
+    reducer: FieldReducer | None = None
     """None: the last value counts, and a step has one writer."""
     omit_input: bool = False
     omit_output: bool = False
@@ -282,13 +282,13 @@ def _is_named(found: object, name: str) -> bool:
     return label == name and module in ("typing", "typing_extensions")
 
 
-def _reducer_of(name: str, marks: Sequence[Any]) -> Reducer | None:
+def _reducer_of(name: str, marks: Sequence[Any]) -> FieldReducer | None:
     for mark in marks:
         if _is_channel(mark):
             if hasattr(mark, "snapshot_frequency"):
-                return Reducer(mark.reducer, batched=True)
+                return FieldReducer(mark.reducer, batched=True)
             operator = getattr(mark, "operator", None)
-            return Reducer(operator) if callable(operator) else None
+            return FieldReducer(operator) if callable(operator) else None
     if not marks or not callable(marks[-1]):
         return None
     try:
@@ -302,7 +302,7 @@ def _reducer_of(name: str, marks: Sequence[Any]) -> Reducer | None:
             "of exactly two positional parameters, (left, right)"
         )
         raise StateSchemaError(msg)
-    return Reducer(marks[-1])
+    return FieldReducer(marks[-1])
 
 
 def _is_channel(mark: Any) -> bool:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Environment",
-    "Fork",
+    "ForkHandler",
     "ReaderBarrier",
     "forgotten",
 ]
@@ -57,7 +57,7 @@ _leaked: list[Any] = []
 """Environments of a parent that was in the middle of something: giving them up would harm it."""
 
 
-class Fork:
+class ForkHandler:
     """Fork handlers of one environment: before a fork, and after it in parent and child."""
 
     __slots__ = ("_claimed", "_env", "_quiet", "reopening")
@@ -260,7 +260,7 @@ class Environment:
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
         self.queue = CommitQueue(self.leader.run, self.barrier.live, self.is_prompt)
-        self.fork = Fork(self)
+        self.fork = ForkHandler(self)
 
     def __del__(self) -> None:
         if self.fd < 0 or self.dropped:

@@ -16,7 +16,7 @@ from memcore.graph import Cache, JsonCoder
 from memcore.graph.encode import PAGE, Splitter
 from memcore.graph.manifest import EMPTY, pack_typed
 from memcore.graph.manifest import text as packed_text
-from memcore.graph.rows import CheckpointRow, Pool, Write, pack_writes
+from memcore.graph.rows import GraphCheckpointRow, Pool, Write, pack_writes
 from memcore.rows import index
 from memcore.rows.head import Head, Segment
 from memcore.rows.item import prepare_item
@@ -162,7 +162,9 @@ def _nodes() -> list[bytes]:
 
 
 def _graph_rows() -> list[bytes]:
-    row = CheckpointRow("0001", "parent", ("json", b"{}"), ("json", b'{"channel_versions":{}}'))
+    row = GraphCheckpointRow(
+        "0001", "parent", ("json", b"{}"), ("json", b'{"channel_versions":{}}')
+    )
     writes = [Write("task", "path", at, "channel", node) for at, node in enumerate(_nodes()[:4])]
     return [row.pack(), pack_writes("task", writes), pack_typed("node", _nodes()[5]),
             pack_typed("writes", pack_writes("task", writes)), pack_typed("lost", b""),

@@ -64,8 +64,8 @@ def graph_rows(data: bytes) -> None:
     """Sealed garbage in place of any row of a thread is a typed error; whole ones come back."""
     key = rows.checkpoint_key(PLACE, 4, "c")
     with suppress(CorruptValueError):
-        found = rows.CheckpointRow.unpack(key, seal_value(key, data))
-        assert rows.CheckpointRow.unpack(key, seal_value(key, found.pack())) == found
+        found = rows.GraphCheckpointRow.unpack(key, seal_value(key, data))
+        assert rows.GraphCheckpointRow.unpack(key, seal_value(key, found.pack())) == found
     with suppress(CorruptValueError):
         writes = list(rows.unpack_writes(data))
         if writes:
