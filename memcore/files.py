@@ -27,7 +27,7 @@ __all__ = [
 _MODE: Final = 0o600
 _NAME_BYTES: Final = 8
 _UNFINISHED: Final = re.compile(r"\.([0-9]+(-[0-9a-f]{8})?|[0-9a-f]{16})\.tmp")
-"""What follows the name of a file that is not there yet; the first forms are of older versions."""
+"""Suffixes of unfinished files; the first forms are of older versions."""
 
 
 def open_private(path: str, flags: int) -> int:

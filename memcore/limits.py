@@ -39,9 +39,9 @@ STEADY_COMMITS_HURRY: Final = 64
 STEADY_COMMITS_MAX: Final = 512
 """Commits without a steady point at which writers wait for one: until then the file grows."""
 ROOM_BYTES: Final = 1024**2
-"""What stays free in the file for those who delete when the device is full."""
+"""Bytes in the file reserved for deletions on a full device."""
 ROOM_STEP_BYTES: Final = 512 * 1024
-"""What the file grows by ahead of need."""
+"""Bytes by which the file grows ahead of need."""
 PIECE_ROWS: Final = 1024
 """Rows that one transaction of a large deletion removes at most."""
 PIECE_PAGES: Final = 400
@@ -121,7 +121,7 @@ STATE_VALUE_BYTES_MAX: Final = 64 * 1024**2
 STATE_DELETIONS_TOLD: Final = 256
 """Changes of what sessions share after which a watcher is not told any more what was deleted."""
 STATE_LOOK_SECONDS: Final = 0.25
-"""How often who watches a state looks for changes of other processes."""
+"""Interval at which a watcher of a state looks for changes of other processes."""
 STATE_PAGE: Final = 4096
 """Versions of fields that one transaction of a trim looks at."""
 
@@ -137,8 +137,8 @@ RECOUNT_FORKS_MAX: Final = 1000
 
 # --- recovery and bundles ---------------------------------------------------------------------
 RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
-"""What a recovery may do, the gentlest first."""
+"""Steps of a recovery, the gentlest first."""
 BUNDLE_BYTES: Final = 64 * 1024
-"""How large a bundle is at most, unless its caller says so."""
+"""Default limit of a bundle's size."""
 SWEEP_LIMIT: Final = 100_000
-"""How much a sweep removes at most, unless its caller says so."""
+"""Default limit of the things a sweep removes."""

@@ -71,7 +71,7 @@ TYPES: Final = (
 """The types that there are; those of the caller begin with ``x-``."""
 OWN: Final = "x-"
 RESULT_TYPES: Final = frozenset(("aggregate", "final"))
-"""What an agent shares when it shares results alone."""
+"""Types of items that an agent shares when it shares results alone."""
 FAILED: Final = frozenset(("error", "failed", "timeout"))
 """Statuses of what went wrong."""
 
@@ -160,7 +160,7 @@ _NOTHING: Final = (None,) * len(FIELDS)
 _PLAIN: Final = {
     **dict.fromkeys(_TEXTS, str), "redacted": bool, "tokens": int, "duration_ms": float
 }  # fmt: skip
-"""What a field that was checked once is read back as, mostly."""
+"""Usual types of stored fields, to skip a second check."""
 _PUT_REQUEST: Final = vars(Envelope)["request_id"].__set__
 _SET: Final = [(name, _PLAIN[name], getattr(Envelope, name).__set__) for name in FIELDS]
 

@@ -34,7 +34,7 @@ DIGEST_BYTES: Final = 32
 HEAD_DIGEST_BYTES: Final = 20
 KEY_BYTES_MIN: Final = 32
 FIRST_MAC: Final = bytes(MAC_BYTES)
-"""What stands for the mac before the first entry of a chain."""
+"""MAC before the first entry of a chain."""
 
 _VERSION: Final = b"\x01"
 _FRONT = Struct(">BBIQ")

@@ -170,7 +170,7 @@ def _need_writable(engine: Engine) -> None:
 # --- What stays how long, as the administrator's handle offers it ---------------------------------
 
 _STEP_LIMIT: Final = 1000
-"""What one sweep of the background thread removes at most."""
+"""Limit of one sweep by the background thread."""
 _NOW_MAX: Final = 2**40
 
 

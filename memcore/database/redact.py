@@ -53,7 +53,7 @@ _PAGE: Final = 256
 _PAGE_BYTES: Final = 1024**2
 _ITEM_KEY_BYTES: Final = len(keys.session_row(0, 0, Row.ITEM, 0))
 _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agents.")
-"""How the names of namespaces begin whose rows only an adapter can read."""
+"""Name prefixes of namespaces whose rows only an adapter can read."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "openai-responses": "responses",
     "anthropic": "anthropic",
 }
-"""What can be exported, and the wire format that a session must be in (jsonl: any)."""
+"""Export formats, and the wire format that a session must have (jsonl: any)."""
 
 COUNT_END: Final = 2**48
 """Seqs, revisions, counters and tokens end below it: whatever is added to one later still fits the

@@ -86,7 +86,7 @@ __all__ = [
 # --- A session on its way in: its lines checked and made ready to be stored -----------------------
 
 UNFINISHED: Final = "memcore import (unfinished): "
-"""How the name of a session begins that is not stored to its end. A user may name one so too: the
+"""Name prefix of a session that is not completely stored. A user may choose such a name, too: the
 flag in the head alone says that it is an import's."""
 LEFTOVER_AGE_MS: Final = 60 * 60 * 1000
 """An import that committed nothing for so long is taken for dead. If it lives, it loses the one

@@ -374,7 +374,7 @@ def lost_shared(sieve: RowSelector) -> Iterator[str]:
 _ROWS_PAGE: Final = 1000
 _TOLD_MAX: Final = 1000
 _DAMAGED: Final = "the value under key "
-"""How the text of a damaged row begins: its session names it once more, and better."""
+"""Beginning of a finding about a damaged row, which the session's check reports in more detail."""
 _UNSAFE: Final = (
     "the rows were not checked: reading a file of damaged structure may end the process; restore a "
     "backup or salvage what can be read"

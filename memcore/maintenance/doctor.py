@@ -69,7 +69,7 @@ class DoctorReport:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Names and values by subject: file, store, keys, pages, use, place, versions."""
     advice: tuple[str, ...] = ()
-    """What to do, the most urgent first; empty means that nothing needs to be done."""
+    """Advice, the most urgent first; empty if nothing needs to be done."""
     error: MemcoreError | None = None
     """Error with which opening the store failed."""
 

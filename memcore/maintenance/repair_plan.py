@@ -25,7 +25,7 @@ __all__ = [
 
 _KEY = re.compile(r"\bkey ([0-9a-f]{2,})\b")
 _ROW_AT: Final = 17
-"""Where the row byte of a session's key stands: kind u8, scope u64, session u64."""
+"""Offset of the row byte in a session's key: kind u8, scope u64, session u64."""
 
 
 class Damage(Enum):
@@ -208,7 +208,7 @@ class RepairAction:
     """The damaged part."""
     findings: tuple[str, ...]
     salvage: str
-    """What a salvage keeps of it, and loses."""
+    """Effect of a salvage on it."""
     instead: str
     """Remedy that needs no new file; empty if there is none."""
 

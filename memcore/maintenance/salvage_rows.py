@@ -211,7 +211,7 @@ def owner_in(wreck: PageScan) -> bytes | None:
 SCOPE_NAMES: Final = bytes((Kind.COUNTER,)), keys.after(bytes((Kind.SCOPE_NAME,)))
 """The range of the rows that say which scopes there are."""
 _SCOPE_BYTES: Final = 16
-"""What a scope takes in a file at the very least: its tombstone takes more."""
+"""Lower bound of a scope's bytes in a file: its tombstone takes more."""
 
 
 def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
@@ -363,7 +363,7 @@ Place = tuple[int, int]
 _IMMUTABLE_ROWS: Final = (Row.ITEM, Row.INDEX)
 _COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
 _SEQ_BYTES: Final = 16
-"""What a seq takes in a file at the very least: its item's row and its index record take more."""
+"""Lower bound of a seq's bytes in a file: its item row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
 _SCOPED: Final = (
     *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE

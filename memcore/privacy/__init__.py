@@ -1,7 +1,7 @@
 """Personal data and secrets kept out of a file: redaction, guards, keys; pure.
 
-``policy`` says what is looked for, ``engine`` finds it in texts and puts placeholders in its place,
-``walking`` does so inside JSON values without touching what frameworks pair by.
+``policy`` says what to find, ``redact`` replaces findings by placeholders in texts and inside JSON
+values, ``redact_packed`` inside serialized ones; ``guards`` judge writes, ``keyring`` holds keys.
 """
 
 from memcore.faces import face

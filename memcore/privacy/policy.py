@@ -99,7 +99,7 @@ def canonical(name: str, text: str) -> str:
 # different values of one class two share a placeholder with a probability of 0.0005.
 
 LABEL: Final = re.compile(r"[A-Z](?:[A-Z_]{0,30}[A-Z])?")
-"""What may stand before the hash. Without digits: nothing can hide in what looks like one."""
+"""Label of a placeholder, before the hash. Without digits: no number can pass for one."""
 PLACEHOLDER: Final = re.compile(r"\[[A-Z](?:[A-Z_]{0,30}[A-Z])?_[0-9A-HJKMNP-TV-Z]{6}\]")
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Crockford's base 32: no letters that look like digits."""
@@ -251,7 +251,7 @@ def _without(span: Span, holes: list[tuple[int, int]]) -> list[Span]:
 # --- Redaction policies: what may not reach the file ----------------------------------------------
 
 VERDICTS: Final = ("allow", "redact", "quarantine", "drop", "block")
-"""What becomes of an item in which a class was found, lightest first."""
+"""Verdicts on an item in which a class was found, lightest first."""
 _SECRETS: Final = ("api_key", "jwt", "private_key", "token", "password")
 _PERSONAL: Final = ("email", "cn_mobile", "phone", "cn_id", "student_id", "card")
 _ADDRESSES: Final = ("ipv4", "ipv6")

@@ -381,7 +381,7 @@ Redact = Callable[[str, int, str | None, Counter[str]], str]
 """``(text, context, key, found)``: one text."""
 
 _DEPTH_MAX: Final = 520
-"""What is stored is nested 512 levels deep at most, and a few stand around it."""
+"""Stored values are nested at most 512 levels deep; a few more are around them."""
 _KEY_CHARS_MAX: Final = 128
 _FIELD_CHARS_MAX: Final = 19
 _NUMBER_LEAST: Final = 1_000
@@ -731,7 +731,7 @@ class PlacedRedaction:
 
 
 _RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""What every record has: all else was given as ``extra``."""
+"""Attributes of every log record: all others were given as ``extra``."""
 
 
 class RedactingFilter(logging.Filter):

@@ -231,7 +231,7 @@ def _extended(extension: Extension) -> bytes:
 # under it, whatever it is wrapped in; what was replaced is then put in its place.
 
 _ARGUMENT: Final = 2
-"""Where the arguments stand behind module and name."""
+"""Index of the arguments, behind module and name."""
 _OBJECTS: Final = frozenset(range(6))
 _ARRAY: Final = 6
 _VALUES: Final = frozenset(("uuid", "datetime", "zoneinfo"))
@@ -244,7 +244,7 @@ _NUMERIC: Final = frozenset("?bBiufcmM")
 """Kinds of arrays that hold no text."""
 _CHAR_BYTES: Final = {"U": 4, "S": 1}
 _CELLS: Final = 3
-"""Where the memory of an array stands, behind its type, shape and order."""
+"""Index of an array's memory, behind its type, shape and order."""
 
 
 class OpaqueContent(ValueError):  # noqa: N818 - said of content, told as an error one layer up

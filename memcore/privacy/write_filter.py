@@ -30,7 +30,7 @@ _IN_LOGS: Final = ("quarantine", "drop")
 """Verdicts that leave a placeholder in a log."""
 
 Told: TypeAlias = Callable[[Mapping[str, int]], None]
-"""Who is told of what was found, by class; never what."""
+"""Called with the counts of findings by class, never with their text."""
 
 
 class Redacts(Protocol):

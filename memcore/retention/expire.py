@@ -284,10 +284,10 @@ def _changed(txn: ReadTxn, scope: int, name: str) -> int | None:
 _LOOK_ROWS: Final = 4096
 """Rows that one snapshot looks at."""
 _BACK_ROWS: Final = 256
-"""How far before a result its call is looked for."""
+"""Rows before a result among which its call is searched."""
 _PAGE_SETTLING: Final = 256
 _TEXTS: Final = (EXPIRED_TEXT, ".", "")
-"""What stands in the place of texts: the first that does not count more than they did."""
+"""Replacements of texts: the first that has no more tokens than the text is used."""
 _TYPES: Final = {
     ItemKind.USER: "user_input",
     ItemKind.ASSISTANT: "final",
@@ -297,7 +297,7 @@ _TYPES: Final = {
     ItemKind.REASONING: "reasoning",
     ItemKind.OPAQUE: "other",
 }
-"""What the type of an item is that nobody said."""
+"""Types of items without an explicit one."""
 
 
 @dataclass(slots=True)
@@ -580,7 +580,7 @@ _PLAN_ITEMS: Final = 2048
 """Items that are archived together."""
 _PIECE_ITEMS: Final = 256
 _PIECE_BYTES: Final = 96 * 1024
-"""What one transaction writes at most, about: it fits a redo slot beside what others write."""
+"""Approximate limit of one transaction: it fits a redo slot beside other writes of its batch."""
 _MARK_STEP: Final = 1024
 """Items that did not expire after which it is written down that they were looked at."""
 

@@ -211,7 +211,7 @@ def holds(engine: Engine, app: str | None = None, user: str | None = None) -> li
 MEMORY_NAMESPACES: Final = ("adk.memory", "langgraph.store")
 """Key/value namespaces that hold memories, besides those that are marked."""
 _OF_FILES: Final = "deepagents:"
-"""How the names of those begin that hold an agent's files."""
+"""Name prefix of namespaces that hold an agent's files."""
 
 
 def opted_out(engine: Engine, app: str, user: str) -> bool:

@@ -51,7 +51,7 @@ _HAS_ENVELOPE: Final = 1
 _HAS_SALT: Final = 2
 _SALT_BYTES: Final = 8
 _SALTED: Final = struct.pack("<BHI", _HAS_SALT, 0, _SALT_BYTES)
-"""What stands between kind and creation time in the row of an item with salt and no envelope."""
+"""Bytes between kind and creation time in the row of an item with salt and no envelope."""
 _PLAIN_FIELDS: Final = 2
 """Of an envelope's JSON that holds ``meta`` and ``request_id`` alone."""
 ABANDON_EVENT: Final = "abandon"

@@ -74,9 +74,9 @@ __all__ = [
 # --- Which scopes were erased: their numbers are dead, and no handle that remembers one may use it
 
 TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x01"
-"""What the keys of tombstones begin with."""
+"""Key prefix of tombstones."""
 ERASURES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
-"""What the keys of erasures that are not finished begin with."""
+"""Key prefix of unfinished erasures."""
 _NUMBER_MAX: Final = 2**64 - 1
 
 
@@ -333,7 +333,7 @@ def _unpacked(key: bytes, value: bytes) -> HoldRow:
 # transaction. Rules have no time of their own: terms that hold some are due whenever it is swept.
 
 ALWAYS_MS: Final = 0
-"""When rules are due."""
+"""Due time of rules: always."""
 _END: Final = 2**63
 _SCOPE_BYTES: Final = 10
 _THREAD_BYTES: Final = 18

@@ -62,7 +62,7 @@ EWMA_TOKENS: Final = 8_192
 """The weight of the past: a difference of ``d`` counted tokens moves the factor by
 ``d / (d + seen)`` of the way, where ``seen`` is what was seen before it, at most this."""
 PRIOR_TOKENS: Final = 16
-"""What the factor 1.0 weighs before anything was seen: no line of three words makes a factor."""
+"""Weight of the initial factor 1.0, so that no line of three words determines the factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ _WRONG: Final = (
     *(CorruptValueError, LookupError, TypeError, ValueError, AttributeError),
     RecursionError,
 )
-"""What reading a body raises that no writer made."""
+"""Errors raised by decoding a body that no writer made."""
 
 
 def usage_key(scope: int, session: int) -> bytes:

@@ -992,7 +992,7 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # of their own.
 
 _COMMIT_BYTES: Final = 32 * 1024
-"""What a commit writes beside its rows: LMDB's free list, and pages of the tree's own growth."""
+"""Bytes that a commit writes beside its rows: LMDB's free list, and pages of the tree's growth."""
 _NODE_BYTES: Final = 12
 """Head of a node, its place in the page's index, and a byte to an even size."""
 _NODE_BYTES_MAX: Final = 2030

@@ -70,7 +70,7 @@ __all__ = [
 PAGE_HEADER_BYTES: Final = 16
 META_IMAGE_BYTES: Final = 136
 META_OFFSETS: Final = (PAGE_HEADER_BYTES, PAGE_BYTES + PAGE_HEADER_BYTES)
-"""Where the two meta images lie; snapshot N has image N & 1."""
+"""Offsets of the two meta images; snapshot N has image N & 1."""
 
 _MAGIC: Final = 0xBEEFC0DE
 _MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "little")
@@ -82,10 +82,10 @@ _FREE_FLAGS: Final = 0x08
 _FREE_FLAGS_IGNORED: Final = 0x4000
 """LMDB keeps in this field, too, that the path named a file and not a directory."""
 NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""How a file system says that it has no hard links, or no more for this file."""
+"""Errors of a file system without hard links, or without more of them for this file."""
 _LOOK_NODES: Final = 1200
 _LOOK_FREE_NODES: Final = 100
-"""What every opening looks at of the two trees: under a millisecond, whatever the file's size."""
+"""Nodes of the two trees verified at each opening: under a millisecond at any file size."""
 _ATTEMPTS: Final = 20
 _LOCK_PATIENCE_SECONDS: Final = 0.5
 _LOCK_LOOK_SECONDS: Final = 0.005
@@ -559,12 +559,12 @@ class Format(NamedTuple):
 # would have two lock files, and each would write over what the other has written.
 
 LOCK: Final = "-lock"
-"""What follows the name of a file in that of LMDB's lock file."""
+"""Suffix of LMDB's lock file."""
 MOVING: Final = "-name"
-"""What follows a temporary name in the one that becomes the final name."""
+"""Suffix of the temporary name that is renamed to the final one."""
 
 _MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
-"""What follows ``FINAL.new-``: a name that only looks alike is somebody's own file."""
+"""Rest of a temporary name behind ``FINAL.new-``; other names are the user's files."""
 
 
 def temporary_name(final: str) -> str:

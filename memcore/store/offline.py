@@ -116,7 +116,7 @@ def migrate_file(path: str, *, keep: str | None, judge: Judge | None, look: bool
 # --- Encrypting a scope's contents with another key, a little a transaction, while others work ----
 
 _PIECE_BYTES: Final = 160 * 1024
-"""What one transaction rewrites at most, unless a single value is larger: it fits a redo slot."""
+"""Limit of what one transaction rewrites, unless a single value is larger: it fits a redo slot."""
 
 
 class _Walked(NamedTuple):

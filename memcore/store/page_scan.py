@@ -90,7 +90,7 @@ _END: Final = b"\xff" * 600
 _RUN_BYTES_MAX: Final = 2 * KV_VALUE_BYTES_MAX
 
 Prove = Callable[[bytes, bytes], bool]
-"""Whether a value is the one that was stored under a key."""
+"""Returns True if a value is one that was stored under a key."""
 
 
 class Confidence(IntEnum):

@@ -50,7 +50,7 @@ _PAGE_NUMBER_BYTES: Final = 8
 _INTEGER_KEY_BYTES: Final = 8
 
 _PAGE_COST: Final = 8
-"""How many nodes could be judged in the time that it takes to read a page."""
+"""Cost of reading a page, in nodes verified."""
 
 _Key = Any
 """Bytes, or in the free list an int."""

@@ -107,7 +107,7 @@ class _OpenLock:
 environments: WeakSet[Environment] = WeakSet()
 opening = _OpenLock()
 _fork: list[bool] = []
-"""Whether the fork under way has ``opening``."""
+"""Not empty while a fork under way holds ``opening``."""
 
 
 def _known() -> list[Environment]:

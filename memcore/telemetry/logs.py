@@ -37,7 +37,7 @@ _STEADY: Final = frozenset(
         "get_checkpoint", "calibrations", "report_usage", "sessions", "scopes", "stats", "flush",
     }
 )  # fmt: skip
-"""What happens at every turn, beside all of ``kv``, ``state``, ``blob``, ``graph``, ``memory``."""
+"""Operations of every turn, beside all of ``kv``, ``state``, ``blob``, ``graph``, ``memory``."""
 
 
 class LogSink(Sink):

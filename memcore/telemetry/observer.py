@@ -217,8 +217,8 @@ class Operation(NamedTuple):
 
     name: str
     shape: str = "value"
-    """What the method returns: a ``value``, an ``iterator``, a ``block`` for ``with``. What gives a
-    ``handle`` (or is a property that does) or a ``pair`` of which the second is one is no
+    """Result of the method: a ``value``, an ``iterator``, a ``block`` for ``with``. A method (or
+    property) that returns a ``handle``, or a ``pair`` whose second part is one, is no
     operation."""
     measure: str = "nothing"
     """Measure of its result; see ``measures``."""
@@ -445,10 +445,10 @@ Options = dict[str, Any]
 Place = tuple[str | None, str | None, str | None]
 """Application, user, session."""
 PlaceOf = Callable[[Args, Options], Place]
-"""Where a call works, by its arguments."""
+"""Returns the place of a call, given its arguments."""
 NOWHERE: Final[Place] = (None, None, None)
 _SESSIONS: Final = ("session_id", "thread", "source")
-"""How arguments are called that name a session."""
+"""Names of arguments that name a session."""
 
 
 class Running(Figures):
@@ -875,7 +875,7 @@ C = TypeVar("C", bound=type)
 _OPEN = Operation("open")
 _COMPACT = Operation("compact", measure="compaction")
 _PART = "state"
-"""What a session holds that is observed with it."""
+"""Attribute of a session that is observed with it."""
 _TWIN = "_memcore_twin"
 _twins: dict[type, type | None] = {}
 

@@ -24,7 +24,7 @@ __all__ = [
 
 OK: Final = "ok"
 NAMES: Final = ("clear", "hashed", "none")
-"""How a sink is told who did something: by name, by pseudonym, not at all."""
+"""Naming of users, actors and sessions in a sink: clear, as pseudonyms, or left out."""
 
 
 class Record(NamedTuple):

@@ -27,7 +27,7 @@ _HEADER: Final = Struct("<8sI12sQ")
 """Magic, version, three numbers, and the checksum of those numbers and of what follows."""
 
 _encodings: dict[str, Encoding] = {}
-"""What is made already. No lock guards it: the child of a fork would wait for ever for one that a
+"""Encodings made so far. No lock guards it: the child of a fork would wait for ever for one that a
 thread of its parent held. Two threads may both make an encoding; one of the two is kept."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,39 @@ MODULES = sorted((ROOT / "memcore").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 MODULE_LINES_MAX = 1200
+MODULE_LINES_MIN = 120
 FUNCTION_LINES_MAX = 70
 BROAD = {"Exception", "BaseException", "builtins.Exception", "builtins.BaseException"}
 EMPTY_NAMES = {"utils", "helpers", "manager", "process", "data", "info"}
+QUESTIONS = {"What", "Where", "Which", "Who", "Whose", "Whom", "How", "When", "Whether", "Why"}
+ASKING = ("memcore/session/", "memcore/log/", "memcore/aio/session.py")
+"""Modules whose docstrings still begin with questions; aio's are those of the session."""
+SHARED_NAMES = {  # of a class: why two have it
+    "Compactor": "public, one for threads and one for loops",
+    "Overwrite": "the public one of a state, and a change of a session",
+    "Reduction": "public, of a state's field and of a compaction",
+}
+HOLDERS = {  # of a class: why it holds one object and nothing else
+    "Archiving": "the engine behind the protocol that retention writes to",
+    "AsyncBlobStore": "a handle for loops over that for threads",
+    "AsyncDatabase": "a handle for loops over that for threads",
+    "AsyncLadder": "a handle for loops over that for threads",
+    "AsyncScope": "a handle for loops over that for threads",
+    "KeyValueView": "a public handle on one snapshot",
+    "Retention": "a public handle",
+    "_Pop": "a descriptor",
+    "ContextSelector": "part of a session's handle",
+    "Recounting": "part of a session's handle",
+    "Recovering": "part of a session's handle",
+    "SessionReader": "part of a session's handle",
+    "SessionState": "a public handle",
+}
+SMALL_MODULES = {  # of few lines and one importer: why it is a module
+    "memcore/__main__.py": "what 'python -m' runs",
+    "memcore/privacy/presidio.py": "needs a package that few install",
+    "memcore/tokens/api.py": "needs a package that few install",
+    "memcore/cli/": "one verb a module, or a program that starts without the command line",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -29,6 +61,7 @@ every_module = pytest.mark.parametrize("path", MODULES, ids=name)
 every_test = pytest.mark.parametrize("path", TESTS, ids=name)
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=name(path))
 
@@ -80,6 +113,74 @@ def swallowed(module: ast.Module) -> list[str]:
         )
         if node.type is None or (broad and idle):
             found.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0]}")
+    return found
+
+
+def asked(module: ast.Module) -> list[str]:
+    """Docstrings, those of fields too, that begin with a question and not with the thing."""
+    texts = [
+        node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    return [
+        f"line {text.lineno}: {str(text.value).strip():.40}"
+        for text in texts
+        if (str(text.value).split() or [""])[0].strip(",:") in QUESTIONS
+    ]
+
+
+def holders(module: ast.Module) -> Iterator[str]:
+    """Classes whose constructor stores its one argument, and does nothing else."""
+    for node in ast.walk(module):
+        for made in node.body if isinstance(node, ast.ClassDef) else ():
+            if not isinstance(made, ast.FunctionDef) or made.name != "__init__":
+                continue
+            given = made.args
+            names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            step = made.body[-1]
+            if (
+                len(names) == 2
+                and not (given.vararg or given.kwarg)
+                and len(made.body) == 1 + (ast.get_docstring(made) is not None)
+                and isinstance(step, ast.Assign | ast.AnnAssign)
+                and isinstance(step.value, ast.Name)
+                and step.value.id == names[1]
+            ):
+                yield node.name
+
+
+def deep_functions(node: ast.AST, above: int = 0) -> Iterator[str]:
+    """Functions inside functions inside functions."""
+    for child in ast.iter_child_nodes(node):
+        inside = above + isinstance(child, Function)
+        if inside > 2 and isinstance(child, Function):
+            yield f"line {child.lineno}: {child.name}"
+        yield from deep_functions(child, inside)
+
+
+def exported(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Module and name of each public name in the lazy face of a package; see memcore.faces."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "face":
+            for home, names in ast.literal_eval(node.args[1]).items():
+                yield from ((home, each.partition("=")[0]) for each in names.split())
+
+
+def importers() -> dict[str, set[str]]:
+    """By module, the modules that import it, for its types too; a face counts as all its users."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        module = tree(path)
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom):
+                home = (node.module or "").replace(".", "/")
+                for each in (home, *(f"{home}/{alias.name}" for alias in node.names)):
+                    found[f"{each}.py"].add(name(path))
+        for home, public_name in exported(module):
+            found[name(path.with_name(f"{home or public_name}.py"))] |= {name(path), "its users"}
     return found
 
 
@@ -142,6 +243,52 @@ def test_what_is_public_is_documented(path: Path) -> None:
     assert undocumented(tree(path)) == []
 
 
+@every_module
+def test_docstrings_begin_with_the_thing(path: Path) -> None:
+    if not name(path).startswith(ASKING):
+        assert asked(tree(path)) == []
+
+
+@every_module
+def test_functions_are_nested_once_at_most(path: Path) -> None:
+    if not name(path).startswith(("memcore/adapters/", "memcore/cli/")):
+        assert list(deep_functions(tree(path))) == []
+
+
+@every_module
+def test_faces_do_not_hide_modules(path: Path) -> None:
+    for home, public_name in exported(tree(path)):
+        assert not home or not path.with_name(f"{public_name}.py").exists(), public_name
+        assert not home or not (path.parent / public_name).exists(), public_name
+
+
+def test_classes_have_names_of_their_own() -> None:
+    homes: dict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and "adapters" not in path.parts:
+                homes[node.name].add(name(path))
+    assert {each: where for each, where in homes.items() if len(where) > 1}.keys() == set(
+        SHARED_NAMES
+    )
+
+
+def test_classes_hold_more_than_one_object() -> None:
+    assert {each for path in MODULES for each in holders(tree(path))} == set(HOLDERS)
+
+
+def test_small_modules_have_several_importers() -> None:
+    found = importers()
+    assert [
+        name(path)
+        for path in MODULES
+        if path.name != "__init__.py"
+        and len(path.read_text(encoding="utf-8").splitlines()) < MODULE_LINES_MIN
+        and len(found[name(path)]) <= 1
+        and not name(path).startswith(tuple(SMALL_MODULES))
+    ] == []
+
+
 @every_test
 def test_tests_do_not_sleep(path: Path) -> None:
     module = tree(path)
@@ -179,6 +326,19 @@ def swallow():
         sleep(1)
     except:
         raise
+
+class Holder:
+    """What holds one object."""
+    def __init__(self, held):
+        """Hold it."""
+        self.held = held
+
+def outer():
+    """Documented."""
+    def inner():
+        def innermost(): ...
+
+face("package", {"home": "home other=held"})
 '''
 
 
@@ -198,3 +358,7 @@ def test_the_rules_see_what_they_forbid() -> None:
     assert imports_of(module, "time", "sleep") == ["line 2: from time import sleep"]
     assert long_functions(long) == [f"line 1: long has {FUNCTION_LINES_MAX + 1} lines"]
     assert long_functions(module) == []
+    assert asked(module) == ["line 26: What holds one object."]
+    assert list(holders(module)) == ["Holder"]
+    assert list(deep_functions(module)) == ["line 34: innermost"]
+    assert list(exported(module)) == [("home", "home"), ("home", "other")]
