@@ -57,7 +57,7 @@ __all__ = [
 # file lives to see. A file that has removed much has given out more than it has room for.
 
 _NUMBER_BYTES: Final = 16
-"""What each number that is in use takes in a file at the very least."""
+"""Lower bound of the bytes in a file for each number in use."""
 _NUMBER_MAX: Final = 2**48
 _NUMBERED: Final = {
     Counter.SCOPE: ("scope", _NUMBER_MAX),
@@ -67,7 +67,7 @@ _NUMBERED: Final = {
     Counter.POOL: ("pool of chunks", _NUMBER_MAX),
     Counter.GRAPH_NAMESPACE: ("namespace of a thread", 2**31),
 }
-"""What is numbered, in words, and the largest number that is believed."""
+"""Numbered things, in words, with the largest number that is believed."""
 _PLACES: Final = {
     Kind.SESSION: Counter.SESSION,
     Kind.KV: Counter.NAMESPACE,
@@ -402,7 +402,7 @@ class RowSelector:
         """The sizes of the blobs that are whole, by scope and slot."""
         self.blobs_lost = 0
         self.unknown = forget_unknown(wreck, minted)
-        """What was left out for its numbers, in words."""
+        """Rows left out because of their numbers, in words."""
         self.erased, self.doubtful_users = forget_erased(wreck)
         """Scopes of users who were or may have been erased; app and user of the doubtful ones."""
         self._removed = forget_removed(wreck)

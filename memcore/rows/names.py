@@ -441,7 +441,7 @@ _COUNTED: Final = {
     Counter.POOL: ("pools of chunks", _NUMBER_MAX),
     Counter.GRAPH_NAMESPACE: ("namespaces of threads", 2**32 - 1),
 }
-"""What is numbered, in words, and the last number that there is: no life is long enough for it."""
+"""Numbered things, in words, with the largest number: no file lives long enough to reach it."""
 
 
 def next_number(txn: Txn, which: int) -> int:
