@@ -9,6 +9,8 @@ cdef enum:
     ROW_BLOB = 2        # of the seal's flags: the item JSON lies in a blob
     ROW_KEY_MAX = 511
 
+cdef uint64_t ROW_CLOCK = 4294967296 * 1000000  # the first microsecond that no row can hold
+
 
 cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -1:
     """Whether a value begins as ``head`` says, holds an item's header and is sealed under key."""
@@ -41,6 +43,18 @@ cdef object _item_json(bytes value):
     return PyBytes_FromStringAndSize(<const char *>v + at, size - <Py_ssize_t>at)
 
 
+cdef bint _too_deep(bytes encoded, object message) except -1:
+    """Whether JSON is nested deeper than any that is written: then its row is damaged."""
+    cdef const char *text = PyBytes_AS_STRING(encoded)
+    cdef Py_ssize_t i, opened = 0
+    cdef int64_t nodes = 0
+    if PyBytes_GET_SIZE(encoded) <= 2 * JSON_DEPTH_MAX:
+        return False
+    for i in range(PyBytes_GET_SIZE(encoded)):
+        opened += (text[i] | 32) == 123  # [ or {
+    return opened > JSON_DEPTH_MAX and _scan_json(message, 0, &nodes) == JSON_DEPTH
+
+
 cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes head,
                      object digest, object loads, type item, tuple kinds):
     """The item of a row that is as most are, without an envelope; None for any other."""
@@ -64,7 +78,7 @@ cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes 
         message = loads(encoded)
     except ValueError:
         return None
-    if type(message) is not dict:
+    if type(message) is not dict or created >= ROW_CLOCK or _too_deep(encoded, message):
         return None
     fields = (seq, kinds[v[0]], message, tokens, created / 1e6, None, None, None)
     return tuple.__new__(item, fields)
@@ -164,7 +178,7 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
             message = loads(encoded)
         except ValueError:
             return None
-        if type(message) is not dict:
+        if type(message) is not dict or _too_deep(encoded, message):
             return None
         found.append(message)
     return found

@@ -29,6 +29,7 @@ __all__ = [
     "decode_json",
     "decoding",
     "encode_json",
+    "named",
     "open_number",
     "open_value",
     "plain_json",
@@ -65,7 +66,8 @@ _PROBLEMS: Final = {
     4: "nested deeper than 512 levels",
     5: "circular, or of more than 16 million values",
 }
-_UNPLACED: Final = (4, 5)
+_TOO_DEEP: Final = 4
+_UNPLACED: Final = (_TOO_DEEP, 5)
 _PATH_DEPTH_MAX: Final = 32
 ORJSON_OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS
@@ -149,6 +151,8 @@ def is_encrypted(key: bytes, value: bytes) -> bool:
 
 
 _CLOCK_S: Final = 2**32
+CLOCK_US: Final = _CLOCK_S * 1_000_000
+"""The first time that no row can hold."""
 _MISREAD: Final = (
     ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
     ValueError,
@@ -162,7 +166,7 @@ def clock_us() -> int:
         StorageError: the clock is before 1970 or after 2106, which no row can hold.
     """
     now_us = time.time_ns() // 1000
-    if not 0 <= now_us < _CLOCK_S * 1_000_000:
+    if not 0 <= now_us < CLOCK_US:
         msg = (
             f"the system's clock is {now_us // 1_000_000} seconds from 1970: times from 1970 to "
             "2106 can be stored; set the clock"
@@ -198,6 +202,12 @@ class decoding:  # noqa: N801 - a statement: ``with decoding(key, "lease row"):`
             named = f" under key {self._key.hex()}" if self._key else ""
             msg = f"the {self._what}{named} is malformed; run 'memcore check'"
             raise CorruptValueError(msg, key=self._key) from error
+
+
+def named(error: CorruptValueError, key: bytes) -> CorruptValueError:
+    """Return the error with the row that it is about, if it does not say so yet."""
+    error.key = error.key or key
+    return error
 
 
 def open_number(key: bytes, value: bytes) -> int:
@@ -297,10 +307,17 @@ def decode_json(body: bytes, flags: int) -> Any:
     """
     try:
         if flags & FLAG_PLAIN_JSON:
-            return json.loads(body.decode("utf-8", "surrogatepass"))
-        return orjson.loads(body)
+            found = json.loads(body.decode("utf-8", "surrogatepass"))
+        else:
+            found = orjson.loads(body)
     except (ValueError, RecursionError) as exc:
         if isinstance(exc, RecursionError) and _depth_of(body) <= _DEPTH_MAX:
             raise
         msg = f"a value of {len(body)} bytes is no JSON ({exc}); run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc
+    if len(body) > 2 * _DEPTH_MAX and body.count(b"[") + body.count(b"{") > _DEPTH_MAX:
+        code = scan_json(found)
+        if code == _TOO_DEEP:
+            msg = f"a value of {len(body)} bytes is {_PROBLEMS[code]}; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
+    return found

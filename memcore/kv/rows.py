@@ -17,6 +17,7 @@ from memcore.codec.values import (
     FLAG_BYTES,
     FLAG_EXPIRES,
     decode_json,
+    decoding,
     encode_json,
     open_value,
     seal_value,
@@ -79,6 +80,8 @@ class KvEntry:
     expires_ms: int | None
     ref: BlobRef | None = None
     """Its content, of which it holds one reference."""
+    key: bytes = b""
+    """Its row, if it was read."""
 
     def is_visible(self, now_ms: int) -> bool:
         """Return whether the entry has not expired."""
@@ -86,7 +89,10 @@ class KvEntry:
 
     def value(self) -> Any:
         """The decoded value: the JSON value or the bytes of the caller."""
-        return self.payload if self.flags & FLAG_BYTES else decode_json(self.payload, self.flags)
+        if self.flags & FLAG_BYTES:
+            return self.payload
+        with decoding(self.key, "entry"):
+            return decode_json(self.payload, self.flags)
 
 
 def entry_of(key: bytes, value: bytes) -> KvEntry:
@@ -97,13 +103,13 @@ def entry_of(key: bytes, value: bytes) -> KvEntry:
     """
     flags, body = open_value(key, value)
     if not flags & (FLAG_EXPIRES | FLAG_BLOB):
-        return KvEntry(flags, body, None)
+        return KvEntry(flags, body, None, None, key)
     expires_ms, ref, start = None, None, 0
     if flags & FLAG_EXPIRES:
         expires_ms, start = int.from_bytes(body[:_EXPIRY_BYTES], "big"), _EXPIRY_BYTES
     if flags & FLAG_BLOB:
         ref, start = reference_in(flags, body), start + _REF_BYTES
-    return KvEntry(flags & ~(FLAG_EXPIRES | FLAG_BLOB), body[start:], expires_ms, ref)
+    return KvEntry(flags & ~(FLAG_EXPIRES | FLAG_BLOB), body[start:], expires_ms, ref, key)
 
 
 def reference_in(flags: int, body: bytes) -> BlobRef:

@@ -7,7 +7,9 @@ from typing import Final, TypeAlias
 
 from memcore import blobs
 from memcore._fast import pack_event, pack_facts
-from memcore.codec.values import FLAG_BLOB, FLAG_REWRITTEN, decoding
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import FLAG_BLOB, FLAG_REWRITTEN, decoding, named
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log.history import History, StoredRow, read_rows
 from memcore.model import Item, ItemKind, Message
@@ -49,7 +51,12 @@ def stored_items(
         for row in read_rows(txn, scope, session, position=position, lo=lo, hi=hi):
             if isinstance(row, CorruptValueError):
                 raise row
-            yield opened(txn, scope, row)
+            try:
+                found = opened(txn, scope, row)
+            except CorruptValueError as exc:
+                named(exc, keys.session_row(scope, session, Row.ITEM, row[1]))
+                raise
+            yield found
 
 
 def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:

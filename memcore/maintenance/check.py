@@ -20,6 +20,7 @@ from memcore.codec.values import (
     FLAG_REWRITTEN,
     HEADER_BYTES,
     checksum_of,
+    decoding,
     open_value,
 )
 from memcore.errors import (
@@ -170,14 +171,18 @@ def chained(txn: ReadTxn, key: bytes, before: int) -> int | None:
     return index.chain_after(before, checksum_of(value))
 
 
-# --- The check of the index by expiry: it leads to all that expires, and to nothing else ----------
+# --- The check of entries and of the index by expiry: it leads to what expires, and no further ----
 
 _PAGE: Final = 1000
+_ENTRY_AT: Final = 17
 _Look: TypeAlias = Callable[[ReadTxn, bytes, bytes], Iterator[str]]
 
 
 def check_expiries(engine: Engine) -> Iterator[str]:
-    """Rows of the index that lead astray, and what expires without one; a page a snapshot."""
+    """Yield entries that cannot be decoded, rows of the index that lead astray, and what lacks one.
+
+    Each page is a snapshot of its own.
+    """
     for kind, look in ((Kind.EXPIRY, _leads), (Kind.KV, _entry), (Kind.CARE, _terms)):
         start: bytes | None = bytes((kind,))
         while start is not None:
@@ -218,6 +223,16 @@ def _due(key: bytes, value: bytes) -> int | None:
 
 
 def _entry(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    try:
+        open_value(key, value)
+    except CorruptValueError:
+        return  # found as a damaged row
+    try:
+        with decoding(key, "entry"):
+            keys.unpack_text(key[_ENTRY_AT:])
+            kv.entry_of(key, value).value()
+    except CorruptValueError as exc:
+        yield str(exc)
     if any(flags & FLAG_EXPIRES for flags in value[1:2]):
         yield from _has_row(txn, key, value)
 

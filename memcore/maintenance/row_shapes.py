@@ -18,7 +18,7 @@ from memcore.codec.keys import Care, Kind, Row
 from memcore.codec.values import FLAG_BLOB, FLAG_EXPIRES, body_of, decode_json, is_proven
 from memcore.errors import MemcoreError
 from memcore.graph.gc import is_pool_row, is_thread_row
-from memcore.kv import reference_in
+from memcore.kv import entry_of, reference_in
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.checkpoint import unpack_checkpoint, unpack_last
@@ -96,7 +96,10 @@ def _is_entry(key: bytes, value: bytes, body: bytes) -> bool:
     keys.unpack_text(key[_PLACE_BYTES:])
     if value[1] & FLAG_BLOB and reference_in(value[1], body).size > BLOB_BYTES_MAX:
         return False
-    return not value[1] & FLAG_EXPIRES or len(body) >= _NUMBER_BYTES
+    if value[1] & FLAG_EXPIRES and len(body) < _NUMBER_BYTES:
+        return False
+    entry_of(key, value).value()
+    return True
 
 
 def _is_removal(key: bytes, _: bytes, __: bytes) -> bool:

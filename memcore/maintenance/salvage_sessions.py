@@ -141,6 +141,7 @@ class Remains:
             blob = self.sieve.blob_of(key, value)
             if blob is None or blob in self.sieve.blobs:
                 seq = keys.number_of(key)
+                self._item_in(seq, value, blob)
                 self.items[seq], self.sums[seq] = at, checksum_of(value)
                 return True
         return False
@@ -192,8 +193,12 @@ class Remains:
         """
         key = keys.session_row(*self.place, Row.ITEM, seq)
         value = self.value(seq)
+        return self._item_in(seq, value, self.sieve.blob_of(key, value))
+
+    def _item_in(
+        self, seq: int, value: bytes, blob: tuple[int, bytes] | None
+    ) -> tuple[Item, bytes]:
         body = body_of(value)
-        blob = self.sieve.blob_of(key, value)
         payload = None
         if blob is not None:
             chunks = self.sieve.chunks(*blob, self.sieve.blobs[blob])

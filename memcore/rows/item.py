@@ -376,11 +376,13 @@ def decode_item(
                 told = stored_envelope(found["envelope"], request_id)
             at += size
         message = codec.decode_json(body[at:] if payload is None else payload, flags)
-        if type(message) is dict:
+        if type(message) is dict and created < codec.CLOCK_US:
             kind = KINDS[kind]
             return Item(seq, kind, message, tokens, created / 1e6, meta, request_id, told)
     except (CorruptValueError, CallerError, struct.error, LookupError, TypeError) as exc:
         raise _malformed(seq, exc) from exc
+    if created >= codec.CLOCK_US:
+        raise _malformed(seq, "it is of a time after 2106")
     raise _malformed(seq, f"a {type(message).__name__} in place of an object")
 
 

@@ -16,7 +16,7 @@ from memcore import blobs, session
 from memcore._fast import classify, fresh_json, leading_rows, open_items, open_messages
 from memcore.codec import keys
 from memcore.codec.keys import Row
-from memcore.codec.values import FLAG_BLOB, open_value
+from memcore.codec.values import FLAG_BLOB, named, open_value
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
@@ -105,7 +105,7 @@ def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | Co
         flags, body = open_value(key, value)
         return decode_item(seq, body, flags, tokens)
     except CorruptValueError as exc:
-        return exc
+        return named(exc, key)
 
 
 def _owned_rows(
@@ -135,13 +135,13 @@ def _owned_rows(
             if key.startswith(prefix) and len(key) != len(prefix) + _SEQ_BYTES:
                 # A damaged key stands for no seq: how many rows lie behind it is not known.
                 rest = read_rows(txn, scope, owner, position=0, lo=seq, hi=stop - 1)
-                found += (_item_of_row(txn, scope, row, counts, first) for row in rest)
+                found += (_item_of_row(txn, (scope, owner), row, counts, first) for row in rest)
                 return found
             following = keys.number_of(key) if key.startswith(prefix) else end
             if following == seq:
                 try:
                     row = (seq, seq, *open_value(key, value))
-                    found.append(_item_of_row(txn, scope, row, counts, first))
+                    found.append(_item_of_row(txn, (scope, owner), row, counts, first))
                 except CorruptValueError as exc:
                     found.append(exc)
                 at, seq = at + 1, seq + 1
@@ -153,7 +153,7 @@ def _owned_rows(
 
 def _item_of_row(
     txn: ReadTxn,
-    scope: int,
+    place: tuple[int, int],
     row: StoredRow | CorruptValueError,
     counts: list[int],
     first: int,
@@ -165,13 +165,13 @@ def _item_of_row(
     payload = None
     try:
         if flags & FLAG_BLOB:
-            payload = blobs.read(txn, scope, blobs.BlobRef.unpack(split_body(body)[3]))
+            payload = blobs.read(txn, place[0], blobs.BlobRef.unpack(split_body(body)[3]))
     except (NotFoundError, CorruptValueError) as exc:
         return _damaged(seq, exc)
     try:
         return decode_item(seq, body, flags, counts[seq - first], payload)
     except CorruptValueError as exc:
-        return exc
+        return named(exc, keys.session_row(*place, Row.ITEM, seq))
 
 
 class _Gone(Enum):

@@ -23,7 +23,9 @@ from xxhash import xxh3_64_intdigest
 import memcore
 from memcore.codec import keys
 from memcore.codec import values as codec
+from memcore.codec.keys import Kind
 from memcore.errors import CorruptValueError
+from memcore.maintenance.repair_plan import Damage, damage_of
 
 DEPTH_MAX = 512
 
@@ -304,3 +306,110 @@ def test_a_check_names_an_item_that_is_nested_too_deep(path):
         with pytest.raises(CorruptValueError):
             db.session("s").context()
         assert "item 1 cannot be decoded" in db.check()[0]
+
+
+DEEP = b'{"role":"user","content":' + b"[" * 600 + b"]" * 600 + b"}"
+"""Valid JSON, nested deeper than any that is written: somebody sealed it by hand."""
+
+
+def planted(path, kind, body, *, needle=b"needle", key=None):
+    """Seal a body in the place of the row that holds ``needle``; the row's key."""
+    options = {} if key is None else {"key": key}
+    with memcore.open(path, **options) as db:
+        store = db.engine.store
+        rows = store.read(lambda txn: list(txn.scan(bytes((kind,)), bytes((kind + 1,)))))
+        ((row, value),) = [found for found in rows if needle in found[1]]
+        flags, before = codec.open_value(row, value)
+        made = codec.seal_value(row, body(before), flags)
+        store.transact(lambda txn: txn.put(row, made))
+    return row
+
+
+def refused(row, call):
+    with pytest.raises(CorruptValueError) as caught:
+        call()
+    assert caught.value.key == row
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["clear", "encrypted"])
+@pytest.mark.parametrize("deep", [600, 2_000])
+def test_an_item_that_is_nested_too_deep_is_damage_of_its_row(path, key, deep):
+    options = {} if key is None else {"key": key}
+    with memcore.open(path, **options) as db:
+        db.session("s").extend([{"role": "user", "content": text} for text in ("first", "needle")])
+    text = DEEP.replace(b"[" * 600, b"[" * deep).replace(b"]" * 600, b"]" * deep)
+    row = planted(path, Kind.SESSION, lambda body: body[: body.index(b"{")] + text, key=key)
+    with memcore.open(path, **options) as db:
+        session = db.session("s")
+        assert [item.seq for item in session.items(skip_corrupt=True)] == [1]
+        for call in (
+            lambda: list(session.items()),
+            lambda: session.get(2),
+            lambda: session.tail(2),
+            lambda: session.context(budget_tokens=10**6),
+        ):
+            refused(row, call)
+        assert [what for what in db.check() if "item 2 cannot be decoded" in what]
+
+
+@pytest.mark.parametrize("created", [2**32 * 10**6, 2**64 - 1])
+def test_an_item_of_a_time_that_no_row_can_hold_is_damage_of_its_row(path, tmp_path, created):
+    with memcore.open(path) as db:
+        db.session("s").extend([{"role": "user", "content": text} for text in ("first", "needle")])
+    late = created.to_bytes(8, "little")
+    row = planted(path, Kind.SESSION, lambda body: body[:8] + late + body[16:])
+    with memcore.open(path) as db:
+        session = db.session("s")
+        refused(row, lambda: list(session.items()))
+        refused(row, lambda: session.get(2))
+        assert [item.seq for item in session.items(skip_corrupt=True)] == [1]
+        assert [what for what in db.check() if "item 2 cannot be decoded" in what]
+        session.recover()
+        assert [item.seq for item in session.items(skip_corrupt=True)][:1] == [1]
+        session.append({"role": "user", "content": "goes on"})
+        session.fork("fork").append({"role": "user", "content": "of the fork"})
+    assert memcore.salvage(path, tmp_path / "saved").items_lost == 1
+    with memcore.open(tmp_path / "saved") as db:
+        assert db.check() == []
+        assert next(iter(db.session("s").items())).message["content"] == "first"
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["clear", "encrypted"])
+@pytest.mark.parametrize("body", [DEEP, b'"needle', b"\xff\xfe", b""])
+def test_check_and_salvage_decode_key_value_entries(path, tmp_path, key, body):
+    options = {} if key is None else {"key": key}
+    with memcore.open(path, **options) as db:
+        for name, text in (("a", "first"), ("b", "needle")):
+            db.scope().kv("k").put(name, text)
+        db.scope().kv("k").put("bytes", b"\xff")
+    row = planted(path, Kind.KV, lambda _: body, key=key)
+    with memcore.open(path, **options) as db:
+        entries = db.scope().kv("k")
+        for call in (lambda: entries.get("b"), lambda: list(entries.scan())):
+            refused(row, call)
+        assert (entries.get("a"), entries.get("bytes")) == ("first", b"\xff")
+        (finding,) = db.check()
+        assert row.hex() in finding
+        assert damage_of(finding) is Damage.KEY_VALUE
+    report = memcore.salvage(path, tmp_path / "saved", **options)
+    with memcore.open(tmp_path / "saved", **options) as db:
+        assert dict(db.scope().kv("k").scan()) == {"a": "first", "b": "needle", "bytes": b"\xff"}
+    assert ["namespace 'k'" in what for what in report.unsure] == [True]  # the version before
+    with memcore.open(path, **options) as db:
+        entries = db.scope().kv("k")
+        entries.put("b", "again")
+        assert db.check() == []
+
+
+def test_a_state_that_is_nested_too_deep_is_damage_of_its_row(path, tmp_path):
+    with memcore.open(path) as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": "hello"})
+        session.state.update({"field": "needle", "other": 1})
+    row = planted(path, Kind.SESSION, lambda _: b"[" * 600 + b"]" * 600)
+    with memcore.open(path) as db:
+        session = db.session("s")
+        assert session.state.get("other") == 1
+        refused(row, session.state.all)
+        refused(row, lambda: list(db.export()))
+        assert [row.hex() in finding for finding in db.check()] == [True]
