@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from mmap import mmap
 from typing import Any, Self, final
 
@@ -109,6 +109,48 @@ class PreparedFields:
         was: int = 0,
     ) -> None: ...
 
+@disjoint_base
+class CacheFields:
+    lock: Any
+    place: tuple[int, int]
+    scope: int
+    session: int
+    head_key: bytes
+    tombstone: bytes
+    item_rows: bytes
+    tag: int
+    counter: Any
+    head: Any
+    head_bytes: bytes | None
+    tail: tuple[int, bytes, bytes] | None
+    ledger: Any
+    older: list[Any]
+    positions: Any
+    def older_of(self, txn: Any, head: HeadFields) -> list[Any]: ...
+
+@disjoint_base
+class AppendingTxn:
+    txn: Any
+    log: Any
+    seed: int
+    head: Any
+    base: Any
+    overlay: Ledger
+    waiting: list[tuple[int, Any]]
+    tail: tuple[int, bytes, bytes] | None
+    older: list[Any]
+    packed: bytes | None
+    is_rebased: bool
+    is_vacated: bool
+    def __init__(
+        self, txn: Any, log: Any, seed: int, new_head: Any = None, base: Any = None
+    ) -> None: ...
+    def totals(self, count: int) -> tuple[int, int, int, int, int]: ...
+    def append(self, items: Iterable[PreparedFields], *, orphans: str) -> int: ...
+    def flush(self) -> None: ...
+    def finish(self, *, now_ms: int, revised: bool = True) -> None: ...
+    def drop(self) -> None: ...
+
 @final
 class WriteRequest:
     fn: Callable[[Any], Any]
@@ -163,6 +205,7 @@ class Ledger:
         at: int = 0,
     ) -> int: ...
     def fold(self, overlay: Ledger) -> None: ...
+    def appended(self) -> list[tuple[bytes, int]]: ...
     def truncate(self, length: int) -> None: ...
     def copy(self) -> Ledger: ...
     @property
@@ -224,6 +267,7 @@ class HeadFields:
     counter: str
     segments: list[Any]
     def changed(self) -> Self: ...
+    def extend(self, session: int, count: int) -> None: ...
     def pack(self) -> bytes: ...
     def load(self, body: bytes) -> list[tuple[int, int, int]]: ...
 

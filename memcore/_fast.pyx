@@ -1405,6 +1405,10 @@ cdef class Ledger:
 
     # --- take back --------------------------------------------------------------------------------
 
+    def appended(self):
+        """What an overlay collected: ``(facts, tokens)`` in order."""
+        return [] if self.entries is None else self.entries[:]
+
     def truncate(self, Py_ssize_t length):
         """Forget all positions from ``length`` on."""
         cdef int32_t n
@@ -1939,7 +1943,10 @@ cdef inline uint64_t _take64(const uint8_t **p) noexcept nogil:
 
 @cython.auto_pickle(False)
 cdef class HeadFields:
-    """What the head of a session holds, and its stored form: little-endian, in this order."""
+    """What the head of a session holds, and its stored form: little-endian, in this order.
+
+    A subclass has ``_begin_segment(session, lo, hi)`` and ``older_segments(txn, scope)``.
+    """
 
     cdef public uint64_t revision, epoch, next_seq, count, chain, tokens
     cdef public uint64_t view_session, view_number, next_view
@@ -1983,6 +1990,32 @@ cdef class HeadFields:
         other.counter = self.counter
         other.segments = self.segments[:]
         return other
+
+    cdef int _extend(self, uint64_t session, uint64_t count) except -1:
+        """Append seqs of a session to the live history."""
+        cdef list segments = self.segments
+        cdef uint64_t first = self.next_seq
+        cdef uint64_t end = first + count
+        cdef Py_ssize_t at = len(segments) - 1
+        cdef object last, lo = None
+        if at >= 0 and count:
+            last = segments[at]
+            if not isinstance(last, tuple) or len(<tuple>last) != 3:
+                raise TypeError("a segment is a tuple of three")
+            if <uint64_t>(<tuple>last)[0] == session and <uint64_t>(<tuple>last)[2] == first - 1:
+                lo = (<tuple>last)[1]
+                segments[at] = tuple.__new__(type(last), (session, lo, end - 1))
+            else:
+                self._begin_segment(session, first, end - 1)
+        elif count:
+            self._begin_segment(session, first, end - 1)
+        self.next_seq = end
+        self.count += count
+        return 0
+
+    def extend(self, uint64_t session, uint64_t count):
+        """Append ``count`` seqs of ``session`` to the live history."""
+        self._extend(session, count)
 
     def pack(self):
         """The body of the head's row; drawn in docs/architecture.md."""
@@ -2088,6 +2121,7 @@ cdef class HeadFields:
 
 include "_rows.pxi"
 include "_write.pxi"
+include "_session.pxi"
 include "_bpe.pxi"
 include "_trees.pxi"
 include "_runs.pxi"

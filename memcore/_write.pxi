@@ -59,13 +59,23 @@ cdef uint64_t _chained(uint64_t chain, const uint8_t *checksum) except? 1:
     return x
 
 
-def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None, int flags,
-             uint64_t chain, uint32_t tokens, uint32_t created, int tag, bytes facts not None):
-    """Put the row of an item, ``rows`` and its seq being the key.
+cdef class RecordingTxn
 
-    Returns:
-        The prefix hash behind it and its index record:
-        ``tokens u32 | created u32 | chain u64 | counter u16 | facts``.
+
+cdef inline int _put_row(object txn, bytes key, bytes value) except -1:
+    """Put a row; without the call of a method where the transaction is the store's own."""
+    if isinstance(txn, RecordingTxn):
+        (<RecordingTxn>txn)._put(key, value)
+    else:
+        txn.put(key, value)
+    return 0
+
+
+cdef bytes _put_item(object txn, bytes rows, uint64_t seq, bytes body, int flags, uint64_t *chain,
+                     uint32_t tokens, uint32_t created, int tag, bytes facts):
+    """Put the row of an item, move the prefix hash on, and return the index record.
+
+    A record is ``tokens u32 | created u32 | chain u64 | counter u16 | facts``.
     """
     cdef Py_ssize_t length = PyBytes_GET_SIZE(rows)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(facts)
@@ -73,6 +83,7 @@ def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None,
     cdef bytes value, record
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(key)
     cdef const uint8_t *sealed
+    cdef uint64_t moved
     cdef int i
     memcpy(p, PyBytes_AS_STRING(rows), <size_t>length)
     for i in range(8):
@@ -82,15 +93,27 @@ def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None,
     if flags & REWRITTEN:
         if PyBytes_GET_SIZE(value) < SEAL + 8:
             raise ValueError("a rewritten row begins with the checksum of the one before")
-        chain = _chained(chain, sealed + SEAL)
+        moved = _chained(chain[0], sealed + SEAL)
     else:
-        chain = _chained(chain, sealed + 2)
-    txn.put(key, value)
+        moved = _chained(chain[0], sealed + 2)
+    _put_row(txn, key, value)
     record = PyBytes_FromStringAndSize(NULL, RECORD_HEADER + size)
     p = <uint8_t *>PyBytes_AS_STRING(record)
-    p = _put64(_put64(p, tokens | <uint64_t>created << 32), chain)
+    p = _put64(_put64(p, tokens | <uint64_t>created << 32), moved)
     p[0], p[1] = <uint8_t>(tag & 0xFF), <uint8_t>(tag >> 8 & 0xFF)
     memcpy(p + 2, PyBytes_AS_STRING(facts), <size_t>size)
+    chain[0] = moved
+    return record
+
+
+def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None, int flags,
+             uint64_t chain, uint32_t tokens, uint32_t created, int tag, bytes facts not None):
+    """Put the row of an item, ``rows`` and its seq being the key.
+
+    Returns:
+        The prefix hash behind it and its index record.
+    """
+    cdef bytes record = _put_item(txn, rows, seq, body, flags, &chain, tokens, created, tag, facts)
     return chain, record
 
 
@@ -145,8 +168,11 @@ cdef class RecordingTxn:
 
     def put(self, key, value):
         """Write one row."""
-        cdef object error
         self._need_bytes(key, value)
+        self._put(key, value)
+
+    cdef int _put(self, bytes key, bytes value) except -1:
+        cdef object error
         self._need_key(key)
         if self.vault is not None:
             value = self.vault.seal(key, value)
@@ -163,6 +189,7 @@ cdef class RecordingTxn:
             self.size += PyBytes_GET_SIZE(value)
         if self.audit is not None:
             self.audit.note(key, value)
+        return 0
 
     def put_own(self, bytes key not None, bytes value not None):
         """Write one of the store's own rows, whose keys no closure may touch."""

@@ -16,7 +16,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from memcore._fast import Ledger
+from memcore._fast import CacheFields, Ledger
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import encode_json, open_value
@@ -393,34 +393,20 @@ class TailLedger(NamedTuple):
     open_before: int
 
 
-class CachedSession:
+class CachedSession(CacheFields):
     """The cached state of one session. Readers take ``lock``, then begin their transaction."""
 
     __slots__ = (
         "__weakref__",
-        "_history",
         "_masks",
-        "_older",
         "_open_tokens",
-        "_recent",
         "authors",
-        "counter",
         "counts",
-        "head",
-        "head_bytes",
-        "head_key",
-        "item_rows",
-        "lock",
-        "place",
         "policy",
         "resolve_counter",
-        "scope",
-        "session",
-        "tag",
-        "tail",
-        "tombstone",
         "view",
     )
+    ledger: TailLedger | None
 
     def __init__(self, scope: int, session: int, resolve_counter: CounterOf) -> None:
         self.scope = scope
@@ -435,14 +421,14 @@ class CachedSession:
 
     def forget(self) -> None:
         """Drop everything cached; the next catch-up reads it anew."""
-        self.head_bytes: bytes | None = None
+        self.head_bytes = None
         self.head: Head | None = None
-        self._older: list[Segment] = []
-        self._history: History | None = History([])
+        self.older = []
+        self.positions: History | None = History([])
         self.tail: index.Tail | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
-        self._recent: TailLedger | None = None
+        self.ledger = None
         self.counts = NO_COUNTS
         self.authors: Any = None
         """The index of the items by author; None until a context asks for it."""
@@ -479,18 +465,18 @@ class CachedSession:
         if known is None or known.epoch != head.epoch or known.count > head.count:
             self.begin(txn, head)
         else:
-            self._older = self.older_of(txn, head)
-            self._history = None
+            self.older = self.older_of(txn, head)
+            self.positions = None
         self.head, self.head_bytes, self.tail = head, found, None
         return True
 
     @property
     def history(self) -> History:
         """The live history as positions; made when it is first asked for after a change."""
-        if self._history is None:
+        if self.positions is None:
             assert self.head is not None  # noqa: S101 - it is None only while there is a head
-            self._history = History(self._older + self.head.segments)
-        return self._history
+            self.positions = History(self.older + self.head.segments)
+        return self.positions
 
     def begin(self, txn: ReadTxn, head: Head) -> None:
         """Start anew from a head that may not be committed yet, so it counts as unknown."""
@@ -501,20 +487,8 @@ class CachedSession:
         self._open_tokens = open_call_tokens(self.counter)
         self.tag = index.counter_tag(head.counter)
         self.counts = Counts.of(head)  # each recount makes another epoch
-        self._older = head.older_segments(txn, self.scope)
-        self._history = History(self._older + head.segments)
-
-    def older_of(self, txn: ReadTxn, head: Head) -> list[Segment]:
-        """The segments before those in the head; their blocks are read only if they changed."""
-        known = self.head
-        if (
-            known is not None
-            and known.epoch == head.epoch
-            and known.link_session == head.link_session
-            and known.link_block == head.link_block
-        ):
-            return self._older
-        return head.older_segments(txn, self.scope)
+        self.older = head.older_segments(txn, self.scope)
+        self.positions = History(self.older + head.segments)
 
     # --- ledgers ----------------------------------------------------------------------------------
 
@@ -525,24 +499,24 @@ class CachedSession:
             CorruptValueError: an index page is damaged or missing.
             PolicyMismatchError: the index holds counts of another counter.
         """
-        found = self._recent
+        found = self.ledger
         if found is None:
             found = self._open_end(txn, head)
         known = found.offset + len(found.ledger)
         if known != head.count:
-            self._recent = None
+            self.ledger = None
             self.load_into(txn, found.ledger, self.history, known, head.count)
         if found.offset and found.ledger.unbound:
             found = TailLedger(0, self.load(txn), 0, 0)
-        self._recent = found
+        self.ledger = found
         return found
 
     def full(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The ledger of the whole history."""
-        if self._recent is not None and not self._recent.offset:
+        if self.ledger is not None and not self.ledger.offset:
             return self.recent(txn, head)
-        self._recent = TailLedger(0, self.load(txn), 0, 0)
-        return self._recent
+        self.ledger = TailLedger(0, self.load(txn), 0, 0)
+        return self.ledger
 
     def covering(self, txn: ReadTxn, head: Head, position: int) -> TailLedger:
         """A ledger that holds ``position``."""
@@ -616,25 +590,6 @@ class CachedSession:
                 key = index.page_key(self.scope, session, lo)
                 msg = f"the index of session {session} lacks {wanted} records; run 'memcore check'"
                 raise CorruptValueError(msg, key=key)
-
-    def advance(
-        self,
-        head: Head,
-        packed: bytes,
-        *,
-        older: list[Segment],
-        base: TailLedger,
-        overlay: Ledger,
-        tail: index.Tail | None,
-    ) -> None:
-        """Take over what a committed draft made of the session; idempotent by revision."""
-        with self.lock:
-            if self.head is not None and self.head.revision >= head.revision:
-                return  # a reader saw the commit first and caught up by itself
-            base.ledger.fold(overlay)
-            self._recent, self.tail = base, tail
-            self._older, self._history = older, None
-            self.head, self.head_bytes = head, packed
 
     def current_view(self, txn: ReadTxn) -> StoredView | None:
         """The view that applies to the live history. Needs ``lock``, after ``catch_up``."""

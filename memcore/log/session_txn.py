@@ -13,14 +13,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from struct import unpack
 from threading import Lock
-from typing import Final
+from typing import Final, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
 from memcore import blobs
-from memcore._fast import Ledger, put_item
-from memcore.codec.values import seal_value
+from memcore._fast import AppendingTxn, Ledger
 from memcore.errors import CorruptValueError, InternalError, NotFoundError, RevisionConflict
-from memcore.limits import HEAD_SEGMENTS_MAX
 from memcore.log.checkpoint import CheckpointRow
 from memcore.log.history import (
     CachedSession,
@@ -34,7 +32,7 @@ from memcore.log.history import (
 from memcore.log.read import stored_items, tokens_of
 from memcore.model import Receipt
 from memcore.rows import index, quarantine
-from memcore.rows.head import FLAG_LEASED, Head
+from memcore.rows.head import Head
 from memcore.rows.index import NO_COUNTS, Counts, write_counts
 from memcore.rows.item import Prepared, orphan_error, salted
 from memcore.store.interface import ReadTxn, Txn
@@ -103,38 +101,18 @@ class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen out
     """The session has no live head."""
 
 
-class SessionTxn:
+class SessionTxn(AppendingTxn):
     """The working copy of one session inside one transaction."""
 
-    __slots__ = (
-        "_appended",
-        "_base",
-        "_older",
-        "_overlay",
-        "_packed",
-        "_tail",
-        "_waiting",
-        "head",
-        "is_rebased",
-        "is_vacated",
-        "log",
-        "seed",
-        "txn",
-    )
+    __slots__ = ()
+    txn: Txn
+    log: CachedSession
+    head: Head
+    base: TailLedger
 
-    def __init__(
-        self,
-        txn: Txn,
-        log: CachedSession,
-        seed: int,
-        new_head: Head | None = None,
-        base: TailLedger | None = None,
-    ) -> None:
-        self.txn, self.log, self.seed = txn, log, seed
-        self.is_rebased = False
-        """Whether the shared log cannot take it over: the draft is closed behind the change."""
-        self.is_vacated = False  # whether nobody holds the session's lease any more
-        self._packed: bytes | None = None
+    def _open(self, new_head: Head | None, base: TailLedger | None) -> None:
+        """Begin from the stored head, or from one that this transaction makes."""
+        txn, log = self.txn, self.log
         with log.lock:
             if new_head is not None:
                 log.begin(txn, new_head)
@@ -146,13 +124,8 @@ class SessionTxn:
                 raise SessionGone
             # A new head (a fork's) still carries the totals of its parent: count them.
             at_hand = log.recent if new_head is None else log.full
-            self._base = base or at_hand(txn, self.head)
-            self._tail = log.tail
-        self._overlay = Ledger(base=self._base.ledger)
-        self._waiting: list[tuple[int, Prepared]] = []
-        """Items with their seqs, not yet written."""
-        self._appended: list[tuple[bytes, int]] = []
-        """What the overlay holds, to stand it on another base."""
+            self.base = base or at_hand(txn, self.head)
+            self.tail = log.tail
 
     # --- what it holds ----------------------------------------------------------------------------
 
@@ -170,26 +143,21 @@ class SessionTxn:
     @property
     def tokens(self) -> int:
         """Tokens of the live history, the draft's own items included."""
-        return self._base.tokens_before + self._overlay.tokens
+        return self.base.tokens_before + self.overlay.tokens
 
     @property
     def open_calls(self) -> int:
         """Unanswered calls, the draft's own items included."""
-        return self._base.open_before + self._overlay.open_count
+        return self.base.open_before + self.overlay.open_count
 
     @property
     def orphans(self) -> int:
         """Results without a call among the draft's own items."""
-        return self._overlay.unbound - self._base.ledger.unbound
+        return self.overlay.unbound - self.base.ledger.unbound
 
     def receipt(self, count: int) -> Receipt:
         """The receipt of a change that appended ``count`` items."""
-        head, base, overlay = self.head, self._base, self._overlay
-        segments = head.segments
-        tokens = base.tokens_before + overlay.tokens
-        calls = base.open_before + overlay.open_count
-        last = segments[-1][2] if segments else 0
-        return tuple.__new__(Receipt, (last, head.revision, tokens, calls, count))
+        return tuple.__new__(Receipt, self.totals(count))
 
     def expect(self, revision: int | None) -> None:
         """Compare the caller's revision.
@@ -202,54 +170,26 @@ class SessionTxn:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def append(self, items: Sequence[Prepared], *, orphans: str) -> int:
-        """Bind and queue items; returns the seq of the first.
-
-        Raises:
-            OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
-        """
-        head, overlay = self.head, self._overlay
-        mark, unbound = len(overlay), overlay.unbound
-        counter = head.counter
-        orphan: int | None = None
-        for item in items:
-            if item.counter != counter:
-                item.recount(self.log.counter)  # may raise: before anything is bound
-        for at, item in enumerate(items):
-            if overlay.push(item.facts, item.tokens) and orphan is None:
-                orphan = at
-        if self._base.offset and overlay.unbound != unbound:
-            # What found no call in the end of the history may find it before: look at all of it.
-            overlay.truncate(mark)
-            self._stand_on(self._whole())
-            return self.append(items, orphans=orphans)
-        if orphan is not None and orphans == "raise":
-            overlay.truncate(mark)
-            raise orphan_error(items[orphan], orphan)
-        first = seq = head.extend(self.log.session, len(items))
-        for item in items:
-            self._waiting.append((seq, item))
-            self._appended.append((item.facts, item.tokens))
-            seq += 1
-        return first
+    def _refuse_orphan(self, item: Prepared, at: int) -> NoReturn:
+        raise orphan_error(item, at)
 
     def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
         """Put items into the log that were never live, behind the own seq ``after`` (the last one).
 
         They take seqs, as if undone at once. It writes, so there is no going back to a mark.
         """
-        self._write_waiting()
+        self.flush()
         head = self.head
         chain, first = head.chain, head.next_seq
         head.chain = self.own_chain(first - 1 if after is None else after)
         head.next_seq += len(items)
-        self._waiting = list(enumerate(items, first))
-        self._write_waiting()
+        self.waiting = list(enumerate(items, first))
+        self.flush()
         head.chain = chain  # the live history goes on as if they were not there
 
     def own_chain(self, seq: int) -> int:
         """The prefix hash at an own item, live or not; 0 before the first of a session."""
-        self._write_waiting()
+        self.flush()
         return index.chain_of(self.txn, *self.log.place, seq) if seq else 0
 
     def _whole(self) -> TailLedger:
@@ -259,21 +199,22 @@ class SessionTxn:
             if committed is not None and committed.epoch == self.head.epoch:
                 return self.log.full(self.txn, committed)
         # The base was cut in this transaction: what it stands for is this draft's own history.
-        self._write_waiting()
+        self.flush()
         history = History(self.head.all_segments(self.txn, self.log.scope))
         ledger = self.log.load(self.txn, stop=self._committed(), history=history)
         return TailLedger(0, ledger, 0, 0)
 
     def _committed(self) -> int:
         """How many positions the base stands for."""
-        return self._base.offset + len(self._base.ledger)
+        return self.base.offset + len(self.base.ledger)
 
-    def _stand_on(self, base: TailLedger) -> None:
-        """Bind the draft's own items on another base of the same history."""
+    def _rebase_on_whole(self) -> None:
+        """Bind the transaction's own items on the ledger of the whole history."""
+        base = self._whole()
         overlay = Ledger(base=base.ledger)
-        for facts, tokens in self._appended:
+        for facts, tokens in self.overlay.appended():
             overlay.push(facts, tokens)
-        self._base, self._overlay = base, overlay
+        self.base, self.overlay = base, overlay
 
     def last_rows(self, count: int) -> list[StoredRow]:
         """The rows of the last ``count`` live items; CorruptValueError if one is damaged."""
@@ -281,7 +222,7 @@ class SessionTxn:
 
     def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
         """As ``last_rows``; damaged ones as errors."""
-        self._write_waiting()
+        self.flush()
         head, scope = self.head, self.log.scope
         held = count <= head.count - head.base_count
         history = History(head.segments if held else head.all_segments(self.txn, scope))
@@ -296,36 +237,32 @@ class SessionTxn:
         """Tokens of the live item at a position."""
         known = self._committed()
         if position >= known:
-            return self._appended[position - known][1]
-        if position < self._base.offset:
-            self._stand_on(self._whole())
-        at = position - self._base.offset
-        return self._base.ledger.sum_between(at, at + 1)
-
-    def flush(self) -> None:
-        """Write the items that wait, so that other sessions can share them."""
-        self._write_waiting()
+            return self.overlay.appended()[position - known][1]
+        if position < self.base.offset:
+            self._rebase_on_whole()
+        at = position - self.base.offset
+        return self.base.ledger.sum_between(at, at + 1)
 
     def cut_to(self, count: int) -> None:
         """Keep the first ``count`` live items; the rows stay, the live history ends there."""
         if count == self.head.count:
             return
-        self._write_waiting()
-        self._base = self.ledger_of(count)
-        self._overlay, self._appended = Ledger(base=self._base.ledger), []
+        self.flush()
+        self.base = self.ledger_of(count)
+        self.overlay = Ledger(base=self.base.ledger)
         self.head.trim(self.txn, self.log.scope, count)
         self.head.epoch += 1
         self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
 
     def ledger_of(self, count: int) -> TailLedger:
         """A new ledger of the first ``count`` live items, or of their end."""
-        if count < self._base.offset:
-            self._stand_on(self._whole())
-        ledger = self._base.ledger.copy()
-        for facts, tokens in self._appended:
+        if count < self.base.offset:
+            self._rebase_on_whole()
+        ledger = self.base.ledger.copy()
+        for facts, tokens in self.overlay.appended():
             ledger.push(facts, tokens)
-        ledger.truncate(count - self._base.offset)
-        return self._base._replace(ledger=ledger)
+        ledger.truncate(count - self.base.offset)
+        return self.base._replace(ledger=ledger)
 
     def chain_at(self, seq: int) -> int:
         """The prefix hash at a live seq.
@@ -333,7 +270,7 @@ class SessionTxn:
         Raises:
             NotFoundError: it is not live.
         """
-        self._write_waiting()
+        self.flush()
         found = self.locate(seq)
         if found is None:
             msg = f"item {seq} is not in the live history"
@@ -342,7 +279,7 @@ class SessionTxn:
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the ledger is built anew."""
-        self._write_waiting()
+        self.flush()
         self.head.policy = policy
         self.head.epoch += 1
         self._begin_anew()
@@ -353,7 +290,7 @@ class SessionTxn:
         Raises:
             CorruptValueError: it does not stand on the items that it names.
         """
-        self._write_waiting()
+        self.flush()
         head, scope = self.head, self.log.scope
         old, new = History(head.all_segments(self.txn, scope)), saved.history(self.txn, scope)
         if old.shared_with(new) == new.count:
@@ -374,8 +311,8 @@ class SessionTxn:
         self.is_rebased = True
         with self.log.lock:
             self.log.begin(self.txn, self.head)
-            self._base = self.log.full(self.txn, self.head)
-        self._overlay, self._appended = Ledger(base=self._base.ledger), []
+            self.base = self.log.full(self.txn, self.head)
+        self.overlay = Ledger(base=self.base.ledger)
 
     def position_of(self, seq: int) -> int | None:
         """The position of a live seq, None if it is not live."""
@@ -393,42 +330,18 @@ class SessionTxn:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _write_waiting(self) -> None:
-        """Write the queued items and their index records."""
-        waiting = self._waiting
-        if not waiting:
-            return
-        first, tail = waiting[0][0], None
-        if len(waiting) == 1:
-            records = [self._write_item(*waiting[0])]
-            if self._tail is not None:
-                tail = index.extend_page(self.txn, self._tail, first, records[0])
-        else:
-            records = [self._write_item(seq, item) for seq, item in waiting]
-        self._tail = tail or index.append_records(
-            self.txn,
-            self.log.scope,
-            self.log.session,
-            own_first=self.head.parent_seq + 1,
-            seq=first,
-            records=records,
-            tail=self._tail,
+    def _append_records(self, first: int, records: Sequence[bytes]) -> index.Tail:
+        """Write index records that begin a page or complete a block."""
+        own_first = self.head.parent_seq + 1
+        place, tail = self.log.place, self.tail
+        return index.append_records(
+            self.txn, *place, own_first=own_first, seq=first, records=records, tail=tail
         )
-        self._waiting = []
 
-    def _write_item(self, seq: int, item: Prepared) -> bytes:
-        """Write an item's row; returns its index record."""
-        txn, log, head = self.txn, self.log, self.head
+    def _special_body(self, item: Prepared) -> bytes:
+        """The body of an item's row where it refers to a blob, or is salted."""
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
-        if txn.vault is not None:
-            body = salted(body, txn.vault)
-        head.chain, record = put_item(
-            txn, log.item_rows, seq, body, item.flags,
-            head.chain, item.tokens, item.created_s, log.tag, item.facts,
-        )  # fmt: skip
-        if item.held is not None:
-            quarantine.put_held(txn, log.scope, log.session, seq, item.held)
-        return record
+        return salted(body, self.txn.vault)
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
         scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
@@ -436,45 +349,22 @@ class SessionTxn:
         blobs.acquire(self.txn, scope, ref)
         return item.body + ref.pack()
 
-    def finish(self, *, now_ms: int, revised: bool = True) -> None:
-        """Write everything; one more revision if the log changed and not only its view."""
-        self._write_waiting()
-        head, txn, log = self.head, self.txn, self.log
-        head.flags &= ~FLAG_LEASED if self.is_vacated else -1
-        head.revision += revised
-        head.updated_ms = now_ms
-        base, overlay = self._base, self._overlay
-        head.tokens = base.tokens_before + overlay.tokens
-        head.open_calls = base.open_before + overlay.open_count
-        if len(head.segments) > HEAD_SEGMENTS_MAX:
-            head.spill(txn, log.scope, log.session)
-        if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
-            txn.on_commit(self._take_over)
-        self._packed = seal_value(log.head_key, head.pack())
-        txn.put(log.head_key, self._packed)
-        self._older = log.older_of(txn, head)
+    def _put_held(self, seq: int, item: Prepared) -> None:
+        """Put an item's original into the quarantine."""
+        assert item.held is not None  # noqa: S101 - asked by the caller
+        quarantine.put_held(self.txn, self.log.scope, self.log.session, seq, item.held)
+
+    def _spill(self) -> None:
+        self.head.spill(self.txn, self.log.scope, self.log.session)
 
     def mark(self) -> tuple[object, ...]:
         """What ``restore`` needs to undo changes that have not been written."""
-        queued = self._waiting.copy(), self._appended.copy()
-        return (self.head.changed(), self._base, self._overlay, len(self._overlay), *queued)
+        return self.head.changed(), self.base, self.overlay, len(self.overlay), self.waiting.copy()
 
     def restore(self, mark: tuple[object, ...]) -> None:
         """Back to a mark of the same transaction, if nothing was written since."""
-        self.head, self._base, self._overlay, length, self._waiting, self._appended = mark  # type: ignore[assignment]
-        self._overlay.truncate(length)  # type: ignore[arg-type]
-
-    def drop(self) -> None:
-        """The log shall not take this draft over."""
-        self._packed = None
-
-    def _take_over(self) -> None:
-        """After the commit: the shared log becomes what this draft made of it."""
-        if self._packed is not None:
-            self.log.advance(
-                self.head, self._packed, older=self._older,
-                base=self._base, overlay=self._overlay, tail=self._tail,
-            )  # fmt: skip
+        self.head, self.base, self.overlay, length, self.waiting = mark  # type: ignore[assignment]
+        self.overlay.truncate(length)  # type: ignore[arg-type]
 
 
 def revision_conflict(expected: int, current: int) -> RevisionConflict:

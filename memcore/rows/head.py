@@ -116,18 +116,8 @@ class Head(HeadFields):
 
     # --- the live history -------------------------------------------------------------------------
 
-    def extend(self, session: int, count: int) -> int:
-        """Append ``count`` seqs of ``session`` to the live history; returns the first of them."""
-        first, segments = self.next_seq, self.segments
-        end = self.next_seq = first + count
-        self.count += count
-        if segments:
-            owner, lo, hi = segments[-1]
-            if owner == session and hi == first - 1:
-                segments[-1] = Segment(session, lo, end - 1)
-                return first
-        segments.append(Segment(session, first, end - 1))
-        return first
+    def _begin_segment(self, session: int, lo: int, hi: int) -> None:
+        self.segments.append(Segment(session, lo, hi))
 
     def trim(self, txn: ReadTxn, scope: int, count: int) -> None:
         """Keep the first ``count`` live items; older segments come back from their blocks."""

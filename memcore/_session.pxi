@@ -1,0 +1,241 @@
+# A session inside a write transaction: what every append reads and renews of it.
+
+cdef enum:
+    TAIL_RECORDS = 32       # of a small index page; both as in memcore.limits
+    BLOCK_RECORDS = 1024    # of a merged one
+    HEAD_SEGMENTS = 16
+    LEASED = 4              # of a head's flags
+
+
+cdef inline tuple _ledger_parts(object found):
+    """``(offset, ledger, tokens before, open before)`` of a named tuple."""
+    if not isinstance(found, tuple) or len(<tuple>found) != 4:
+        raise TypeError("a ledger comes with what lies before it")
+    return <tuple>found
+
+
+@cython.auto_pickle(False)
+cdef class CacheFields:
+    """The cached session as appends see it: head, ledger and tail page of the last commit.
+
+    Whoever reads or changes the fields behind ``lock`` holds it. A subclass has ``catch_up(txn)``.
+    """
+
+    cdef public object lock             # threading.Lock
+    cdef public object place            # (scope, session)
+    cdef public uint64_t scope, session
+    cdef public bytes head_key, tombstone
+    cdef public bytes item_rows         # what the keys of its items begin with
+    cdef public int tag                 # of the counter, as index records have it
+    cdef public object counter
+    # Behind the lock.
+    cdef public HeadFields head         # None: nothing is cached
+    cdef public bytes head_bytes        # the row that it was read from
+    cdef public tuple tail              # (first seq, key, body) of the tail page; None: read it
+    cdef public object ledger           # (offset, ledger, tokens before, open before), or None
+    cdef public list older              # segments before those in the head
+    cdef public object positions        # the history as positions; None: made when asked for
+
+    cdef bint is_current(self, object get) except -1:
+        """Whether the cache is what a transaction sees, its ledger included."""
+        cdef tuple parts
+        cdef Ledger ledger
+        cdef Py_ssize_t offset
+        if self.head is None or self.ledger is None:
+            return False
+        if get(self.head_key) != self.head_bytes or get(self.tombstone) is not None:
+            return False
+        parts = _ledger_parts(self.ledger)
+        offset, ledger = parts[0], parts[1]
+        if offset and ledger.n_unbound:
+            return False
+        return <uint64_t>(offset + ledger.base_n + ledger.n) == self.head.count
+
+    def older_of(self, txn, HeadFields head not None):
+        """The segments before those in the head; their blocks are read only if they changed."""
+        cdef HeadFields known = self.head
+        if (known is not None and known.epoch == head.epoch
+                and known.link_session == head.link_session
+                and known.link_block == head.link_block):
+            return self.older
+        return head.older_segments(txn, self.scope)
+
+
+@cython.auto_pickle(False)
+cdef class AppendingTxn:
+    """The appending half of a session inside one write transaction.
+
+    A subclass opens what is not cached, and does what is rare: ``_open(new_head, base)``,
+    ``_rebase_on_whole()``, ``_refuse_orphan(item, at)``, ``_special_body(item)``,
+    ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``.
+    """
+
+    cdef public object txn
+    cdef public CacheFields log
+    cdef public object seed
+    cdef public HeadFields head         # of one's own
+    cdef public object base             # the ledger below the overlay, as in ``CacheFields``
+    cdef public Ledger overlay          # the transaction's own items
+    cdef public list waiting            # (seq, item) of items that are not written yet
+    cdef public tuple tail              # as in ``CacheFields``
+    cdef public list older
+    cdef public bytes packed            # the head's row once it is written
+    cdef public bint is_rebased         # the cache cannot take it over: closed behind the change
+    cdef public bint is_vacated         # nobody holds the session's lease any more
+
+    def __init__(self, txn, CacheFields log not None, seed, HeadFields new_head=None,
+                 base=None):
+        self.txn = txn
+        self.log = log
+        self.seed = seed
+        self.waiting = []
+        if new_head is None and base is None:
+            log.lock.acquire()
+            try:
+                if log.is_current(txn.get):
+                    self.head = log.head.changed()
+                    self.base = log.ledger
+                    self.tail = log.tail
+            finally:
+                log.lock.release()
+        if self.head is None:
+            self._open(new_head, base)
+        self.overlay = Ledger(base=_ledger_parts(self.base)[1])
+
+    # --- what it holds ----------------------------------------------------------------------------
+
+    def totals(self, count):
+        """``(last seq, revision, tokens, open calls, count)``: a receipt of ``count`` items."""
+        cdef list segments = self.head.segments
+        cdef Py_ssize_t at = len(segments) - 1
+        cdef object last = segments[at][2] if at >= 0 else 0
+        cdef tuple parts = _ledger_parts(self.base)
+        return (last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
+                parts[3] + self.overlay.n_open, count)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(self, items, *, orphans):
+        """Bind and queue items; returns the seq of the first.
+
+        Raises:
+            OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
+        """
+        cdef HeadFields head = self.head
+        cdef Ledger overlay = self.overlay
+        cdef Py_ssize_t mark = overlay.base_n + overlay.n
+        cdef int32_t unbound = overlay.n_unbound
+        cdef tuple each = tuple(items)  # one's own: nobody changes it meanwhile
+        cdef PreparedFields item, orphan = None
+        cdef Py_ssize_t at = 0, place = 0
+        cdef uint64_t seq
+        for item in each:
+            if item.counter != head.counter:
+                item.recount(self.log.counter)  # may raise: before anything is bound
+        for item in each:
+            if overlay.push(item.facts, item.tokens) and orphan is None:
+                orphan, place = item, at
+            at += 1
+        if _ledger_parts(self.base)[0] and overlay.n_unbound != unbound:
+            # What found no call in the end of the history may find it before: look at all of it.
+            overlay.truncate(mark)
+            self._rebase_on_whole()
+            return self.append(each, orphans=orphans)
+        if orphan is not None and orphans == "raise":
+            overlay.truncate(mark)
+            self._refuse_orphan(orphan, place)
+        seq = head.next_seq
+        head._extend(self.log.session, <uint64_t>at)
+        for item in each:
+            self.waiting.append((seq, item))
+            seq += 1
+        return seq - <uint64_t>at
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def flush(self):
+        """Write the items that wait, and their index records."""
+        cdef list waiting = self.waiting
+        cdef Py_ssize_t count = len(waiting)
+        cdef uint64_t first, last
+        cdef list records
+        cdef object seq, item
+        cdef bytes body
+        if not count:
+            return
+        first = (<tuple>waiting[0])[0]
+        last = first + <uint64_t>count - 1
+        records = [self._put_item(seq, item) for seq, item in waiting]
+        # Most appends put their records into the tail page. One that begins a page or completes a
+        # block goes the long way.
+        if (self.tail is not None and (first - 1) % TAIL_RECORDS
+                and (first - 1) // TAIL_RECORDS == (last - 1) // TAIL_RECORDS
+                and last % BLOCK_RECORDS):
+            body = b"".join([self.tail[2], *records])
+            _put_row(self.txn, self.tail[1], _seal(self.tail[1], body, 0))
+            self.tail = (self.tail[0], self.tail[1], body)
+        else:
+            self.tail = self._append_records(first, records)
+        self.waiting = []
+
+    cdef bytes _put_item(self, uint64_t seq, PreparedFields item):
+        """Write an item's row; returns its index record."""
+        cdef CacheFields log = self.log
+        cdef HeadFields head = self.head
+        cdef uint64_t chain = head.chain
+        cdef bytes body = item.body
+        cdef bytes record
+        if item.payload is not None or self.txn.vault is not None:
+            body = self._special_body(item)
+        record = _put_item(
+            self.txn, log.item_rows, seq, body, item.flags, &chain,
+            <uint32_t>item.tokens, <uint32_t>item.created_s, log.tag, item.facts)
+        head.chain = chain
+        if item.held is not None:
+            self._put_held(seq, item)
+        return record
+
+    def finish(self, *, uint64_t now_ms, bint revised=True):
+        """Write everything; one more revision if the log changed and not only its view."""
+        cdef HeadFields head = self.head
+        cdef CacheFields log = self.log
+        cdef tuple parts = _ledger_parts(self.base)
+        self.flush()
+        if self.is_vacated:
+            head.flags &= <uint8_t>~LEASED
+        head.revision += revised
+        head.updated_ms = now_ms
+        head.tokens = parts[2] + self.overlay.sums[self.overlay.n]
+        head.open_calls = parts[3] + self.overlay.n_open
+        if len(head.segments) > HEAD_SEGMENTS:
+            self._spill()
+        if self.packed is None:  # not earlier: a change that fails takes its callbacks along
+            self.txn.on_commit(self._take_over)
+        self.packed = _seal(log.head_key, head.pack(), 0)
+        _put_row(self.txn, log.head_key, self.packed)
+        self.older = log.older_of(self.txn, head)
+
+    def drop(self):
+        """Keep the cache from taking this transaction over."""
+        self.packed = None
+
+    def _take_over(self):
+        """Make the cache what was committed; idempotent by revision."""
+        cdef CacheFields log = self.log
+        cdef Ledger ledger
+        if self.packed is None:
+            return
+        log.lock.acquire()
+        try:
+            # A reader may have seen the commit first and caught up by itself.
+            if log.head is None or log.head.revision < self.head.revision:
+                ledger = _ledger_parts(self.base)[1]
+                ledger.fold(self.overlay)
+                log.ledger = self.base
+                log.tail = self.tail
+                log.older = self.older
+                log.positions = None
+                log.head = self.head
+                log.head_bytes = self.packed
+        finally:
+            log.lock.release()
