@@ -53,6 +53,16 @@ def put_item(
 def encode_ops(ops: dict[bytes, bytes | None]) -> bytes: ...
 def encode_plain(item: dict[str, Any], seed: bytes, options: int) -> tuple[bytes, bytes] | None: ...
 
+def prepare_plain(
+    cls: type[Any],
+    items: list[Any],
+    seed: bytes,
+    options: int,
+    counter: Any,
+    now_us: int,
+    most: int,
+) -> list[Any]: ...
+
 @disjoint_base
 class RecordingTxn:
     raw: Any

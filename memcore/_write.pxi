@@ -281,11 +281,8 @@ def encode_ops(dict ops not None):
 
 # --- an item made ready ---------------------------------------------------------------------------
 
-def encode_plain(dict item not None, bytes seed not None, object options):
-    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other.
-
-    What is wrong with it, if anything is, the careful way tells.
-    """
+cdef tuple _encode_plain(dict item, bytes seed, object options):
+    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other."""
     cdef int64_t nodes = 0
     cdef object facts, encoded
     if _scan_json(item, 0, &nodes):
@@ -298,6 +295,14 @@ def encode_plain(dict item not None, bytes seed not None, object options):
     except TypeError:
         return None
     return facts, encoded
+
+
+def encode_plain(dict item not None, bytes seed not None, object options):
+    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other.
+
+    The checks that follow for those say what is wrong with them, if anything is.
+    """
+    return _encode_plain(item, seed, options)
 
 
 @cython.auto_pickle(False)
@@ -328,6 +333,49 @@ cdef class PreparedFields:
         self.counter = counter
         self.payload = payload
         self.was = was
+
+
+def prepare_plain(type cls not None, list items not None, bytes seed not None, object options,
+                  object counter not None, uint64_t now_us, Py_ssize_t most):
+    """The items up to the first that is not plain, each as a ``cls`` made ready.
+
+    Plain is a dict that orjson can write without loss in at most ``most`` bytes, and whose count by
+    ``counter`` is a number of tokens. The items have neither meta nor an envelope.
+    """
+    cdef list made = []
+    cdef tuple found
+    cdef bytes facts, encoded, body
+    cdef object item, tokens
+    cdef object name = counter.id
+    cdef object count = counter.count_message
+    cdef uint8_t *p
+    cdef PreparedFields one
+    for item in items:
+        if type(item) is not dict:
+            break
+        found = _encode_plain(item, seed, options)
+        if found is None:
+            break
+        facts, encoded = found
+        if PyBytes_GET_SIZE(encoded) > most:
+            break
+        tokens = count(item, encoded)
+        if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
+            break
+        body = PyBytes_FromStringAndSize(NULL, ITEM_HEADER + PyBytes_GET_SIZE(encoded))
+        p = <uint8_t *>PyBytes_AS_STRING(body)
+        p = _put64(_put64(p, <uint8_t>PyBytes_AS_STRING(facts)[0]), now_us)
+        memcpy(p, PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded))
+        one = cls.__new__(cls)
+        one.message = item
+        one.facts = facts
+        one.tokens = tokens
+        one.body = body
+        one.flags = 0
+        one.created_s = <int64_t>(now_us // 1000000)
+        one.counter = name
+        made.append(one)
+    return made
 
 
 # --- calls that wait for their commit -------------------------------------------------------------

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore import blobs, session
+from memcore._fast import prepare_plain
+from memcore.codec.values import ORJSON_OPTIONS
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -18,7 +21,7 @@ from memcore.errors import (
     NotFoundError,
     StorageError,
 )
-from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.log import (
     Prepared,
     SessionTxn,
@@ -106,25 +109,35 @@ def encode_items(
     ):
         msg = f"items: expected a list of mappings, got {type(items).__name__}"
         raise InvalidItemError(msg)
-    engine = ref.engine
-    counter = _counter_of(ref)
+    engine, log = ref.engine, ref.log
+    if log is None or log.head is None or ref.asks or ref.due is not None:
+        counter = _counter_of(ref)
+    else:
+        counter = log.counter
     seed, now_us = engine.seed, engine.now_us()
     meta, request_id, envelope = options.meta, options.request_id, options.envelope
     if engine.border is not None and not admitted:
         found = [_admitted(ref, item, counter, now_us, options) for item in items]
         return found if engine.size_guard is None else split_large(ref, found)
-    prepared = [
-        prepare_item(
-            item,
-            counter=counter,
-            seed=seed,
-            now_us=now_us,
-            meta=meta,
-            request_id=request_id,
-            envelope=envelope,
+    prepared: list[Prepared] = []
+    if options is PLAIN and type(items) is list:
+        prepared = prepare_plain(
+            Prepared, items, seed, ORJSON_OPTIONS, counter, now_us, ITEM_INLINE_BYTES_MAX
         )
-        for item in items
-    ]
+    if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
+        # From the first that is not plain on; what is wrong with an item is said here.
+        prepared += [
+            prepare_item(
+                item,
+                counter=counter,
+                seed=seed,
+                now_us=now_us,
+                meta=meta,
+                request_id=request_id,
+                envelope=envelope,
+            )
+            for item in islice(items, len(prepared), None)
+        ]
     return prepared if engine.size_guard is None else split_large(ref, prepared)
 
 
@@ -302,7 +315,9 @@ class Append(Change[Receipt]):
             checked_optional_int("expected_revision", expected_revision)
         self.request = request
         self.creates = creates
-        super().__init__(ref)
+        self.ref = ref
+        if ref.due is not None or ref.engine.store.read_only:
+            ref.need_writable()
 
     def run(self, session: SessionTxn) -> Unchanged | None:
         """Bind and number the items, unless the request was carried out before."""

@@ -669,7 +669,8 @@ class Leader:
         return True
 
     def _attempt(self, batch: WriteBatch) -> _Next:
-        self.need_sound()
+        if self.poison:
+            self.need_sound()
         env = self._env
         if env.audit is not None:
             batch.refusal = env.audit.need_anchored(hurried=batch.hurried)
