@@ -2121,6 +2121,7 @@ cdef class HeadFields:
 
 include "_rows.pxi"
 include "_write.pxi"
+include "_commit.pxi"
 include "_session.pxi"
 include "_bpe.pxi"
 include "_trees.pxi"

@@ -187,6 +187,9 @@ cdef class AppendingTxn:
         cdef bytes record
         if item.payload is not None or self.txn.vault is not None:
             body = self._special_body(item)
+        if not (0 <= item.tokens <= <int64_t>TOKENS_MAX
+                and 0 <= item.created_s <= <int64_t>TOKENS_MAX):
+            raise ValueError("an item's tokens and the second of its creation have 32 bits")
         record = _put_item(
             self.txn, log.item_rows, seq, body, item.flags, &chain,
             <uint32_t>item.tokens, <uint32_t>item.created_s, log.tag, item.facts)

@@ -123,7 +123,8 @@ def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None,
 cdef class RecordingTxn:
     """The writing half of a write transaction, with a record of the rows that it put.
 
-    A subclass has ``_refuse_key(key)``, which raises.
+    A subclass has ``_refuse_key(key)``, which raises, and ``ended``, which raises whatever it is
+    called with: the methods of a transaction that has ended.
     """
 
     cdef public object raw          # LMDB's transaction, None behind the end
@@ -153,6 +154,20 @@ cdef class RecordingTxn:
         self.callbacks = []
         self.topics = set()
         self.audit = None if recorder is None else recorder.begin(self, raw.id())
+
+    def drop(self):
+        """Let go of LMDB's transaction and hand it over; later use is a typed error.
+
+        What closures left here refers to this transaction in turn: without these circles everything
+        is freed at once, not by the next run of the garbage collector.
+        """
+        cdef object raw = self.raw
+        self.raw = None
+        self.get = self.raw_put = self.raw_delete = self.ended
+        self.audit = None
+        self.local.clear()
+        self.callbacks.clear()
+        return raw
 
     cdef int _need_key(self, bytes key) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(key)

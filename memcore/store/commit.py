@@ -21,7 +21,7 @@ from threading import Thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
-from memcore._fast import WriteBatch, WriteRequest
+from memcore._fast import BatchRunner, WriteBatch, WriteRequest
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
@@ -570,19 +570,8 @@ def _nothing(_: Any) -> None:
 # set, everything runs in a loop that an interrupt can only delay: a batch that is stored must never
 # be taken for one that has to run again.
 
-_CLEAR_BATCHES: Final = 256
-
-
-class _Next(Enum):
-    """Next step of the leader after it has run a batch's closures."""
-
-    COMMIT = 1
-    AGAIN = 2
-    GROW = 3
-    GROW_AHEAD = 4
-
-
-_COMMIT: Final = _Next.COMMIT
+_COMMIT, _AGAIN, _GROW, _GROW_AHEAD = range(4)
+"""Next step of the leader after it has run a batch, as ``BatchRunner.attempt`` returns it."""
 
 
 class _CommitOutcome(Enum):
@@ -594,24 +583,20 @@ class _CommitOutcome(Enum):
     COMMITTED = 4
 
 
-class Leader:
+class Leader(BatchRunner):
     """Runs batches for one environment; always on the thread that has the lead."""
 
-    __slots__ = ("_env", "_txn", "batches", "closures", "poison", "unsynced")
-
-    def __init__(self, env: Environment) -> None:
-        self._env = env
-        self._txn: WriteTxn | None = None
-        self.poison = ""
-        self.unsynced = False
-        self.batches = 0
-        self.closures = 0
+    __slots__ = ()
+    map_full = MapFull
+    transaction = WriteTxn
+    env: Environment
+    txn: WriteTxn | None
 
     def forget(self) -> None:
         """In the child of a fork: the transaction under way is the parent's."""
-        if self._txn is not None:
-            self._txn.drop()
-            self._txn = None
+        if self.txn is not None:
+            self.txn.drop()
+            self.txn = None
         self.unsynced = False
 
     # --- the batch ---------------------------------------------------------------------------
@@ -622,34 +607,34 @@ class Leader:
             again = True
             while True:
                 try:
-                    follows = self._attempt(batch)
+                    follows = self.attempt(batch)
                 except (RawError, StoreFullError) as error:
                     if not again or not self._can_free(error, hurried=batch.hurried):
                         raise
                     again = False
                     continue
-                if follows is _COMMIT:
+                if follows == _COMMIT:
                     break
-                if follows is not _Next.AGAIN:
+                if follows != _AGAIN:
                     self._grow(follows, hurried=batch.hurried)
-            if self._env.audit is not None and not batch.hurried:
-                self._env.audit.anchor_if_due()
+            if self.env.audit is not None and not batch.hurried:
+                self.env.audit.anchor_if_due()
         except WriterNeeded:
             raise
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            failure = binding.translate(error, self._env.path)
+            failure = binding.translate(error, self.env.path)
             for call in batch.calls:
                 if not call.done:
                     call.error = _copy_of(failure, error)
             batch.decided = True
 
-    def _grow(self, follows: _Next, *, hurried: bool) -> None:
+    def _grow(self, follows: int, *, hurried: bool) -> None:
         if hurried:
             raise WriterNeeded  # growing waits for all who read
-        if follows is _Next.GROW:
-            self._env.grow()
+        if follows == _GROW:
+            self.env.grow()
         else:
-            self._env.grow_ahead()
+            self.env.grow_ahead()
 
     def _can_free(self, error: BaseException, *, hurried: bool) -> bool:
         """Return True if a batch that found no space may be retried behind a new steady point.
@@ -659,8 +644,8 @@ class Leader:
         Raises:
             WriterNeeded: ``hurried``; a steady point has to wait for the device.
         """
-        steady_sync = self._env.steady_sync
-        if steady_sync is None or not _is_full(error, self._env.path):
+        steady_sync = self.env.steady_sync
+        if steady_sync is None or not _is_full(error, self.env.path):
             return False
         if hurried:
             raise WriterNeeded from error
@@ -668,102 +653,23 @@ class Leader:
             steady_sync.sync()
         return True
 
-    def _attempt(self, batch: WriteBatch) -> _Next:
-        if self.poison:
-            self.need_sound()
-        env = self._env
-        if env.audit is not None:
-            batch.refusal = env.audit.need_anchored(hurried=batch.hurried)
-        if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
-            env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
-        txn = raw = None
-        try:
-            raw = env.begin_write(hurried=batch.hurried)
-            txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault, env.audit)
-            follows, wrote = self._run_calls(txn, batch, env.queue)
-            if follows is _COMMIT:
-                if wrote:
-                    if not self._has_room(txn, batch):
-                        return _Next.AGAIN
-                    if env.redo is not None and env.is_tight(txn.size):
-                        return _Next.GROW_AHEAD
-                    self._commit(txn, batch)
-                else:  # an interrupt makes it run again: there is nothing to be stored twice
-                    run_callbacks(deque(txn.callbacks))
-                    batch.decided = True
-        except MapFull:
-            return _Next.GROW
-        finally:
-            self._txn = None
-            if env.steady_sync is not None:
-                env.steady_sync.is_busy = False
-            # By a function in C: an interrupt at the first line of one of ours would leave the lock
-            # to whoever keeps the error. Nothing happens to a transaction that was committed; one
-            # that a fork took from us is the parent's.
-            if raw is not None and (txn is None or txn.raw is not None):
-                raw.abort()
-            raw = None
-            if txn is not None:
-                txn.drop()
-        return follows
+    def _follow(self, txn: WriteTxn) -> None:
+        """Run what follows a batch that wrote nothing."""
+        run_callbacks(deque(txn.callbacks))
 
-    def _run_calls(
-        self, txn: WriteTxn, batch: WriteBatch, queue: CommitQueue
-    ) -> tuple[_Next, bool]:
-        """Run each closure once, also those that queue up meanwhile; return if one wrote, too.
+    def _typed(self, error: BaseException) -> BaseException:
+        """The error that the caller of a closure gets for what it raised."""
+        typed = binding.translate(error, self.env.path)
+        if typed is not error:
+            typed.__cause__ = error
+        return typed
 
-        A closure that wrote and then raised has spoilt the transaction: the others run again.
-        """
-        redo = self._env.redo
-        wrote = False
-        index = 0
-        while True:
-            while index < len(batch.calls):
-                call = batch.calls[index]
-                if call.done or (batch.refusal is not None and _is_refused(call, batch.refusal)):
-                    index += 1
-                    continue
-                txn.owner = call
-                txn.dirty = False
-                callbacks = len(txn.callbacks)
-                self._run_one(txn, call, batch)
-                if call.error is not None:
-                    if isinstance(txn.failed, MapFull):
-                        return _Next.GROW, False
-                    if txn.dirty or txn.failed is not None:
-                        call.error = _typed(call.error, self._env.path)
-                        call.done = True
-                        return _Next.AGAIN, False
-                    call.error = _typed(call.error, self._env.path)
-                    del txn.callbacks[callbacks:]
-                elif txn.dirty:
-                    if redo is not None and txn.size > redo.capacity:
-                        if wrote:
-                            batch.take_back(index)
-                            return _Next.AGAIN, False
-                        batch.take_back(index + 1)  # it is committed alone, with a second flush
-                    wrote = True
-                index += 1
-            if not queue.waiting or batch.back or not queue.take_more(batch):
-                if wrote and txn.vault is not None:
-                    txn.vault.note(txn)
-                return _COMMIT, wrote
-
-    def _run_one(self, txn: WriteTxn, call: WriteRequest, batch: WriteBatch) -> None:
-        try:
-            call.result = call.fn(txn)
-            if txn.audit is not None:
-                txn.audit.settle()
-            call.error = txn.failed  # set if the closure swallowed LMDB's refusal
-        except Exception as error:  # noqa: BLE001 - it is the caller's
-            call.error = error
-        except BaseException as error:
-            # An interrupt of this thread, unless this closure was running the last time as well.
-            if call is batch.own or (batch.own is not None and not call.struck):
-                call.struck = True
-                raise
-            call.error = error
-            txn.dirty = True
+    def _is_refused(self, call: WriteRequest, refusal: MemcoreError) -> bool:
+        """Return True, and fail the request, if only requests that free space are admitted now."""
+        if call.makes_room:
+            return False
+        call.error, call.done = _copy_of(refusal, refusal), True
+        return True
 
     # --- the commit --------------------------------------------------------------------------
 
@@ -776,7 +682,7 @@ class Leader:
         raw = txn.raw
         if raw is None:
             raise InternalError("the process was forked inside a transaction")
-        redo = self._env.redo
+        redo = self.env.redo
         recorded = redo is not None and txn.size <= redo.capacity
         txnid = raw.id()
         interrupt: BaseException | None = None
@@ -800,7 +706,7 @@ class Leader:
                     recorded = True
                 run_callbacks(callbacks)
                 if txn.topics:
-                    self._env.notifier.publish(txn.topics)
+                    self.env.notifier.publish(txn.topics)
                 self.batches += 1
                 self.closures += len(batch.calls)
                 batch.decided = True
@@ -814,7 +720,7 @@ class Leader:
     def _stored(self) -> None:
         if self.poison:
             self.need_sound()  # a flush of another thread may have failed meanwhile
-        env = self._env
+        env = self.env
         self.unsynced = env.redo is not None
         if env.steady_sync is not None:
             env.steady_sync.committed()
@@ -824,7 +730,7 @@ class Leader:
 
         Otherwise the requests that do not free space fail, or are put back to run one at a time.
         """
-        reserve, calls = self._env.reserve, batch.calls
+        reserve, calls = self.env.reserve, batch.calls
         if reserve is None or txn.raw is None:
             return True
         ordinary = calls
@@ -842,12 +748,12 @@ class Leader:
 
     def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
         """Return True if an EIO of LMDB was a write cut short because the device is full."""
-        return binding.is_device_error(error) and is_cramped(self._env.fd, 2 * txn.size)
+        return binding.is_device_error(error) and is_cramped(self.env.fd, 2 * txn.size)
 
     def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
         if short:
             raise StoreFullError(
-                f"{self._env.path}: no space is left: free some; nothing was stored or lost"
+                f"{self.env.path}: no space is left: free some; nothing was stored or lost"
             ) from error
         raise error
 
@@ -855,7 +761,7 @@ class Leader:
         """Flush everything; a failure poisons, for the next flush would claim success."""
         self.need_sound()
         try:
-            self._env.mapped().sync(True)
+            self.env.mapped().sync(True)
         except RawError as error:
             self.poison_for(error)
             raise OutcomeUnknownError(self.poison) from error
@@ -898,14 +804,14 @@ class Leader:
         error came from elsewhere (an interrupt), it is stored. If commit itself failed, the lock
         is gone, and another process may have replayed our record before we take it again.
         """
-        redo = self._env.redo
+        redo = self.env.redo
         if fate[0] is _CommitOutcome.UNKNOWN:
             if _is_alive(raw):
                 fate[0] = _CommitOutcome.HELD
             elif not isinstance(error, RawError):
                 fate[0] = _CommitOutcome.COMMITTED
             else:
-                lock = self._env.begin_write()
+                lock = self.env.begin_write()
                 try:
                     now = lock.id()
                     if now == txnid and redo is not None:
@@ -940,17 +846,9 @@ class Leader:
     def poison_for(self, error: BaseException) -> None:
         """Refuse all further writes: the contents of the device are unknown."""
         self.poison = (
-            f"{self._env.path}: a commit or flush failed ({error}) so that the store cannot be"
+            f"{self.env.path}: a commit or flush failed ({error}) so that the store cannot be"
             " trusted to write; close it, check the device, open it again and look what is stored"
         )
-
-
-def _is_refused(call: WriteRequest, refusal: MemcoreError | None) -> bool:
-    """Return True, and fail the request, if only requests that free space are admitted now."""
-    if refusal is None or call.makes_room:
-        return False
-    call.error, call.done = _copy_of(refusal, refusal), True
-    return True
 
 
 def _is_full(error: BaseException, path: str) -> bool:
@@ -963,13 +861,6 @@ def _is_alive(raw: RawTxn) -> bool:
     except RawError:
         return False
     return True
-
-
-def _typed(error: BaseException, path: str) -> BaseException:
-    typed = binding.translate(error, path)
-    if typed is not error:
-        typed.__cause__ = error
-    return typed
 
 
 def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:

@@ -198,20 +198,7 @@ class WriteTxn(RecordingTxn):
     """
 
     __slots__ = ()
-
-    def drop(self) -> RawTxn | None:
-        """Let go of LMDB's transaction and hand it over; later use is a typed error.
-
-        What closures left here refers to this transaction in turn: without these circles everything
-        is freed at once, not by the next run of the garbage collector.
-        """
-        raw: RawTxn | None = self.raw
-        self.raw = None
-        self.get = self.raw_put = self.raw_delete = _ended
-        self.audit = None
-        self.local.clear()
-        self.callbacks.clear()
-        return raw
+    ended = staticmethod(_ended)
 
     def need_feature(self, feature: int) -> None:
         """Set a feature bit: a memcore that does not know it refuses the file from now on."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 
 import pytest
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from memcore._fast import (
+    AppendingTxn,
+    CacheFields,
+    HeadFields,
+    Ledger,
     PreparedFields,
     RecordingTxn,
     WriteBatch,
@@ -47,6 +52,9 @@ class Rows:
 
 class Txn(RecordingTxn):
     __slots__ = ()
+
+    def ended(self, *_: object) -> None:
+        raise KeyError("ended")
 
     def _refuse_key(self, key: bytes) -> None:
         raise KeyError(key)
@@ -216,3 +224,87 @@ def test_an_item_made_ready_takes_only_what_its_row_holds() -> None:
         } | wrong  # fmt: skip
         with pytest.raises(TypeError):
             PreparedFields(**given)
+
+
+class Working(AppendingTxn):
+    """What a session transaction has in Python, as far as an append goes there."""
+
+    def _append_records(self, first, records):
+        self.began = (first, list(records))
+        return first, b"page", b"".join(records)
+
+
+class _Cached(CacheFields):
+    def __init__(self) -> None:
+        self.lock, self.scope, self.session = threading.Lock(), 1, 2
+        self.head_key, self.tombstone, self.item_rows = b"head", b"tomb", b"rows"
+        self.older, self.tag = [], 7
+
+
+class _Head(HeadFields):
+    def __init__(self) -> None:
+        self.next_seq, self.policy, self.counter, self.segments = 1, "gemini", "c", []
+
+    def _begin_segment(self, session, lo, hi) -> None:
+        self.segments.append((session, lo, hi))
+
+    def older_segments(self, txn, scope):
+        return []
+
+
+def _made(**changed):
+    fields = {
+        "message": {}, "facts": pack_facts({"role": "user", "content": "x"}, SEED), "tokens": 3,
+        "body": b"body", "flags": 0, "created_s": 1, "counter": "c",
+    } | changed  # fmt: skip
+    return PreparedFields(**fields)
+
+
+def _working(txn, log):
+    class Opened(Working):
+        def _open(self, new_head, base):
+            self.head, self.base = _Head(), (0, Ledger(), 0, 0)
+
+    return Opened(txn, log, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"created_s": 2**32}, {"created_s": -1}])
+def test_an_item_whose_numbers_do_not_fit_is_not_written(wrong) -> None:
+    txn = Txn(raw := Rows(), recording=True)
+    working = _working(txn, _Cached())
+    working.append([_made(**wrong)], orphans="keep")
+    with pytest.raises(ValueError, match="32 bits"):
+        working.flush()
+    assert not raw.rows
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"base": (0, Ledger())}, TypeError),
+        ({"base": None}, TypeError),
+        ({"base": (0, "ledger", 0, 0)}, TypeError),
+    ],
+)
+def test_a_session_without_its_ledger_raises(wrong, error) -> None:
+    working = _working(Txn(Rows(), recording=True), _Cached())
+    working.append([_made()], orphans="keep")
+    for name, value in wrong.items():
+        setattr(working, name, value)
+    with pytest.raises(error):
+        working.finish(now_ms=1)
+        working._take_over()
+
+
+def test_what_is_committed_becomes_the_cache_once() -> None:
+    txn, log = Txn(raw := Rows(), recording=True), _Cached()
+    working = _working(txn, log)
+    assert working.append([_made(), _made()], orphans="keep") == 1
+    working.finish(now_ms=9)
+    assert working.totals(2) == (2, 1, 6, 0, 2)
+    for _ in range(2):  # an interrupt may make it run again
+        working._take_over()
+    assert (log.head, log.head_bytes, len(log.ledger[1])) == (working.head, raw.rows[b"head"], 2)
+    again = Working(txn, log, 0)
+    assert again.head is not log.head
+    assert again.totals(0) == (2, 1, 6, 0, 0)
