@@ -158,14 +158,15 @@ cdef class AppendingTxn:
         cdef list waiting = self.waiting
         cdef Py_ssize_t count = len(waiting)
         cdef uint64_t first, last
-        cdef list records
-        cdef object seq, item
+        cdef list records = []
+        cdef tuple each
         cdef bytes body
         if not count:
             return
         first = (<tuple>waiting[0])[0]
         last = first + <uint64_t>count - 1
-        records = [self._put_item(seq, item) for seq, item in waiting]
+        for each in tuple(waiting):
+            records.append(self._put_item(each[0], each[1]))
         # Most appends put their records into the tail page. One that begins a page or completes a
         # block goes the long way.
         if (self.tail is not None and (first - 1) % TAIL_RECORDS
