@@ -61,7 +61,7 @@ def put_private(
         OSError: the system refused; what was there is there, unless the flush of its directory
             failed.
     """
-    # Who wrote into the file that another has just linked would change one that is in use.
+    # A writer into a file that another has just linked would change one that is in use.
     temporary = f"{path}.{urandom(_NAME_BYTES).hex()}.tmp"
     fd = -1
     try:

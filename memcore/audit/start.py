@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-# --- What a caller says of the audit of a database ------------------------------------------------
+# --- Options of an audit --------------------------------------------------------------------------
 
 KEY_VARIABLE: Final = "MEMCORE_AUDIT_KEY"
 KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"

@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-# --- What a chain says that there is: the last that it says of each row, in bounded memory --------
+# --- Rows according to a chain: the last entry of each, in bounded memory -------------------------
 # The last word on a row may stand anywhere behind the first, so a chain of more rows than fit is
 # gone through several times, each time for the next rows in the order of their keys.
 
@@ -145,7 +145,7 @@ class Latest:
                 self.rows[rest] = -active[0][0], None
 
 
-# --- What the verification of an audit has found --------------------------------------------------
+# --- Findings of an audit's verification ----------------------------------------------------------
 
 
 class Why(StrEnum):
@@ -427,7 +427,7 @@ class Comparison:
             self._judge_head()
         broken = self._walk.broken
         if broken is not None:
-            # Where entries are missing, rows that are written again and again prove nothing.
+            # Rows that are rewritten often prove nothing where entries are missing.
             self.found = [s for s in self.found if self._is_final(s)] + [broken]
 
     def first(self) -> Suspicion | None:

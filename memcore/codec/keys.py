@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 
-# --- Which rows there are: the bytes that tell them apart -----------------------------------------
+# --- Kinds of rows: the bytes that distinguish them -----------------------------------------------
 
 
 class Kind:

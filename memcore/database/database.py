@@ -167,7 +167,7 @@ def _need_writable(engine: Engine) -> None:
         raise ReadOnlyError("the database is open read-only; open it for writing")
 
 
-# --- What stays how long, as the administrator's handle offers it ---------------------------------
+# --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
 """Limit of one sweep by the background thread."""

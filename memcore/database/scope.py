@@ -459,8 +459,8 @@ class Scope:
         return bool(retention.opt_in(self._engine, self._user, self._app))
 
 
-# What memcore's own facades need of a scope stands here, and not on it: whoever is handed a scope
-# gets at nothing else by it.
+# Functions for memcore's own adapters, kept off the handle: who is given a scope can reach nothing
+# beyond it.
 
 
 def engine_of(scope: Scope | SessionRef) -> Engine:

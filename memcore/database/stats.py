@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-# --- How much is in a database: what ``stats`` counts ---------------------------------------------
+# --- Sizes of a database, counted by ``stats`` ----------------------------------------------------
 
 
 def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _saved(txn: ReadTxn, scope: int, number: int, head: Head) -> Iterator[tuple[
         yield saved.checkpoint, live.shared_with(history) == history.count
 
 
-# --- What two histories have in common, and what each has for itself ------------------------------
+# --- Comparison of two histories ------------------------------------------------------------------
 
 Side = tuple[int, History]
 """``(scope, history)``"""

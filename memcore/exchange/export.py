@@ -540,7 +540,7 @@ def _belongs(message: dict[str, Any], wire: str) -> bool:
     return isinstance(role, str) and role in _ROLES[wire]
 
 
-# --- What leaves, as lines of an export: written to an archive before it goes ---------------------
+# --- Archive lines: expired data as lines of an export, written before it is deleted --------------
 
 
 class Archiving:

@@ -682,7 +682,7 @@ class _Import:
         if options.on_conflict == "append" and self._is_there_now(title):
             self._append(title, said.messages)
             return
-        # What is there may be of another policy: then it is another session, which is no error yet.
+        # The stored one may have another policy: then it is another session, which is no error yet.
         rules = SessionOptions(None, options.counter, options.orphans)
         address = SessionRef(engine, title.app, title.user, title.session, rules)
         prepared = encode_items(address, said.messages, PLAIN)

@@ -233,7 +233,7 @@ def _values(found: Any) -> dict[str, Any]:
     return found
 
 
-# --- What sessions share, in an export: a line for the state of each user, and of each application
+# --- Shared states in an export: a line for each user, and for each application -------------------
 #   | {"memcore":1,"shared":{"app":"a","user":"u","values":{...}}}
 #   | {"memcore":1,"shared":{"app":"a","user":null,"values":{...}}}
 

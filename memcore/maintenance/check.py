@@ -253,7 +253,7 @@ def _has_row(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
         yield f"the index by expiry has no row for {key.hex()}, which expires at {due} ms"
 
 
-# --- Which rows refer to which blobs: what the counts of references must say ----------------------
+# --- References of rows to blobs, against which the stored counts are checked ---------------------
 
 _ROW_AT = 17
 

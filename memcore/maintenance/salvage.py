@@ -202,7 +202,7 @@ def format_of(wreck: PageScan, source: str, vault: RowCipher | None) -> Format |
     return Format.new(durability=mode, seed=seed, created_ms=clock_ms(), features=features)
 
 
-# --- What a salvage cannot bring back of entries and fields: their rows are there, but damaged ----
+# --- Losses of entries and fields: their rows exist but are damaged -------------------------------
 
 _KV_PREFIX_BYTES: Final = 17
 _STATE_ROW: Final = bytes((Row.STATE,))
@@ -226,7 +226,7 @@ def lost_entries(sieve: RowSelector) -> Iterator[str]:
                 yield f"entry {keys.unpack_text(name)!r} of namespace {where!r}, as far as it reads"
 
 
-# --- What salvage says of what it saved and what is lost ------------------------------------------
+# --- Report of a salvage --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

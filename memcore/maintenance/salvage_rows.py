@@ -164,7 +164,7 @@ def _numbers_of_thread(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[
         yield Counter.GRAPH_NAMESPACE, namespace_in(key)
 
 
-# --- What a damaged file holds of deletions that were cut short: none of it comes back ------------
+# --- Deletions that were cut short: nothing of them comes back ------------------------------------
 # A deletion takes the name away, hides the head and leaves a ``REMOVAL`` row until the last row has
 # left. The number of a session is never given out again, so one such row, however old, says that
 # the session is gone for good. A blob's slot may have been filled anew: there only a current row
@@ -356,7 +356,7 @@ def was_hidden(wreck: PageScan, place: Place) -> bool:
     return False
 
 
-# --- Which of the rows that were found in a damaged file go into the new one ----------------------
+# --- Selection of the found rows that go into the new file ----------------------------------------
 
 Place = tuple[int, int]
 """``(scope, session)``."""

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# --- What is left of one session: its head, items and index records, wherever they were found -----
+# --- Remains of one session: its head, items and index records, wherever they were found ----------
 
 
 class _Facts(NamedTuple):
@@ -421,7 +421,7 @@ class SessionRebuilder:
                 self._find_fork_point(member)
             member.trace(self._origin(member))
         paths: dict[int, list[Step]] = {}
-        # What a current head says of shared items goes before what is concluded without one.
+        # A current head decides about shared items, before what is concluded without one.
         for member in sorted(ordered, key=lambda member: not member.sure):
             paths[member.session] = self._chained(member, self._path(member))
         chosen = _ChosenRows(ordered[0])

@@ -125,7 +125,7 @@ class Cipher:
             return None
 
 
-# --- Where a key-encryption key comes from: 32 bytes, the environment, a file, a keyring, a -------
+# --- Sources of a key-encryption key: 32 bytes, a callable, a text that names a place, a provider -
 # It wraps one key only, that of the key file, so a service is asked once an opening.
 
 

@@ -92,7 +92,7 @@ def canonical(name: str, text: str) -> str:
     return digits[-_MOBILE_DIGITS:] if name == "cn_mobile" else digits
 
 
-# --- What stands in the place of a value: ``[EMAIL_7K2M9Q]``, the same for it in a whole session --
+# --- Placeholders: ``[EMAIL_7K2M9Q]``, the same for a value in a whole session --------------------
 # The six characters are a keyed hash of the value under the secret of the database, the app, the
 # user and the session. So a model can still tell two persons apart, nobody without the secret can
 # try values, and nothing has to be remembered: a retry writes the same bytes. Of a thousand
@@ -135,7 +135,7 @@ def placeholder(label: str, value: str, key: bytes, template: str | None = None)
     return template.replace("{id}", chars).replace("{class}", label)
 
 
-# --- What was found in a text, by whom, and how findings that overlap become one ------------------
+# --- Findings in a text, and the merging of those that overlap ------------------------------------
 
 KIND: Final = re.compile(r"[a-z](?:[a-z_]{0,30}[a-z])?")
 """The name of a class."""

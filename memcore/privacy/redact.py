@@ -251,7 +251,7 @@ def _round_trip(content: bytes, encoding: str) -> tuple[str, str] | None:
         return None
 
 
-# --- What no redaction may change: what frameworks and providers pair, route and verify by --------
+# --- Protected entries: frameworks and providers pair, route and verify by them -------------------
 
 ALWAYS_IDS: Final = frozenset(
     ("tool_call_id", "tool_use_id", "call_id", "toolCallId", "toolUseId", "callId")

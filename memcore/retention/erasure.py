@@ -190,8 +190,8 @@ def _unpacked(key: bytes, value: bytes) -> Pending:
 
 
 # --- A raw look for names and markers in the files of a database: the proof of an erasure ---------
-# What a file holds of a name beside its rows nobody can tell from a remain of the erased user; what
-# rows of others hold is theirs (a colleague who mentions the name). So hits are told apart.
+# A name outside of all rows cannot be told from a remain of the erased user; one in the rows of
+# other users is theirs (a colleague who mentions the name). So hits are counted apart.
 
 _NEEDLE_BYTES_MIN: Final = 5
 """Shorter names stand anywhere by chance."""

@@ -276,7 +276,7 @@ def _changed(txn: ReadTxn, scope: int, name: str) -> int | None:
     return None if found is None else changed_ms(txn, found.place)
 
 
-# --- Which items of one session are to expire by a rule, as one snapshot has them -----------------
+# --- Selection of a session's items that expire by a rule, in one snapshot ------------------------
 # The items that a session owns are looked at in the order of their seqs, undone ones too, from the
 # rule's mark on: what is before the mark is settled for good. The first that may stay ends it, so
 # an item whose clock went back waits for those before it, and none goes before its time.

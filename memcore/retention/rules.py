@@ -234,7 +234,7 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
     return retention_rules(read_mapping("retention rules", path))
 
 
-# --- Where what leaves is written before it leaves ------------------------------------------------
+# --- Archives: expired data is written to them before it is deleted -------------------------------
 
 ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
 """A file that lines are added to, or what is called with each line."""
@@ -289,7 +289,7 @@ def _put(lines: Iterable[bytes], put: Callable[[bytes], Any]) -> int:
     return count
 
 
-# --- What a sweep did, and what it stands on while it runs ----------------------------------------
+# --- Report and state of a sweep ------------------------------------------------------------------
 
 AuditSweep = Callable[[Engine, int, int, int, int], int]
 """Removes entries of an audit: ``(engine, scope, session, before ms, at most) -> how many``; 0 as

@@ -185,7 +185,7 @@ def drop_checkpoints(run: SweepRun, place: tuple[int, int], numbers: list[int]) 
         )
 
 
-# --- What rules say of the sessions of a database, of a scope, or of one --------------------------
+# --- Rules of a database, a scope or a session, applied to sessions -------------------------------
 # The nearest place that has rules says it all: those of a session stand in the place of those of
 # its scope, and these in the place of the database's.
 

@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 
-# --- Which scopes were erased: their numbers are dead, and no handle that remembers one may use it
+# --- Tombstones: numbers of erased scopes, which no handle may use again --------------------------
 
 TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x01"
 """Key prefix of tombstones."""

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# --- What the reports of a provider teach: pure arithmetic on integers ----------------------------
+# --- Calibration from usage reports: pure arithmetic on integers ----------------------------------
 # A provider bills ``a * counted + b`` input tokens for a request: ``a`` is what its tokenizer makes
 # of one token of the session's counter, ``b`` what the counter never sees (tool schemas, a system
 # prompt outside of the session, what the provider adds). One report cannot tell them apart, so it

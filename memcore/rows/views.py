@@ -251,7 +251,7 @@ def masks_of(
         if not applies_to(each, chain_at):
             continue
         view, pinned = each.view, frozenset(each.view.pinned)
-        # What all views so far show: all behind ``cut``, and ``beside`` before it.
+        # Items shown by all views so far: all behind ``cut``, and ``beside`` before it.
         beside = frozenset(seq for seq in beside if seq > view.cut_seq or seq in pinned).union(
             seq for seq in pinned if cut < seq <= view.cut_seq
         )

@@ -258,7 +258,7 @@ def anchored(recorder: Recorder | None) -> Iterator[None]:
         raise failure
 
 
-# --- What one write transaction adds to the audit chains: an entry for each row that it wrote -----
+# --- Recording of one write transaction: an audit entry for each row that it wrote ----------------
 
 Place = tuple[int, int]
 """``(scope, session)``: whose chain."""
@@ -567,7 +567,7 @@ def read_tip(txn: Any, place: Place) -> Tip:
     rows = keys.audit_rows(*place)
     marked = txn.get(keys.audit_mark(*place)) is not None
     for key, value in txn.scan(rows, keys.after(rows), reverse=True, limit=1):
-        # What is damaged is for the verification to name: the chain goes on from it.
+        # A damaged entry is for the verification to report: the chain goes on from it.
         mac = value[-MAC_BYTES:].rjust(MAC_BYTES, b"\0")
         return Tip(keys.number_of(key), mac, value[10:11] == bytes((Op.CLOSED,)), marked, rows)
     return Tip(0, FIRST_MAC, False, marked, rows)

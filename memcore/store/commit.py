@@ -71,7 +71,7 @@ class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewh
     """A batch would have to wait on a thread that must not: the writer thread runs it."""
 
 
-# --- How outcomes get to those who wait for them: threads by their locks, futures over their loops
+# --- Delivery of outcomes: to threads through their locks, to futures through their loops ---------
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -138,7 +138,7 @@ def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
         callbacks.popleft()
 
 
-# --- How fast commits go: a loop's own thread makes one only while they are quick -----------------
+# --- Commit latency: a loop's own thread commits only while commits are fast ----------------------
 # A commit that flushes nothing takes less time than waking a thread twice. Whether one will wait
 # all the same (for the write lock of another process, for a slow page cache) cannot be asked
 # beforehand; so it is judged by those that were made. A single slow one may have met a busy
@@ -178,7 +178,7 @@ class CommitLatency:
                 self._owed -= 1
 
 
-# --- Group commit: who runs which closures, who leads, who wakes whom -----------------------------
+# --- Group commit: queue, lead, wake-up -----------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -565,7 +565,7 @@ def _nothing(_: Any) -> None:
     """Do nothing: the closure of a request that only claims the lead."""
 
 
-# --- What the leader of a batch does: run closures, record, commit, and know the outcome ----------
+# --- Leader of a batch: runs closures, writes the redo record, commits, resolves the outcome ------
 # An interrupt may be raised at any call. From the moment LMDB has committed until ``decided`` is
 # set, everything runs in a loop that an interrupt can only delay: a batch that is stored must never
 # be taken for one that has to run again.
@@ -872,7 +872,7 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
     return copy
 
 
-# --- Room in the file for deletions: LMDB needs fresh pages even to free others -------------------
+# --- Space reserve for deletions: LMDB needs fresh pages even to free others ----------------------
 # A full device must not be a trap that only more space opens. So the file is grown ahead of need,
 # and the last megabyte of what is free in it serves only closures that make room. Free are the
 # pages of LMDB's free list (all of them are used again as soon as no reader needs them) and those

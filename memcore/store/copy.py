@@ -181,7 +181,7 @@ def _packed(number: int, children: list[tuple[int, ...]], keys: list[bytes]) -> 
     return bytes(page)
 
 
-# --- What pages of a file hold beside rows: remains of rows that are gone, blanked in a copy ------
+# --- Slack of pages: remains of deleted rows, zeroed in a copy ------------------------------------
 # LMDB takes pages for new rows from memory that held other pages a moment ago, and writes them out
 # whole: the gap in the middle of a page of rows, and the end of a large value's last page, may hold
 # bytes of anything that was ever in the file. A compact copy takes them over.
@@ -434,7 +434,7 @@ def copy_snapshot(
             binding.amend(temporary, {OWNER_KEY: seal_value(OWNER_KEY, owner)})
 
 
-# What belongs to one file alone: the owner of its key file, a secret that waits for room. A row and
+# Rows of one file alone: the owner of its key file, a secret that waits for room. A row and
 # its value lie side by side, so they are found and changed where they lie, with all that remains of
 # them: LMDB itself would leave the page of before as a free one.
 

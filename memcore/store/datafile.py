@@ -610,7 +610,7 @@ def _is(name: str, status: os.stat_result) -> bool:
         return False
 
 
-# --- Which file system holds a path, and whether a store can live on it ---------------------------
+# --- File system of a path: network, memory, free space -------------------------------------------
 # LMDB shares one memory map and robust mutexes among processes, and memcore adds flock. On a
 # network file system neither holds between two hosts, some do not even write through a map in
 # order, and the file is damaged without a word. So such a path is refused before anything is made

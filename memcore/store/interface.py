@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# --- Who waits for a change, and is woken by the commit that makes it -----------------------------
+# --- Notifier: listeners woken by the commit that makes a change ----------------------------------
 
 NAMES: Final = b"names"
 """The topic that is told of when a scope, a session or something else gets its number."""
@@ -212,7 +212,7 @@ class Store(Protocol):
         """Give the store back; waits for transactions and reads under way. Idempotent."""
 
 
-# --- How much one deleting transaction may take on ------------------------------------------------
+# --- Work limit of one deleting transaction -------------------------------------------------------
 # LMDB copies every page that a deletion touches, and lists every page that it frees. So a large
 # deletion is done in pieces, each a transaction of its own: it needs far less than ``ROOM_BYTES``,
 # its list of freed pages fits one page, its redo record a slot, and other writers wait for one

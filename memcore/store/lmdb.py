@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-# --- Who uses a store, as seen from outside: LMDB's table of readers, the system's table of locks -
+# --- Users of a store, seen from outside: LMDB's reader table, the system's lock table ------------
 # Nothing here takes a lock or disturbs anybody. The lock file must not be opened by a process that
 # has the store open itself: closing any descriptor of it drops that process's own locks on it.
 

@@ -147,7 +147,7 @@ def reseal(
     done = _walk(store, vault, scope, 0, progress).values
     try:
         with store.exclusive():
-            # What others wrote meanwhile.
+            # Rows that other transactions wrote meanwhile.
             done, unreadable = _walk(store, vault, scope, done, progress)
             if unreadable:
                 return done, False

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# --- Where a look at a damaged file can begin: its meta pages and its reserved run ----------------
+# --- Starting points in a damaged file: its meta pages and its redo area --------------------------
 
 
 def read_soft(fd: int, size: int, offset: int) -> bytes:

@@ -207,9 +207,9 @@ def _sink(wanted: Any) -> Sink:
 
 
 # --- The public surface: which method of which handle is which operation --------------------------
-# What is not here is no operation: figures that are at hand (``len``, ``revision``, ``pressure``),
-# handles that are made without a look at the file, and methods that are another one by name
-# (``Database.session`` is ``Scope.session``).
+# Methods that are not listed are no operations: figures at hand (``len``, ``revision``,
+# ``pressure``), handles that are made without reading the file, and methods that only pass on to
+# one that is (``Database.session`` to ``Scope.session``).
 
 
 class Operation(NamedTuple):
@@ -613,7 +613,7 @@ def counted(change: Any) -> Any:
     return run
 
 
-# --- How methods of each shape are observed: values, awaited ones, iterators, blocks --------------
+# --- Observed methods by shape: values, awaitables, iterators, blocks -----------------------------
 
 _Method = Callable[..., Any]
 

@@ -181,7 +181,7 @@ class OpenTelemetry(Sink):
         self._redactions = meter.create_counter(
             METRICS["redactions"], unit="{value}", description="Values that were redacted"
         )
-        # What is counted at every append is read when it is collected, which costs an append less.
+        # Counts of every append are read when they are collected, which costs an append less.
         meter.create_observable_counter(
             METRICS["messages"], [self._messages], unit="{message}", description="Items stored"
         )

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-# --- What is told of an operation, and who is told: records and sinks. Never content --------------
+# --- Records of operations and their sinks. Never content -----------------------------------------
 
 OK: Final = "ok"
 NAMES: Final = ("clear", "hashed", "none")
@@ -126,7 +126,7 @@ def checked_names(names: object) -> str:
     return str(names)
 
 
-# --- What the result of an operation tells of it in numbers ---------------------------------------
+# --- Measures: figures taken from the result of an operation --------------------------------------
 
 
 class Figures:
