@@ -1,4 +1,4 @@
-"""Every bound and every constant of the on-disk format."""
+"""Bounds, and the constants of the on-disk format that several modules share."""
 
 from __future__ import annotations
 

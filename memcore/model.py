@@ -299,7 +299,7 @@ class Item(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Result of a committed change."""
+    """Result of a committed change; ``log/idempotency.py`` stores it with a request's key."""
 
     seq: int
     """The last item that the change appended (the last live item if it appended none)."""
@@ -404,7 +404,9 @@ class Context:
     """Reason why earlier items are left out: ``"budget"``; ``"start rule"``, the items at which the
     policy lets a context start, or the line that leads in another start; ``"open calls"``, the
     tokens that results of unanswered calls may take; ``"repair"``, without which more would have
-    fit; ``"summary"``, a view that stands for them. None: nothing is left out."""
+    fit; ``"summary"``, a view that stands for them. None: no cut was needed; items of other authors
+    than those asked for do not count. The budget is what ``reserve_tokens`` left of it, in the
+    provider's tokens if it is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)

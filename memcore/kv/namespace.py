@@ -1,4 +1,7 @@
-"""Entries of a namespace in a snapshot or transaction: reader, writer, idempotent requests."""
+"""Entries of a namespace in a snapshot or transaction: reader, writer, idempotent requests.
+
+``Requests`` keeps those of all that is no session; a session's are ``log/idempotency.py``'s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Idempotency: the first receipt of a request, under the caller's key.
+"""Idempotent requests of a session: the first receipt of each, under the caller's key.
+
+Requests of key/value entries, shared state and files are kept by ``Requests`` of
+``kv/namespace.py``.
 
 The row's body is ``expires ms u64 | content digest 32 | receipt``. A receipt is ``seq u64 |
 revision u64 | tokens u64 | open calls u32 | items u64``, and it may grow: a later memcore adds
@@ -39,7 +42,8 @@ __all__ = [
 
 
 _BODY = Struct("<Q32sQQQIQ")
-"""What every row holds; fields of later receipts come behind it."""
+"""Fields of every row. Frozen: the fields of later receipts come behind it, in a struct of their
+own that is read only where the row is long enough."""
 _NEVER: Final = 2**64 - 1
 
 
@@ -168,13 +172,14 @@ def carry_requests(
         try:
             with decoding(key, "receipt of a request"):
                 _, old_body = open_value(key, value)
-                expires_ms, content, seq, *told = _BODY.unpack_from(old_body)
+                expires_ms, content, seq, *totals, count = _BODY.unpack_from(old_body)
         except CorruptValueError:
             continue  # check() reports it; a retry is a new request
-        has_items = told[-1] > 0  # else the number is no seq
+        has_items = count > 0  # else the number is no seq
         if expires_ms <= now_ms or (has_items and seq not in moved):
             continue
         row = keys.request_row(scope, new, key[len(start) :])
-        body = _BODY.pack(expires_ms, content, moved[seq] if has_items else seq, *told)
+        seq = moved[seq] if has_items else seq
+        body = _BODY.pack(expires_ms, content, seq, *totals, count)
         body += old_body[_BODY.size :]
         txn.put(row, seal_value(row, body))

@@ -1,5 +1,7 @@
 """Head of a session: the one small row that every change rewrites.
 
+Its bytes are those of ``HeadFields.pack`` in ``_fast.pyx``.
+
 The live history is a list of segments ``(session, first seq, last seq)``: append extends the last,
 undo trims it, fork shares it. The head holds at most 16 segments; older ones lie in immutable
 blocks of 8, each linked to the one before, so a session of many undos never grows quadratically.

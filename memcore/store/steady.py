@@ -1,4 +1,6 @@
-"""Steady records: the snapshot that a ``"relaxed"`` file returns to after a power cut.
+"""Steady points of a ``"relaxed"`` file: the thread that flushes it, and their records.
+
+A steady point is the snapshot that the file returns to after a power cut.
 
 Relaxed commits are not flushed, so after a power cut any page that was written since the last flush
 may be old, new or torn, the meta pages included. What is whole is the last *steady point*: a
