@@ -64,7 +64,7 @@ KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Chain every write under a key, so that whoever changes the file without it is found out.
+    """Chain every write under a key: changes of the file made without the key are detected.
 
     Args:
         key: at least 32 secret bytes, or a callable that gives them when a file is opened. Not

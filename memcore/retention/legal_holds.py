@@ -1,4 +1,4 @@
-"""Legal holds and opt-outs: what a hold protects is deleted by nobody until it is released."""
+"""Legal holds and opt-outs: nothing under a hold is deleted until it is released."""
 
 from __future__ import annotations
 

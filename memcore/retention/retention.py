@@ -1,4 +1,4 @@
-"""Retention: the handle that says how long what stays."""
+"""Retention: the handle of retention rules and expiry times."""
 
 from __future__ import annotations
 

@@ -546,7 +546,7 @@ class Environment:
             raise
 
     def unpin(self) -> None:
-        """Let go of a relaxed file's snapshot before the map is replaced. Needs the lead."""
+        """Release a relaxed file's snapshot before the map is replaced. Needs the lead."""
         if self.steady_sync is not None:
             self.steady_sync.let_go()
 

@@ -103,7 +103,7 @@ class Snapshot:
         self.get: Callable[[bytes], bytes | None] = _ended
 
     def drop(self) -> RawTxn | None:
-        """Let go of LMDB's transaction and hand it over; later use is a typed error."""
+        """Release LMDB's transaction and return it; later use is a typed error."""
         raw, self.raw, self.get = self.raw, None, _ended
         return raw
 

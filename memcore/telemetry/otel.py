@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics of every operation, and spans of those that were asked for.
+"""OpenTelemetry: metrics of every operation, and spans of selected ones.
 
 The only module that imports ``opentelemetry``, when a sink is made. Texts are no part of a record,
 so none reaches a span, whatever ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says.

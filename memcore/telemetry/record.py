@@ -1,4 +1,4 @@
-"""Records of operations, sinks, and what results tell. Never content."""
+"""Records of operations, their sinks, and measures of results. Never content."""
 
 from __future__ import annotations
 
