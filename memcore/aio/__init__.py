@@ -10,11 +10,10 @@ a retry safe.
 """
 
 from memcore.aio.compactor import CompactionFailure, Compactor
-from memcore.aio.database import AsyncDatabase, AsyncScope
+from memcore.aio.database import AsyncBlobStore, AsyncDatabase, AsyncKeyValue, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
-from memcore.aio.values import AsyncBlobStore, AsyncKeyValue
 
 __all__ = [
     "AsyncBlobStore",

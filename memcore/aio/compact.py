@@ -15,6 +15,7 @@ from memcore.model import CompactionResult, Plan, SummaryRequest
 from memcore.session import Session
 from memcore.session.compact import (
     AnySummarizer,
+    Attempts,
     CompactionDraft,
     call_in_thread,
     check,
@@ -26,7 +27,6 @@ from memcore.session.compact import (
     settled,
     with_summary,
 )
-from memcore.session.compactor import Attempts
 from memcore.session.session import ref_of
 
 __all__ = [

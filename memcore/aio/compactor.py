@@ -18,13 +18,11 @@ from typing import Any, Final, NamedTuple, Self
 from memcore.aio.compact import run_due
 from memcore.aio.session import AsyncSession
 from memcore.compaction import Pressure, compaction_policy
-from memcore.compaction.backoff import Patience
 from memcore.errors import ClosedError, InvalidOptionError
 from memcore.model import CompactionResult, Plan
 from memcore.options import checked_callable, checked_int, checked_optional_seconds
 from memcore.session import Session
-from memcore.session.compact import AnySummarizer, checked_summarizer, policy_of
-from memcore.session.compactor import Attempts
+from memcore.session.compact import AnySummarizer, Attempts, Patience, checked_summarizer, policy_of
 from memcore.session.session import AnyPolicy, ref_of, store_of
 from memcore.telemetry import seen_compacting
 

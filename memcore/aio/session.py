@@ -25,7 +25,6 @@ from memcore.aio.compact import recorded, run_due, summarized
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
-from memcore.compaction.backoff import Patience
 from memcore.errors import StorageError
 from memcore.limits import BUNDLE_BYTES, ITEMS_PAGE, RECOVERY_STEPS
 from memcore.model import (
@@ -56,8 +55,7 @@ from memcore.session.append import (
 )
 from memcore.session.change import Change, Uncompact, Undo
 from memcore.session.checkpoints import Position
-from memcore.session.compact import AnySummarizer, checked_summarizer
-from memcore.session.compactor import Attempts
+from memcore.session.compact import AnySummarizer, Attempts, Patience, checked_summarizer
 from memcore.session.content_filter import Redact
 from memcore.session.engine import Accessed
 from memcore.session.lease import TakeLease

@@ -26,7 +26,7 @@ from memcore.state import (
     Watching,
 )
 from memcore.state.handle import store_of
-from memcore.state.update import asked
+from memcore.state.schema import asked
 from memcore.telemetry import adopt
 
 __all__ = [

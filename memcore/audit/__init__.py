@@ -10,6 +10,6 @@ __all__, __getattr__, __dir__ = face(
     {
         "anchors": "AnchorFile AnchorLines read_anchor",
         "start": "Audit anchor_all chainer_for end_scope end_session record_event start_audit",
-        "truncate": "cut_chain",
+        "verify": "cut_chain",
     },
 )

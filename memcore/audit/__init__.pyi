@@ -9,7 +9,7 @@ from memcore.audit.start import end_scope as end_scope
 from memcore.audit.start import end_session as end_session
 from memcore.audit.start import record_event as record_event
 from memcore.audit.start import start_audit as start_audit
-from memcore.audit.truncate import cut_chain as cut_chain
+from memcore.audit.verify import cut_chain as cut_chain
 
 __all__ = [
     "AnchorFile",

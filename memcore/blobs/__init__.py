@@ -30,7 +30,6 @@ __all__, __getattr__, __dir__ = face(
             "STAGING BlobRef StagedBlobLost acquire discard exists finish_leaving header_of "
             "let_go pages_of read references release removal_of slot_of stream write"
         ),
-        "staging": "refer stage unstage",
-        "store": "BlobStore check collect",
+        "store": "BlobStore check collect refer stage unstage",
     },
 )

@@ -16,12 +16,12 @@ from memcore.blobs.rows import removal_of as removal_of
 from memcore.blobs.rows import slot_of as slot_of
 from memcore.blobs.rows import stream as stream
 from memcore.blobs.rows import write as write
-from memcore.blobs.staging import refer as refer
-from memcore.blobs.staging import stage as stage
-from memcore.blobs.staging import unstage as unstage
 from memcore.blobs.store import BlobStore as BlobStore
 from memcore.blobs.store import check as check
 from memcore.blobs.store import collect as collect
+from memcore.blobs.store import refer as refer
+from memcore.blobs.store import stage as stage
+from memcore.blobs.store import unstage as unstage
 
 __all__ = [
     "STAGING",

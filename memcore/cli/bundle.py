@@ -13,7 +13,7 @@ import typer
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import emit_json
 from memcore.limits import BUNDLE_BYTES
-from memcore.session.bundle import BUNDLE_BYTES_LEAST
+from memcore.session.retry import BUNDLE_BYTES_LEAST
 from memcore.store.copy import beside
 from memcore.store.datafile import publish
 

@@ -10,7 +10,7 @@ import typer
 import memcore
 from memcore.cli.options import AsJson, ExitCode, StorePath, reading
 from memcore.cli.output import emit_json, escape, progress
-from memcore.maintenance.repair_plan import RepairPlan, plan_repairs
+from memcore.maintenance.check import RepairPlan, plan_repairs
 
 __all__ = [
     "check_store",

@@ -18,7 +18,6 @@ from memcore.compaction.presets import PRESETS as PRESETS
 from memcore.compaction.presets import compaction_policy as compaction_policy
 from memcore.compaction.presets import policy_mapping as policy_mapping
 from memcore.compaction.presets import read_policy as read_policy
-from memcore.compaction.recursive import Recursive as Recursive
 from memcore.compaction.reducers import ClearResults as ClearResults
 from memcore.compaction.reducers import DropDuplicates as DropDuplicates
 from memcore.compaction.reducers import DropSimilar as DropSimilar
@@ -38,6 +37,7 @@ from memcore.compaction.summarizers import AnthropicSummarizer as AnthropicSumma
 from memcore.compaction.summarizers import LiteLLMSummarizer as LiteLLMSummarizer
 from memcore.compaction.summarizers import ModelSummarizer as ModelSummarizer
 from memcore.compaction.summarizers import OpenAISummarizer as OpenAISummarizer
+from memcore.compaction.summarizers import Recursive as Recursive
 from memcore.compaction.summarizers import detect_language as detect_language
 from memcore.compaction.transcript import Caps as Caps
 from memcore.compaction.transcript import Extractive as Extractive

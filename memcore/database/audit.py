@@ -12,13 +12,13 @@ from typing import Final
 from memcore.audit import AnchorLines, Audit, anchor_all, chainer_for, read_anchor
 from memcore.audit.anchors import Anchored
 from memcore.audit.start import anchor_file, checked_seconds
-from memcore.audit.truncate import cut_chains
 from memcore.audit.verify import (
     AuditedEntry,
     AuditFinding,
     AuditReport,
     Suspicion,
     Verification,
+    cut_chains,
     entries,
     word_for,
 )

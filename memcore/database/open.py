@@ -26,7 +26,7 @@ from memcore.limits import (
 from memcore.options import checked_bool, checked_int, checked_path
 from memcore.rows.lifecycle import is_erasing
 from memcore.session import Engine, resume_removals
-from memcore.session.oversize import Oversize, size_guard
+from memcore.session.engine import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.datafile import refuse_network
 from memcore.store.store import access_of, check_mode

@@ -31,7 +31,7 @@ from memcore.log.history import (
 )
 from memcore.log.read import stored_items, tokens_of
 from memcore.model import Receipt
-from memcore.rows import index, quarantine
+from memcore.rows import index, lifecycle
 from memcore.rows.head import Head
 from memcore.rows.index import NO_COUNTS, Counts, write_counts
 from memcore.rows.item import Prepared, orphan_error, salted
@@ -350,9 +350,9 @@ class SessionTxn(AppendingTxn):
         return item.body + ref.pack()
 
     def _put_held(self, seq: int, item: Prepared) -> None:
-        """Put an item's original into the quarantine."""
+        """Put an item's original into the lifecycle."""
         assert item.held is not None  # noqa: S101 - asked by the caller
-        quarantine.put_held(self.txn, self.log.scope, self.log.session, seq, item.held)
+        lifecycle.put_held(self.txn, self.log.scope, self.log.session, seq, item.held)
 
     def _spill(self) -> None:
         self.head.spill(self.txn, self.log.scope, self.log.session)

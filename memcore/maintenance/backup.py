@@ -18,11 +18,11 @@ from memcore.errors import (
     StoreAccessError,
 )
 from memcore.limits import FORMAT_VERSION
-from memcore.maintenance.row_shapes import is_row
 from memcore.maintenance.salvage_rows import (
     DATABASE_CARE,
     SCOPE_NAMES,
     erased_scopes,
+    is_row,
     names_in,
     owner_in,
 )

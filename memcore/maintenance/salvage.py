@@ -36,12 +36,12 @@ from memcore.maintenance.check import (
     sessions_of,
     shared_rows,
 )
-from memcore.maintenance.row_shapes import is_row
 from memcore.maintenance.salvage_graphs import Threads, count_numbers
 from memcore.maintenance.salvage_rows import (
     DATABASE_CARE,
     Place,
     RowSelector,
+    is_row,
     names_by_scope,
     owner_in,
     unused,

@@ -7,13 +7,12 @@ __all__, __getattr__, __dir__ = face(
     {
         "": "compact recount recovery repair retry",
         "batch": "BatchContext ChangeBatch",
-        "bundle": "make_bundle",
         "change": "Change",
         "checkpoints": (
             "DeleteCheckpoint Rewind SaveCheckpoint checkpoints_of fork_point get_checkpoint "
             "history_at"
         ),
-        "compactor": "Compactor",
+        "compact": "Compactor",
         "content_filter": (
             "Quarantine admission admitted_event admitted_item demand read_demand redacts_at "
             "settled shown_context shown_items told"
@@ -21,10 +20,9 @@ __all__, __getattr__, __dir__ = face(
         "delete": (
             "check_removals delete_session hold is_leaving release resume_removals start_removal"
         ),
-        "engine": "Engine SessionOptions SessionRef",
+        "engine": "DIGEST_BYTES REFERENCE Engine SessionOptions SessionRef",
         "lease": "Lease TakeLease",
-        "oversize": "DIGEST_BYTES REFERENCE",
-        "retry": "Ladder append_once checked_rules",
+        "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
         "session": "Session",
         "state": "SessionState",

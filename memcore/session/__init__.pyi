@@ -1,7 +1,6 @@
 # Written by scripts/make_faces from __init__.py.
 from memcore.session.batch import BatchContext as BatchContext
 from memcore.session.batch import ChangeBatch as ChangeBatch
-from memcore.session.bundle import make_bundle as make_bundle
 from memcore.session.change import Change as Change
 from memcore.session.checkpoints import DeleteCheckpoint as DeleteCheckpoint
 from memcore.session.checkpoints import Rewind as Rewind
@@ -11,7 +10,7 @@ from memcore.session.checkpoints import fork_point as fork_point
 from memcore.session.checkpoints import get_checkpoint as get_checkpoint
 from memcore.session.checkpoints import history_at as history_at
 from memcore.session import compact as compact
-from memcore.session.compactor import Compactor as Compactor
+from memcore.session.compact import Compactor as Compactor
 from memcore.session.content_filter import Quarantine as Quarantine
 from memcore.session.content_filter import admission as admission
 from memcore.session.content_filter import admitted_event as admitted_event
@@ -30,13 +29,13 @@ from memcore.session.delete import is_leaving as is_leaving
 from memcore.session.delete import release as release
 from memcore.session.delete import resume_removals as resume_removals
 from memcore.session.delete import start_removal as start_removal
+from memcore.session.engine import DIGEST_BYTES as DIGEST_BYTES
 from memcore.session.engine import Engine as Engine
+from memcore.session.engine import REFERENCE as REFERENCE
 from memcore.session.engine import SessionOptions as SessionOptions
 from memcore.session.engine import SessionRef as SessionRef
 from memcore.session.lease import Lease as Lease
 from memcore.session.lease import TakeLease as TakeLease
-from memcore.session.oversize import DIGEST_BYTES as DIGEST_BYTES
-from memcore.session.oversize import REFERENCE as REFERENCE
 from memcore.session import recount as recount
 from memcore.session import recovery as recovery
 from memcore.session import repair as repair
@@ -44,6 +43,7 @@ from memcore.session import retry as retry
 from memcore.session.retry import Ladder as Ladder
 from memcore.session.retry import append_once as append_once
 from memcore.session.retry import checked_rules as checked_rules
+from memcore.session.retry import make_bundle as make_bundle
 from memcore.session.rewrite import rewrite_items as rewrite_items
 from memcore.session.session import Session as Session
 from memcore.session.state import SessionState as SessionState

@@ -39,8 +39,7 @@ from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
 from memcore.options import checked_optional_int
 from memcore.rows import names
 from memcore.session.change import Change, Unchanged
-from memcore.session.engine import SessionRef
-from memcore.session.oversize import OFFLOADED
+from memcore.session.engine import OFFLOADED, SessionRef
 from memcore.session.read import open_calls
 from memcore.tokens import TokenCounter
 from memcore.wire.message import ABANDON_EVENT

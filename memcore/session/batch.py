@@ -23,7 +23,7 @@ from memcore.session.change import Change, Unchanged, take_back
 from memcore.session.checkpoints import Position, rewinding, saving
 from memcore.session.engine import SessionRef
 from memcore.state import Command, ScopedChange, Trace, Update, prefix_of
-from memcore.state.update import content_of, fields_of
+from memcore.state.schema import content_of, fields_of
 from memcore.store.interface import Txn
 
 __all__ = [

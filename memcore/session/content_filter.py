@@ -33,7 +33,7 @@ from memcore.log import count_message
 from memcore.model import Context, Envelope, Item, ItemKind, Mask, Message
 from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
 from memcore.rows import names
-from memcore.rows.quarantine import drop_held, held_in, read_held
+from memcore.rows.lifecycle import drop_held, held_in, read_held
 from memcore.session.engine import Engine, SessionRef
 from memcore.store import LmdbStore
 from memcore.store.datafile import DEMANDING, FORMAT_KEY, Format

@@ -28,13 +28,13 @@ from memcore.rows.item import split_body
 from memcore.rows.lifecycle import (
     HoldRow,
     drop_terms,
+    forget_held,
     is_erased,
     need_free,
     put_hold,
     release_hold,
     session_terms,
 )
-from memcore.rows.quarantine import forget_held
 from memcore.session.engine import Engine, LeaseToken, check_lease_row
 from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
 

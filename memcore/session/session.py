@@ -45,8 +45,7 @@ from memcore.session.append import (
 )
 from memcore.session.change import Change, Fork, SetPolicy, Uncompact, Undo
 from memcore.session.context import checked_authors, shown_seqs
-from memcore.session.engine import Accessed, SessionRef, read_uses
-from memcore.session.oversize import REFERENCE
+from memcore.session.engine import REFERENCE, Accessed, SessionRef, read_uses
 from memcore.session.read import head_of
 from memcore.store import LmdbStore
 from memcore.store.interface import ReadTxn

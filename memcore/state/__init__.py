@@ -14,9 +14,9 @@ __all__, __getattr__, __dir__ = face(
             "state_counter trim_piece value_at values_at versions_of write_past"
         ),
         "schema": (
-            "APP TEMPORARY USER Field FileData Omit OmitInput OmitOutput Private Reduction "
-            "StateSchema Trace append_messages merge_entries prefix_of state_schema"
+            "APP TEMPORARY USER Command Delete Field FileData Merge Omit OmitInput "
+            "OmitOutput Overwrite Private Reduction StateSchema Trace Update "
+            "append_messages merge_entries prefix_of state_schema"
         ),
-        "update": "Command Delete Merge Overwrite Update",
     },
 )

@@ -32,26 +32,26 @@ from memcore.state.rows import values_at as values_at
 from memcore.state.rows import versions_of as versions_of
 from memcore.state.rows import write_past as write_past
 from memcore.state.schema import APP as APP
+from memcore.state.schema import Command as Command
+from memcore.state.schema import Delete as Delete
 from memcore.state.schema import Field as Field
 from memcore.state.schema import FileData as FileData
+from memcore.state.schema import Merge as Merge
 from memcore.state.schema import Omit as Omit
 from memcore.state.schema import OmitInput as OmitInput
 from memcore.state.schema import OmitOutput as OmitOutput
+from memcore.state.schema import Overwrite as Overwrite
 from memcore.state.schema import Private as Private
 from memcore.state.schema import Reduction as Reduction
 from memcore.state.schema import StateSchema as StateSchema
 from memcore.state.schema import TEMPORARY as TEMPORARY
 from memcore.state.schema import Trace as Trace
 from memcore.state.schema import USER as USER
+from memcore.state.schema import Update as Update
 from memcore.state.schema import append_messages as append_messages
 from memcore.state.schema import merge_entries as merge_entries
 from memcore.state.schema import prefix_of as prefix_of
 from memcore.state.schema import state_schema as state_schema
-from memcore.state.update import Command as Command
-from memcore.state.update import Delete as Delete
-from memcore.state.update import Merge as Merge
-from memcore.state.update import Overwrite as Overwrite
-from memcore.state.update import Update as Update
 
 __all__ = [
     "APP",

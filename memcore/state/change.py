@@ -25,27 +25,25 @@ from memcore.state.rows import (
 )
 from memcore.state.schema import (
     APP,
+    MISSING,
     OPEN,
     TEMPORARY,
     USER,
-    Reduction,
-    StateSchema,
-    Trace,
-    prefix_of,
-    state_schema,
-)
-from memcore.state.update import (
-    MISSING,
     Delete,
     Merge,
     Overwrite,
+    Reduction,
     StateRequest,
+    StateSchema,
+    Trace,
     Update,
     Write,
     copied,
     fields_of,
     merged,
     overwritten,
+    prefix_of,
+    state_schema,
     writes_of,
 )
 from memcore.store.interface import ReadTxn, Txn

@@ -23,8 +23,7 @@ from memcore.state.rows import (
     value_at,
     values_at,
 )
-from memcore.state.schema import APP, USER, Trace
-from memcore.state.update import StateRequest, Update, asked
+from memcore.state.schema import APP, USER, StateRequest, Trace, Update, asked
 from memcore.store.interface import NAMES, ReadTxn, Store, Txn
 
 __all__ = [

@@ -11,10 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memcore import blobs
-from memcore.blobs import BlobStore, staging
+from memcore.blobs import BlobStore
 from memcore.blobs import rows as content_module
 from memcore.blobs import rows as sources
 from memcore.blobs import store as handle_module
+from memcore.blobs import store as staging
 from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.codec.keys import Kind, Row

@@ -11,7 +11,7 @@ import pytest
 
 import memcore
 import memcore.aio
-from memcore.aio.values import AsyncKeyValue
+from memcore.aio.database import AsyncKeyValue
 from memcore.errors import InvalidItemError, InvalidOptionError
 from raw import rows
 

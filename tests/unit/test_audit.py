@@ -540,7 +540,7 @@ def test_a_restored_backup_is_a_rollback_until_it_is_accepted(path, anchor, tmp_
 
 
 def test_old_entries_are_cut_and_their_rows_still_proven(path, open_audited, monkeypatch) -> None:
-    from memcore.audit import truncate as cutting
+    from memcore.audit import verify as cutting
 
     monkeypatch.setattr(cutting, "_PIECE", 8)
     db = open_audited()

@@ -13,10 +13,11 @@ from itertools import pairwise
 import pytest
 
 from memcore import blobs
-from memcore.blobs import BlobRef, BlobStore, StagedBlobLost, staging
+from memcore.blobs import BlobRef, BlobStore, StagedBlobLost
 from memcore.blobs import rows as content_module
 from memcore.blobs import rows as sources
 from memcore.blobs import store as handle_module
+from memcore.blobs import store as staging
 from memcore.blobs.rows import BlobHeader, put_header, slot_of
 from memcore.codec import keys
 from memcore.codec import values as codec

@@ -527,7 +527,7 @@ def test_what_a_checkpoint_refers_to_is_checked(branched, db, change, finding):
     told = db.check()
     assert len(told) == 1
     assert finding in told[0]
-    from memcore.maintenance.repair_plan import plan_repairs
+    from memcore.maintenance.check import plan_repairs
 
     assert [each.about for each in plan_repairs(told, "f").repairs] in (
         [["checkpoints"]],

@@ -25,7 +25,7 @@ from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.codec.keys import Kind
 from memcore.errors import CorruptValueError
-from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.maintenance.check import Damage, damage_of
 
 DEPTH_MAX = 512
 

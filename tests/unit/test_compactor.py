@@ -16,8 +16,7 @@ import pytest
 
 import memcore
 from memcore.aio import compactor as waiting
-from memcore.compaction.backoff import RETRY_CHANGE, Patience
-from memcore.session.compactor import PLAN_ATTEMPTS
+from memcore.session.compact import PLAN_ATTEMPTS, RETRY_CHANGE, Patience
 from messages import assistant, call, failing, illegal, result, texts, turns, user
 
 Stage, Trigger, Keep = memcore.Stage, memcore.Trigger, memcore.Keep

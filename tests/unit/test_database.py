@@ -10,7 +10,7 @@ from threaded import Thread
 
 import memcore
 from memcore.codec import keys
-from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.maintenance.check import Damage, damage_of
 from memcore.rows import names
 from messages import call, result, texts, turns, user
 

@@ -17,8 +17,8 @@ from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.codec.keys import Kind, Row
 from memcore.maintenance import doctor
+from memcore.maintenance.check import Damage, RepairPlan, damage_of, plan_repairs
 from memcore.maintenance.doctor import examine
-from memcore.maintenance.repair_plan import Damage, RepairPlan, damage_of, plan_repairs
 from memcore.store.datafile import Mount
 from memcore.store.lmdb import ReaderSlot, holders_of, readers_of
 

@@ -325,7 +325,7 @@ def test_rows_that_are_still_leaving_are_seen_by_nobody(db, monkeypatch):
 
 
 def test_a_large_content_on_its_way_is_refused_or_lands_in_the_new_scope(db, monkeypatch):
-    from memcore.blobs import staging
+    from memcore.blobs import store as staging
 
     scope = db.scope(user=WHO)
     scope.kv("n").put("k", 1)

@@ -28,7 +28,7 @@ from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.graph import MISSING, GraphStore, NewCheckpoint, NewWrites
 from memcore.graph.rows import chunk_key, read_pool, write_pool
-from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.maintenance.check import Damage, damage_of
 from memcore.store.interface import Stale, Txn
 
 LARGE = 60_000

@@ -36,8 +36,7 @@ from memcore.errors import (
 from memcore.limits import PAGE_BYTES
 from memcore.maintenance import salvage as salvaging
 from memcore.maintenance.doctor import examine
-from memcore.maintenance.row_shapes import is_row
-from memcore.maintenance.salvage_rows import erased_scopes
+from memcore.maintenance.salvage_rows import erased_scopes, is_row
 from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
 from memcore.retention import erasure

@@ -94,7 +94,7 @@ def test_the_first_turn_loads_what_it_needs(tmp_path: Path) -> None:
     optional = (
         "aio audit.start compaction.policy exchange.load graph.store kv.rows retention.erasure"
     )
-    optional += " maintenance.check session.bundle session.compact session.recovery session.retry"
+    optional += " maintenance.check session.compact session.recovery session.retry"
     optional += " state.rows store.audit_log store.copy store.page_scan telemetry.otel"
     assert ours.isdisjoint(f"memcore.{name}" for name in optional.split())
     assert len(ours) <= FIRST_TURN_MODULES, sorted(ours)

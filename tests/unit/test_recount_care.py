@@ -17,7 +17,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import open_value, seal_value
 from memcore.limits import TOKEN_PAGE_COUNTS
 from memcore.log import Head
-from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.maintenance.check import Damage, damage_of
 from memcore.rows.head import head_key
 from messages import call, count, result, turns, user
 

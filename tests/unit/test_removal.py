@@ -13,7 +13,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import seal_value
 from memcore.errors import StoreFullError
-from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.maintenance.check import Damage, damage_of
 from memcore.session import delete as removal
 from memcore.store.redo_log import RedoLog
 from messages import texts, user

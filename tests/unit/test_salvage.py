@@ -20,8 +20,8 @@ from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow, scoped, sess
 from memcore.codec.values import seal_value
 from memcore.errors import NotFoundError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.log import Head
-from memcore.maintenance.repair_plan import damage_of
-from memcore.maintenance.row_shapes import is_row
+from memcore.maintenance.check import damage_of
+from memcore.maintenance.salvage_rows import is_row
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import tombstone_of

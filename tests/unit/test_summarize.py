@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore.compaction import Caps, Extractive, Recursive, detect_language, extractive
-from memcore.compaction.recursive import split
-from memcore.compaction.summarizers import ModelSummarizer, OpenAISummarizer, make_prompt
+from memcore.compaction.summarizers import ModelSummarizer, OpenAISummarizer, make_prompt, split
 from memcore.compaction.transcript import Part, elided, fitted, parts_of, transcribe
 from memcore.errors import InvalidOptionError, SummarizerError
 from memcore.model import SummaryRequest
