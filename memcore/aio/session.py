@@ -573,7 +573,7 @@ class AsyncSession:
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
     async def exists(self) -> bool:
-        """Whether anything was ever stored under this name."""
+        """Return True if there is a session of this name."""
         await self._ready()
         return self._session.exists()
 
@@ -641,7 +641,7 @@ class AsyncSession:
 
     @property
     def estimated_tokens(self) -> int:
-        """What the provider is estimated to bill for the next full request.
+        """Estimate of what the provider bills for the next full request.
 
         For the model reported last: what was billed for the anchored context and the factor times
         what was appended since; where no anchor applies, the factor times the tokens of the context
@@ -653,7 +653,7 @@ class AsyncSession:
         return self._session.estimated_tokens
 
     async def calibrations(self) -> list[Calibration]:
-        """What was learned by ``report_usage``, the model reported last first.
+        """Return what was learned by ``report_usage``, the model reported last first.
 
         Raises:
             CorruptValueError: the calibration is damaged; the next report writes it anew.
@@ -666,7 +666,7 @@ class AsyncSession:
         *,
         policy: AnyPolicy | None = None,
     ) -> Pressure:
-        """How full the session is, which stage of the policy is due, and how many turns are left.
+        """Measure how full the session is; find the stage that is due and the turns that are left.
 
         From sums that are kept: its time does not grow with the history.
         """
@@ -678,7 +678,7 @@ class AsyncSession:
         policy: AnyPolicy | None = None,
         max_items: int | None = None,
     ) -> bool:
-        """Whether a stage of the policy is due; ``max_items`` asks for items alone instead.
+        """Return True if a stage of the policy is due, or there are more than ``max_items`` items.
 
         False while the last item is a tool result: the model has yet to see it.
         """
@@ -693,7 +693,7 @@ class AsyncSession:
         keep_tokens: int | None = None,
         force: bool = False,
     ) -> Plan:
-        """What ``compact`` with the same arguments would fold and mask; writes nothing.
+        """Plan what ``compact`` with the same arguments would fold and mask; writes nothing.
 
         Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
         """
@@ -745,7 +745,7 @@ class AsyncSession:
         return await self._commit(Uncompact(ref_of(self._session)))
 
     async def masks(self) -> list[Mask]:
-        """What contexts show in place of items at present, in the order of the items."""
+        """Return what contexts show in place of items at present, in the order of the items."""
         await self._ready()
         return self._session.masks()
 
@@ -972,7 +972,7 @@ class AsyncSession:
         self,
         seq: int | None = None,
     ) -> Accessed:
-        """How often the session (or one item) was read and when last, if that is counted.
+        """Return how often the session (or one item) was read and when last, if that is counted.
 
         Counted are ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts``;
         an item counts when it is read, or shown behind the cut of a context.
@@ -1038,7 +1038,7 @@ class AsyncSession:
         self,
         call_id: str,
     ) -> CallRecord:
-        """Where a call was made and answered; the latest with this id.
+        """Find where a call was made and answered; the latest with this id.
 
         Raises:
             NotFoundError: no call of the live history has this id.
@@ -1058,7 +1058,7 @@ class AsyncSession:
         share: str | None = None,
         redact: Redact = None,
     ) -> Context:
-        """What the model receives: legal for the policy and within the budget.
+        """Build what the model receives: legal for the policy and within the budget.
 
         Pins (the leading system items), the summary of a compaction, and the longest suffix from
         a safe cut. Late results stand behind their call, unanswered calls are answered

@@ -243,7 +243,7 @@ def pack_checkpoint(saved: CheckpointRow) -> tuple[bytes, int]:
 
 
 def unpack_checkpoint(key: bytes, body: bytes, flags: int) -> CheckpointRow:
-    """What ``pack_checkpoint`` packed.
+    """Unpack what ``pack_checkpoint`` packed.
 
     Raises:
         CorruptValueError: it is nothing that ``pack_checkpoint`` makes.

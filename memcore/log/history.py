@@ -119,7 +119,7 @@ class History:
         return History([Segment(*run) for _, *run in self.spans(0, count)] if count else [])
 
     def shared_with(self, other: History) -> int:
-        """How many items both histories begin with: an item is preceded by the same ones always."""
+        """Count the items that both begin with; an item is always preceded by the same ones."""
         count = 0
         for one, its in zip(self.segments, other.segments, strict=False):
             if one == its:
@@ -164,7 +164,7 @@ def count_message(message: Message, counter: TokenCounter) -> int:
 
 
 def open_call_tokens(counter: TokenCounter) -> int:
-    """What an open call may cost a context by ``counter``: the dearest synthetic result."""
+    """Return the most that an open call may cost a context: the dearest synthetic result."""
     return max(count_message(message, counter) for message in synthetic_samples())
 
 
@@ -186,7 +186,7 @@ _NO_BOUND: Final = 2**62
 
 
 class MaskedLedger:
-    """What a context or a compaction asks of a ledger, with masked items at their masked size."""
+    """A ledger with masked items at their masked size, as contexts and compactions use it."""
 
     __slots__ = ("_at", "_hidden", "_saved", "ledger")
 
@@ -211,7 +211,7 @@ class MaskedLedger:
 
     @property
     def shown_count(self) -> int:
-        """How many items are no events."""
+        """Number of items that are no events."""
         return self.ledger.shown_count
 
     @property
@@ -231,7 +231,7 @@ class MaskedLedger:
         return self.ledger.leading(kind)
 
     def is_safe(self, position: int) -> bool:
-        """Whether a cut at ``position`` splits nothing."""
+        """Return True if a cut at ``position`` splits nothing."""
         return self.ledger.is_safe(position)
 
     def irregular_from(self, position: int) -> bool:

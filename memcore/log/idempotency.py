@@ -72,7 +72,7 @@ def prepare_request(
 
 
 def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
-    """What of items must be the same when they come again."""
+    """Return the parts of items that must be the same when a request is repeated."""
     content: list[bytes] = []
     for item in items:
         kind, _, envelope, rest = split_body(item.body)

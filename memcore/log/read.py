@@ -104,12 +104,12 @@ def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed:
 
 
 def tokens_of(item: Item, encoded: bytes, counter: TokenCounter) -> int:
-    """What the item would have counted if it had been appended with this counter."""
+    """Return the tokens that the item would count if it were appended with this counter."""
     return 0 if item.kind == ItemKind.EVENT else checked_count(counter, item.message, encoded)
 
 
 def facts_of(item: Item, seed: bytes) -> bytes | None:
-    """What the item's index record says of its calls; None if it makes no sense."""
+    """Make the part of the item's index record that names its calls; None if it makes no sense."""
     if item.kind != ItemKind.EVENT:
         return pack_facts(item.message, seed)
     given_up: tuple[tuple[int, str], ...] = ()

@@ -44,7 +44,7 @@ _FLAGS_AT: Final = 1
 
 
 class Rewriting(NamedTuple):
-    """What is to stand in the place of one row; planned on a snapshot."""
+    """The new content of one row, planned on a snapshot."""
 
     key: bytes
     before: bytes
@@ -59,7 +59,7 @@ class Rewriting(NamedTuple):
 
 
 def same_calls(facts: bytes | None, known: bytes) -> bool:
-    """Whether two items are of one kind and make and answer the same calls."""
+    """Return True if two items are of one kind and make and answer the same calls."""
     if facts is None or len(facts) != len(known):
         return False
     return facts[:_FLAGS_AT] + facts[_FLAGS_AT + 1 :] == known[:_FLAGS_AT] + known[_FLAGS_AT + 1 :]
@@ -143,6 +143,6 @@ def write_rewriting(txn: Txn, planned: Rewriting, *, seed: int) -> list[bytes] |
 
 
 def is_rewritten(txn: ReadTxn, scope: int, session: int, seq: int) -> bool:
-    """Whether an item was rewritten."""
+    """Return True if an item was rewritten."""
     value = txn.get(keys.session_row(scope, session, Row.ITEM, seq))
     return value is not None and bool(value[1:2]) and bool(value[1] & FLAG_REWRITTEN)

@@ -205,7 +205,7 @@ class SessionTxn(AppendingTxn):
         return TailLedger(0, ledger, 0, 0)
 
     def _committed(self) -> int:
-        """How many positions the base stands for."""
+        """Number of positions that the base stands for."""
         return self.base.offset + len(self.base.ledger)
 
     def _rebase_on_whole(self) -> None:
@@ -350,7 +350,7 @@ class SessionTxn(AppendingTxn):
         return item.body + ref.pack()
 
     def _put_held(self, seq: int, item: Prepared) -> None:
-        """Put an item's original into the lifecycle."""
+        """Put an item's original into the quarantine."""
         assert item.held is not None  # noqa: S101 - asked by the caller
         lifecycle.put_held(self.txn, self.log.scope, self.log.session, seq, item.held)
 
@@ -358,7 +358,7 @@ class SessionTxn(AppendingTxn):
         self.head.spill(self.txn, self.log.scope, self.log.session)
 
     def mark(self) -> tuple[object, ...]:
-        """What ``restore`` needs to undo changes that have not been written."""
+        """Return what ``restore`` needs to undo changes that have not been written."""
         return self.head.changed(), self.base, self.overlay, len(self.overlay), self.waiting.copy()
 
     def restore(self, mark: tuple[object, ...]) -> None:

@@ -69,7 +69,7 @@ AnyEnvelope: TypeAlias = Envelope | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ItemOptions:
-    """What may be said of the items of one change."""
+    """Options of the items of one change."""
 
     meta: Mapping[str, Any] | None = None
     request_id: str | None = None
@@ -203,7 +203,7 @@ def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any
 def _admitted(
     ref: SessionRef, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions
 ) -> Prepared:
-    """What is stored of an item once it passed the border."""
+    """Filter an item and encode what is left of it."""
     passage = ref.passage
     assert passage is not None  # noqa: S101 - there is a border
     admitted = session.admitted_item(passage, item, options.meta)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """What ``Change.run`` returns if the session's log and head are not to be written."""
+    """Result of a ``Change.run`` after which the session's log and head are not written."""
 
     result: Any
 
@@ -252,7 +252,7 @@ def _payload_of(session: SessionTxn, flags: int, body: bytes) -> bytes | None:
 
 
 def live_count(session: SessionTxn, seq: int, name: str) -> int:
-    """How many live items there are up to and including ``seq``, in the session of that name.
+    """Count the live items up to and including ``seq``, in the session of that name.
 
     Raises:
         NotFoundError: the item is not live.
@@ -347,7 +347,7 @@ class Fork(Change[None]):
 def _state_point(
     session: SessionTxn, seq: int, saved: CheckpointRow | None
 ) -> tuple[int, int | None]:
-    """Whose values a fork begins with, and at which counter (None: now)."""
+    """Return the session whose values a fork begins with, and their counter (None: now)."""
     txn, log = session.txn, session.log
     if saved is not None or seq == session.last_seq:
         return log.session, None if saved is None else saved.checkpoint.state

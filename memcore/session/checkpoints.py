@@ -116,7 +116,7 @@ class SaveCheckpoint(Change[Checkpoint]):
 def saving(
     ref: SessionRef, name: str | None, meta: Mapping[str, Any] | None
 ) -> Callable[..., Checkpoint]:
-    """What saves the position of a session, at its revision or ``ahead`` of it.
+    """Make the step that saves the position of a session, at its revision or ``ahead`` of it.
 
     Raises:
         InvalidOptionError, InvalidItemError: as ``SaveCheckpoint``.
@@ -210,7 +210,7 @@ class Rewind(Change[Receipt]):
 
 
 def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[[SessionTxn], bool]:
-    """What takes a session back; it tells whether that changed the log."""
+    """Make the step that rewinds a session; it returns whether that changed the log."""
     _checked(to, "rewind")
     checked_bool("state", state)
     if isinstance(to, int):
@@ -240,7 +240,7 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
 def fork_point(
     ref: SessionRef, at: Position | None
 ) -> int | Callable[[SessionTxn], CheckpointRow] | None:
-    """What ``Fork`` is to share."""
+    """Return the position that ``Fork`` shares the history up to."""
     if at is None:
         return None
     _checked(at, "at")

@@ -113,7 +113,7 @@ def ask_in_time(
     request: SummaryRequest,
     timeout_seconds: float | None,
 ) -> object:
-    """What the summarizer returns; a coroutine only as a closed one, which is no summary.
+    """Call a summarizer; a coroutine that it returns is closed, which makes it no summary.
 
     Raises:
         TimeoutError: it took longer; its thread goes on, and what it returns is not looked at.
@@ -204,7 +204,7 @@ def read_plan_input(
 
 
 class _PlanRows(NamedTuple):
-    """What a snapshot gives of a plan: its input but for the items, whose rows lie beside it."""
+    """The input of a plan as a snapshot gives it, its items as rows that are not decoded yet."""
 
     planned: PlanInput
     fallback: Plan
@@ -280,7 +280,7 @@ def _cuts(
     policy: CompactionPolicy,
     stage: Stage,
 ) -> tuple[Plan, str, Plan]:
-    """Where the plan cuts; and the status and the cut of what serves without a summary."""
+    """Return the plan, and the status and the plan of what serves without a summary."""
     history, revision = log.history, head_of(log).revision
     first = min(frame.demand.first, history.count)
     plan = make_plan(
@@ -422,7 +422,7 @@ def pressure_of(
 
 
 def _count_from(ledger: Ledger, kind: ItemKind, start: int, *, of: int) -> int:
-    """How many items of a kind there are from a position on, ``of`` so many in all."""
+    """Count the items of a kind from a position on, of which there are ``of`` in all."""
     if not of:
         return 0
     if start <= _COUNTED_MAX:
@@ -456,7 +456,7 @@ _log = logging.getLogger("memcore")
 
 @dataclass(frozen=True, slots=True)
 class CompactionOptions:
-    """How a caller wants one compaction."""
+    """Options of one compaction."""
 
     stage: str | None = None
     """The stage to run, whether or not it is due."""
@@ -486,12 +486,12 @@ class CompactionDraft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to record."""
+        """True if there is nothing to record."""
         return self.planned is None or self.status in ("nothing", "refused") or self.plan.is_empty
 
     @property
     def wants_summary(self) -> bool:
-        """Whether a summarizer is to be asked."""
+        """True if a summarizer is to be called."""
         return self.plan.folds and self.stage.summary is not None
 
     def nothing(self) -> CompactionResult:
@@ -530,7 +530,7 @@ def asked(
 
 
 def find_pressure(ref: SessionRef, policy: CompactionPolicy) -> Pressure:
-    """How full the session is, and which stage of the policy is due."""
+    """Measure how full the session is, and find the stage of the policy that is due."""
     now_ms = ref.engine.now_ms()
     return read_log(ref, pressure_of, Pressure(), policy, now_ms)
 
@@ -646,7 +646,7 @@ def summarize(
 
 
 def make_request(ref: SessionRef, draft: CompactionDraft) -> SummaryRequest:
-    """What the summarizer is given."""
+    """Make the request that the summarizer gets."""
     style, planned = draft.stage.summary, draft.planned
     assert style is not None  # noqa: S101 - what wants_summary says
     assert planned is not None  # noqa: S101 - the same
@@ -705,7 +705,7 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
 
 
 def _fall_back(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
-    """What serves in place of a summary: masks, then a short safe suffix, then one item."""
+    """Plan without a summary: masks, else a short safe suffix, else one item."""
     planned = draft.planned
     assert planned is not None  # noqa: S101 - a summary was asked for
     previous = planned.previous_summary
@@ -818,7 +818,7 @@ class RecordCompaction(Change[View]):
 
 
 def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:
-    """Whether it is a coroutine function.
+    """Return whether a summarizer is a coroutine function.
 
     Raises:
         InvalidOptionError: as ``check``.
@@ -889,7 +889,7 @@ PLAN_ATTEMPTS: Final = 3
 
 
 class Attempts:
-    """What the synchronous compactor and the background one have in common; writes nothing.
+    """One run of a compactor, synchronous or in the background: the plans to try; writes nothing.
 
     A run tries each stage at most once, so it ends. The heaviest that is due comes first; a lighter
     one that is due serves if that did not help, or was given up before.
@@ -954,7 +954,7 @@ class Attempts:
 
 
 def _why(result: CompactionResult) -> str:
-    """Why it did not help; not the text of an error, which may hold content."""
+    """Return why a plan did not help; not the text of an error, which may hold content."""
     if result.error is not None:
         return f": the summarizer failed: {type(result.error).__name__}"
     return "" if result.reason is None else f": {result.reason}"

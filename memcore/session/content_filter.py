@@ -115,7 +115,7 @@ class Admission(NamedTuple):
 
 
 def _reserve(secret: Secret) -> Callable[[], Redaction]:
-    """What redacts where a guard says so and there is no policy."""
+    """Return the redaction for verdicts of a guard where there is no policy."""
     made: list[Redaction] = []
 
     def reserve() -> Redaction:
@@ -184,14 +184,14 @@ def _told(
 
 
 class FileDemand(NamedTuple):
-    """What a file records of ``redact`` and ``guard``, as JSON."""
+    """The demands of ``redact`` and ``guard`` that a file records, as JSON."""
 
     policy: dict[str, Any] | None
     """The fields of the policy; its names are veiled, and of redactors there is what they are."""
     guards: tuple[dict[str, Any], ...]
 
     def shown(self) -> dict[str, Any]:
-        """What may be shown: how many names there are is not even known without the secret."""
+        """Return the part that may be shown; the number of names needs the secret."""
         policy = self.policy
         if policy is not None:
             policy = {**policy, "names": bool(policy["names"])}
@@ -206,7 +206,7 @@ _ADVICE: Final = (
 
 
 def read_demand(txn: ReadTxn) -> FileDemand:
-    """What the file demands.
+    """Read the demands of a file.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -216,7 +216,7 @@ def read_demand(txn: ReadTxn) -> FileDemand:
 
 
 def is_demand(key: bytes, value: bytes) -> bool:
-    """Whether a row says what a file demands, and can be read."""
+    """Return True if a row is a valid record of a file's demands."""
     return key == DEMAND_KEY and bool(_demand_of(key, value))
 
 
@@ -253,7 +253,7 @@ def _is_flagged(txn: ReadTxn, path: str) -> bool:
 
 
 def settled(store: LmdbStore, given: Admission) -> Admission:
-    """What holds for a handle that is being opened: what was given, and what the file demands.
+    """Combine the options of a handle that is being opened with the demands of the file.
 
     What is given to a file that demands nothing of its sort is recorded; else it has to be the
     same, and where nothing is given, what the file records holds.
@@ -366,7 +366,7 @@ def _policy_for(
 
 
 def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
-    """What of a policy can be made again, for the little that NoWrites lets pass: reasons."""
+    """Make the part of a policy that can be made again, for what NoWrites lets pass: reasons."""
     if recorded is None:
         return None
     told = privacy.unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
@@ -664,7 +664,7 @@ def admitted_masks(
 
 
 def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None]) -> Redacts:
-    """What redacts at a place: its placeholders are those that are stored there under a policy.
+    """Return the redaction of a place: its placeholders are those stored there under a policy.
 
     Raises:
         InvalidOptionError: ``redact`` is no policy.
@@ -739,7 +739,7 @@ class Quarantine:
         return True
 
     def list(self, session_id: str | None = None) -> list[Quarantined]:
-        """What is put aside, in the order of sessions and seqs; of one session or of all.
+        """Yield the items in quarantine by session and seq, of one session or of all.
 
         Raises:
             CorruptValueError: a row is damaged.

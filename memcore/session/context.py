@@ -60,7 +60,7 @@ PINS_LOOK: Final = 64
 
 
 class ContextRequest(NamedTuple):
-    """What a context is asked for."""
+    """Arguments of a context."""
 
     budget: int = UNLIMITED
     at_least: int = 0
@@ -73,7 +73,7 @@ WHOLE: Final = ContextRequest()
 
 
 class Window(NamedTuple):
-    """What a context of the current history shows whatever its cut, and what is asked of it."""
+    """The parts of a context that no cut changes, and the request for the cut."""
 
     recent: TailLedger
     """The end of the history as it is stored."""

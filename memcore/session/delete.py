@@ -272,12 +272,12 @@ def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
 
 
 def is_leaving(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Whether the session was deleted and some of its rows are still to go."""
+    """Return True if the session was deleted and some of its rows are still there."""
     return txn.get(_removal_of(scope, session)) is not None
 
 
 def check_removals(txn: ReadTxn) -> list[str]:
-    """What is wrong with the ``REMOVAL`` rows; that there are some is no finding."""
+    """Yield findings about the ``REMOVAL`` rows; that there are some is no finding."""
     findings = []
     start = bytes((Kind.REMOVAL,))
     for row, _ in txn.scan(start, keys.after(start)):

@@ -163,7 +163,7 @@ DIGEST_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SizeGuard:
-    """How large an item may be, and what becomes of a larger one."""
+    """Limit of the size of items, and the treatment of larger ones."""
 
     item_bytes: int
     oversize: Oversize = "reject"
@@ -204,7 +204,7 @@ class SizeGuard:
             count *= 2
 
     def shown(self, text: str, reference: str) -> str:
-        """What stands in the place of a text.
+        """Return the preview that replaces a text.
 
         Raises:
             InvalidItemError: the caller's function gives no str.
@@ -276,7 +276,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Accessed:
-    """How often something was read, and when last."""
+    """Access count and time of the last access."""
 
     count: int = 0
     last_at: float | None = None
@@ -285,7 +285,7 @@ class Accessed:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What was counted and is not written yet."""
+    """Counts that are not written yet."""
 
     count: int
     last_ms: int
@@ -294,7 +294,7 @@ class _Pending:
 
 
 class AccessStats:
-    """What the handles of one session counted; threads may share it."""
+    """Access counts of the handles of one session; threads may share them."""
 
     __slots__ = (
         "__weakref__",
@@ -333,7 +333,7 @@ class AccessStats:
                     self._spans[span] = (self._spans.get(span, (0, 0))[0] + 1, now)
 
     def pending(self, session: int) -> _Pending:
-        """What waits for a session."""
+        """Return the counts of a session that are not written yet."""
         with self._lock:
             if session != self._session:
                 return _Pending(0, 0, {})
@@ -467,7 +467,7 @@ def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:
 
 
 def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | None) -> Accessed:
-    """How often a session (or one item of it) was read, what waits included.
+    """Read the access counts of a session or of one item, with those that are not written yet.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -487,13 +487,13 @@ def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | N
 
 
 def is_uses_row(key: bytes, body: bytes) -> bool:
-    """Whether a body makes sense under the key of such a row."""
+    """Return True if a body is valid under the key of such a row."""
     size = PAGE_SEQS * _ENTRY.size if keys.number_of(key) else _TOTAL.size
     return len(body) == size
 
 
 def check_uses(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
-    """What is wrong with the rows of a session, in words."""
+    """Yield findings about the access counts of a session."""
     start = keys.session_rows(scope, session, Row.USES)
     for key, value in txn.scan(start, keys.after(start)):
         try:
@@ -562,7 +562,7 @@ class Engine:
 
     @property
     def graphs(self) -> Cache:
-        """What is remembered of the values of graph checkpoints."""
+        """Cache of the values of graph checkpoints."""
         if not self._graphs:
             # Two threads may both make one: the first counts, for an erasure has it forget. A lock
             # might be held at a fork, and would be in the child for ever.
@@ -571,7 +571,7 @@ class Engine:
 
     @property
     def redaction(self) -> RedactsPlaces | None:
-        """What redacts what is stored; None if nothing does."""
+        """Redaction of what is stored; None if there is none."""
         return None if self.border is None else self.border.redaction
 
     def counter_named(self, name: str) -> TokenCounter:
@@ -630,7 +630,7 @@ def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class LeaseToken:
-    """What a handle says to hold: it is so while the stored row says the same."""
+    """The lease that a handle claims to hold; it does while the stored row agrees."""
 
     owner: str
     epoch: int
@@ -638,7 +638,7 @@ class LeaseToken:
     """The child of a fork holds nothing: its parent may go on."""
 
     def is_of(self, row: LeaseRow | None) -> bool:
-        """Whether a stored row is of this tenure, expired or not."""
+        """Return True if a stored row is this lease, expired or not."""
         return row is not None and (row.owner, row.epoch) == (self.owner, self.epoch)
 
 
@@ -704,7 +704,7 @@ def fenced(tenure: LeaseToken, row: LeaseRow | None, name: str) -> FencedError:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What the caller asked of a session; None leaves it to the session or the database."""
+    """Options of a session's handle; None leaves it to the session or the database."""
 
     policy: str | None
     counter: TokenCounter | None
@@ -721,7 +721,7 @@ class SessionOptions:
 
 
 class SentContext(NamedTuple):
-    """What a context of a handle showed, as a report of its bill needs it."""
+    """A context that a handle made, as a report of its bill needs it."""
 
     session: int
     """The number of the session; its name may stand for another one when the report comes."""
@@ -797,7 +797,7 @@ class SessionRef:
 
     @property
     def passage(self) -> ScopeFilter | None:
-        """What the session's content passes before it is stored; None: nothing."""
+        """The write filter for the session's content; None: none."""
         border = self.engine.border
         if border is None:
             return None

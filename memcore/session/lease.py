@@ -47,7 +47,7 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """Who holds it."""
+        """Name of the holder."""
         return self._row.owner
 
     @property
@@ -57,7 +57,7 @@ class Lease:
 
     @property
     def expires_at(self) -> float:
-        """When others may take it unless it is renewed, in seconds since 1970."""
+        """Time when others may take it unless it is renewed, in seconds since 1970."""
         return self._row.expires_ms / 1000
 
     def renew(self, ttl_seconds: float | None = None) -> None:
@@ -103,7 +103,7 @@ class Lease:
 
     @property
     def tenure(self) -> LeaseToken:
-        """What a handle claims by it."""
+        """The claim of a handle that holds it."""
         return self._tenure
 
     def __enter__(self) -> Self:
@@ -237,7 +237,7 @@ def _mark(session: SessionTxn, *, leased: bool) -> None:
 
 
 def _end(now_ms: int, ttl_ms: int) -> int:
-    """When a lease ends; whatever the clock says, it is a time that can be stored."""
+    """Return the end of a lease; whatever the clock says, it is a time that can be stored."""
     return min(max(now_ms + ttl_ms, 1), _LATEST_MS)
 
 

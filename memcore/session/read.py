@@ -573,7 +573,7 @@ class DecodedCache:
 
     @property
     def weight(self) -> int:
-        """How much is remembered, in bytes of encoded JSON."""
+        """Size of what is remembered, in bytes of encoded JSON."""
         return self._weight
 
     async def last(self, count: int | None) -> tuple[Items, bool] | None:

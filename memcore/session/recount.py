@@ -46,14 +46,14 @@ _log = logging.getLogger("memcore")
 
 @dataclass(slots=True)
 class _Counted:
-    """What was counted so far: the first items of a history."""
+    """The counts so far: of the first items of a history."""
 
     place: Place
     history: History = field(default_factory=lambda: History([]))
     tokens: array[int] = field(default_factory=lambda: array("I"))
 
     def shared_with(self, place: Place, history: History) -> int:
-        """How many of the first items of a history are counted."""
+        """Count the first items of a history that are counted."""
         if place != self.place:
             return 0
         return min(self.history.shared_with(history), len(self.tokens))
@@ -68,7 +68,7 @@ def counter_id(ref: SessionRef) -> str:
 
 
 def recount_lazily(ref: SessionRef) -> bool:
-    """What the first use of a handle that may recount begins with; False: nothing is there.
+    """Recount at the first use of a handle; False: there is no session yet.
 
     A damaged item must not take the others along: a session that cannot be counted keeps its
     counter, unless it was this handle that asked for another one.
@@ -247,7 +247,7 @@ def _apply(
 
 
 def _known(txn: ReadTxn, scope: int, head: Head, history: History) -> array[int]:
-    """What the items of a head's live history are known to count."""
+    """Read the stored counts of a head's live history."""
     counts = Counts.of(head)
     edge = min(history.position_from(counts.stop), history.count)
     found = array("I", (n for (n,) in iter_unpack("<I", counts.read(txn, scope, 0, edge))))

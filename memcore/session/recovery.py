@@ -172,7 +172,7 @@ class Survivors:
 
     @property
     def missing_records(self) -> bool:
-        """Whether its index does not hold all that it has to."""
+        """True if its index lacks records."""
         return not self.is_indexed or any(
             seq not in self.records for seq in range(self.first, self.stop)
         )
@@ -345,7 +345,7 @@ class Way:
 
 @dataclass(slots=True)
 class SessionDiagnosis:
-    """What was found."""
+    """Diagnosis of a session."""
 
     survivors: Survivors
     counter: TokenCounter
@@ -414,7 +414,7 @@ class SessionDiagnosis:
             yield Way("a checkpoint", serves=False, reason="the session has none")
 
     def _problem(self, saved: CheckpointRow, history: History) -> str:
-        """Why a checkpoint is not to be relied on; its prefix hash is made anew from its items."""
+        """Return why a checkpoint is not valid; its prefix hash is computed anew from its items."""
         survivors, chain = self.survivors, 0
         for owner, seq, found in survivors.examined(history):
             total = survivors.sum_of(owner, seq)
@@ -436,7 +436,7 @@ class SessionDiagnosis:
         return Way(target, serves=True, reason=reason, kept=kept, moved=moved)
 
     def _joined(self, steps: list[Step], good: set[Step]) -> int:
-        """How many items from the first on can be read, and were appended to each other."""
+        """Count the first items that can be read and were appended to each other."""
         survivors, chain = self.survivors, 0
         for count, (owner, seq) in enumerate(steps):
             total = survivors.sum_of(owner, seq)
@@ -450,7 +450,7 @@ class SessionDiagnosis:
     # --- items and views --------------------------------------------------------------------------
 
     def is_whole_view(self, owner: int, number: int) -> bool:
-        """Whether a view and all its ancestors can be read."""
+        """Return True if a view and all its ancestors can be read."""
         return not _broken_views(self.survivors, owner, number)
 
     def prepared(self, step: Step, *, seed: bytes) -> Prepared:
@@ -540,7 +540,7 @@ def _look_at_counts(found: SessionDiagnosis) -> None:
 
 
 def _look_at_state(found: SessionDiagnosis) -> None:
-    """What keeps a state from being read and a checkpoint from being saved."""
+    """Find what keeps a state from being read and a checkpoint from being saved."""
     survivors = found.survivors
     txn, place = survivors.txn, (survivors.scope, survivors.session)
     try:
@@ -559,7 +559,7 @@ def _look_at_state(found: SessionDiagnosis) -> None:
 
 
 def _look_at_totals(found: SessionDiagnosis) -> None:
-    """Whether the session opens, once every row of it has been read."""
+    """Check that the session opens, once every row of it has been read."""
     survivors, head = found.survivors, found.survivors.head
     if head is None:
         return
@@ -592,7 +592,7 @@ class RecoveryStep:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What ``Session.recover`` found, tried and did, or would do."""
+    """Report of ``Session.recover``: findings, steps tried, and the result or the plan."""
 
     status: str
     """``sound``: nothing is wrong; ``recovered``; ``planned``: nothing was written; ``failed``: no
@@ -726,7 +726,7 @@ class Restoring:
         return saved.view if found.is_whole_view(*saved.view) else found.view
 
     def _before(self, head: Head) -> CheckpointRow | None:
-        """Where the session was, if what is left of it can be held to a prefix hash."""
+        """Make a checkpoint of where the session was, if a prefix hash proves what is left."""
         survivors, old = self._survivors, self._found.old
         chain = 0
         for owner, seq in old.steps():
@@ -857,7 +857,7 @@ def recover_lazily(ref: SessionRef) -> bool:
 def _look(
     ref: SessionRef, txn: ReadTxn, allowed: Sequence[str]
 ) -> tuple[Recovery, SessionDiagnosis | None, Way | None]:
-    """What would be done, and what it takes."""
+    """Return the report of what would be done, the diagnosis, and the way."""
     place = ref.find(txn)
     if place is None:
         msg = f"there is no session {ref.name!r}"

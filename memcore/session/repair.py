@@ -55,11 +55,11 @@ class RepairDraft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to record."""
+        """True if there is nothing to record."""
         return not self.work.repairs
 
     def result(self, view: View | None = None) -> RepairResult:
-        """What ``Session.repair`` returns."""
+        """Make the result of ``Session.repair``."""
         status = "planned" if view is None else "repaired"
         return RepairResult(
             status if self.work.repairs or self.open_calls else "nothing",
@@ -74,7 +74,7 @@ class RepairDraft:
 
 
 class _Seen(NamedTuple):
-    """What a snapshot gives."""
+    """The facts that a repair is planned on, of one snapshot."""
 
     picked: Picked
     """Everything that a context without a budget shows."""
@@ -191,7 +191,7 @@ def _collect(log: CachedSession, txn: ReadTxn) -> _Seen:
 
 
 def _work(seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
-    """What is to be done, and the tokens of what is shown before and after it."""
+    """Plan the repairs, and count the tokens of what is shown before and after them."""
     material = picked.material
     tokens = material.tokens[len(material.pins) :]
     before = sum(tokens)

@@ -467,7 +467,7 @@ _SAID_CHARS: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRules:
-    """When a step has failed though nothing was raised. None turns a rule off.
+    """Rules by which a step has failed though nothing was raised; None turns a rule off.
 
     Events are read as they are recorded: ``error`` with a ``code`` that ends in ``parse_failed``;
     ``reflection`` with ``pass`` (or ``pass_``), ``confidence`` and ``issues``, each a text or an
@@ -537,7 +537,7 @@ class Cause:
 
 @dataclass(slots=True)
 class Watch:
-    """What the rules remember of the items that they saw."""
+    """The rules of a ladder, applied to items as they are appended."""
 
     rules: LadderRules
     reflections: int = 0
@@ -550,11 +550,11 @@ class Watch:
         return Watch(self.rules, self.reflections, dict(self.failures))
 
     def see_all(self, items: Iterable[Item]) -> list[Cause]:
-        """What applies because of these items, in their order."""
+        """Return the rules that apply because of these items, in their order."""
         return [cause for item in items for cause in self.see(item)]
 
     def see(self, item: Item) -> list[Cause]:
-        """What applies because of the next item."""
+        """Return the rules that apply because of the next item."""
         kind = item.type
         if kind in _ANEW:
             self.reflections = 0
@@ -666,7 +666,7 @@ class Attempt:
         return f"{_KEY}{self.request_id}:step:{label}"
 
     def items(self) -> Iterator[Item]:
-        """What it wants to append, as it would be read."""
+        """The items that it wants to append, as they would be read."""
         for each in self.prepared:
             yield decode_item(0, each.body, each.flags, each.tokens, each.payload)
 
@@ -678,7 +678,7 @@ Tried: TypeAlias = tuple[Any, Exception | None]
 
 @dataclass(frozen=True, slots=True)
 class LadderOutcome:
-    """What became of a request."""
+    """Outcome of a request."""
 
     status: str
     """``ok``, ``degraded``, ``hitl`` (a person has to decide), ``repeated``: it was carried out, or
@@ -716,7 +716,7 @@ class Ladder:
         self._started = False
 
     def due(self) -> list[Cause]:
-        """What applies because of items that were appended since the last look.
+        """Return the rules that apply because of items appended since the last call.
 
         Its time grows with these alone. The first look goes back a bounded way.
 
@@ -798,7 +798,7 @@ class Ladder:
     # --- one attempt ------------------------------------------------------------------------------
 
     def _judge(self, attempt: Attempt, error: Exception | None) -> tuple[Cause, ...]:
-        """Why an attempt failed; nothing if it did not."""
+        """Return the causes by which an attempt failed; none if it did not."""
         found = self.due()
         if error is not None:
             return (*found, Cause("failed", _said(error)))
@@ -858,7 +858,7 @@ class Ladder:
         )
 
     def _before(self, request_id: str) -> LadderOutcome | None:
-        """What became of the request when it came before, None if it did not."""
+        """Return the outcome of an earlier run of the request, None if there was none."""
         request = request_of(_done_key(request_id), [b""], seed=self._ref.engine.seed, ttl_ms=None)
         receipt = self._ref.engine.store.transact(FindReceipt(self._ref, request))
         if receipt is None:

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Rewritten(NamedTuple):
-    """What a rewriting did."""
+    """Result of a rewriting."""
 
     seqs: tuple[int, ...]
     """The items that were rewritten."""
@@ -205,7 +205,7 @@ def _renew_head(txn: Txn, scope: int, session: int) -> None:
 def _rewrite_views(
     txn: Txn, scope: int, session: int, change: Callable[[StoredView], StoredView]
 ) -> int:
-    """How many changed."""
+    """Rewrite the views of a session and count those that changed."""
     done = 0
     rows = keys.session_rows(scope, session, Row.VIEW)
     numbers = [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]

@@ -179,7 +179,7 @@ class Session:
 
     @property
     def is_admitting(self) -> bool:
-        """Whether content is redacted or judged before it is stored."""
+        """True if content is redacted or judged before it is stored."""
         return self._ref.engine.border is not None
 
     @property
@@ -429,7 +429,7 @@ class Session:
     # --- totals, and what a provider bills --------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether anything was ever stored under this name."""
+        """Return True if there is a session of this name."""
         return read.exists(self._ref)
 
     @property
@@ -500,7 +500,7 @@ class Session:
 
     @property
     def estimated_tokens(self) -> int:
-        """What the provider is estimated to bill for the next full request.
+        """Estimate of what the provider bills for the next full request.
 
         For the model reported last: what was billed for the anchored context and the factor times
         what was appended since; where no anchor applies, the factor times the tokens of the context
@@ -512,7 +512,7 @@ class Session:
         return usage.estimated_tokens(self._ref)
 
     def calibrations(self) -> list[Calibration]:
-        """What was learned by ``report_usage``, the model reported last first.
+        """Return what was learned by ``report_usage``, the model reported last first.
 
         Raises:
             CorruptValueError: the calibration is damaged; the next report writes it anew.
@@ -527,7 +527,7 @@ class Session:
     # --- when -------------------------------------------------------------------------------------
 
     def pressure(self, *, policy: AnyPolicy | None = None) -> Pressure:
-        """How full the session is, which stage of the policy is due, and how many turns are left.
+        """Measure how full the session is; find the stage that is due and the turns that are left.
 
         From sums that are kept: its time does not grow with the history.
         """
@@ -537,7 +537,7 @@ class Session:
     def needs_compaction(
         self, *, policy: AnyPolicy | None = None, max_items: int | None = None
     ) -> bool:
-        """Whether a stage of the policy is due; ``max_items`` asks for items alone instead.
+        """Return True if a stage of the policy is due, or there are more than ``max_items`` items.
 
         False while the last item is a tool result: the model has yet to see it.
         """
@@ -558,7 +558,7 @@ class Session:
         keep_tokens: int | None = None,
         force: bool = False,
     ) -> Plan:
-        """What ``compact`` with the same arguments would fold and mask; writes nothing.
+        """Plan what ``compact`` with the same arguments would fold and mask; writes nothing.
 
         Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
         """
@@ -650,7 +650,7 @@ class Session:
         return self._commit(Uncompact(self._ref))
 
     def masks(self) -> list[Mask]:
-        """What contexts show in place of items at present, in the order of the items."""
+        """Return what contexts show in place of items at present, in the order of the items."""
         found = read.read_log(self._ref, lambda log, txn: log.masks(txn, log.current_view(txn)), {})
         return [found[seq] for seq in sorted(found)]
 
@@ -1005,7 +1005,7 @@ class Session:
     # --- readers ----------------------------------------------------------------------------------
 
     def accessed(self, seq: int | None = None) -> Accessed:
-        """How often the session (or one item) was read and when last, if that is counted.
+        """Return how often the session (or one item) was read and when last, if that is counted.
 
         Counted are ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts``;
         an item counts when it is read, or shown behind the cut of a context.
@@ -1068,7 +1068,7 @@ class Session:
         return list(session.shown_items(self._ref, found, redact))
 
     def find_call(self, call_id: str) -> CallRecord:
-        """Where a call was made and answered; the latest with this id.
+        """Find where a call was made and answered; the latest with this id.
 
         Raises:
             NotFoundError: no call of the live history has this id.
@@ -1090,7 +1090,7 @@ class Session:
         share: str | None = None,
         redact: Redact = None,
     ) -> Context:
-        """What the model receives: legal for the policy and within the budget.
+        """Build what the model receives: legal for the policy and within the budget.
 
         Pins (the leading system items), the summary of a compaction, and the longest suffix from
         a safe cut. Late results stand behind their call, unanswered calls are answered
@@ -1138,7 +1138,7 @@ class Session:
 
 
 def ref_of(session: Session) -> SessionRef:
-    """What changes of a session are made with (for memcore's own facades and adapters).
+    """Return the session's reference (for memcore's own facades and adapters).
 
     It leads to the whole database, so a handle does not show it.
     """

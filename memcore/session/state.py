@@ -54,7 +54,7 @@ class SessionState(Fields[ScopedChange]):
 
     @property
     def label(self) -> str:
-        """Whose state it is, for messages."""
+        """Owner of the state, for messages."""
         return f"session {self._ref.name!r}"
 
     @property
@@ -215,7 +215,7 @@ class SessionState(Fields[ScopedChange]):
 
     @property
     def watching(self) -> Watching:
-        """What waits for its changes (for memcore's own facades)."""
+        """Make the object that waits for its changes (for memcore's own facades)."""
         return state.Watching(self._ref.engine.store, self._ref.find)
 
     # --- the past ---------------------------------------------------------------------------------

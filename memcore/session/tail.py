@@ -403,7 +403,7 @@ def payload_of(txn: ReadTxn, scope: int, flags: int, body: bytes) -> bytes | Non
 
 
 def mark_of(draft: SessionTxn) -> str:
-    """What tells the last item of a history from others; a renewal of the session leaves it."""
+    """Return a mark that identifies the last item; a renewal of the session leaves it."""
     return _mark(draft.last_found, draft.count)
 
 
@@ -471,7 +471,7 @@ def _last_seqs(draft: SessionTxn, count: int) -> list[int]:
 
 
 def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool]) -> int:
-    """How many of the first items are expired; of all but the last ``behind``."""
+    """Count the first items that are expired, of all but the last ``behind``."""
     draft.flush()
     stop = draft.count - behind
     for at, row in _first_rows(_history(draft, draft.count), draft.txn, draft.log.scope, stop):
@@ -487,7 +487,7 @@ def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool])
 def _old(
     history: History, txn: ReadTxn, scope: int, since_us: int, load: Callable[[], Ledger]
 ) -> int:
-    """How many items at the beginning are older than a time, and need not stay for later ones."""
+    """Count the items at the beginning that are older than a time and not needed by later ones."""
     old = 0
     for at, row in _first_rows(history, txn, scope, history.count):
         if not isinstance(row, CorruptValueError):

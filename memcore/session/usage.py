@@ -50,7 +50,7 @@ _PARTIAL: Final = ""
 
 
 class _ContextChoice(NamedTuple):
-    """What one snapshot gives of a context: the choice, and by what it was made."""
+    """A choice on one snapshot, and the scale that it was made by."""
 
     picked: Picked
     sent: SentContext
@@ -274,7 +274,7 @@ def _checked_tokens(name: str, tokens: object, *, least: int) -> int:
 
 
 def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> SentContext:
-    """What a context of the current history shows."""
+    """Describe a context of the current history."""
     head = log.head
     assert head is not None  # noqa: S101 - what catch_up promises
     return SentContext(
@@ -325,13 +325,13 @@ def _scale(
 
 
 def _stands(log: CachedSession, head: Head, anchor: Anchor) -> bool:
-    """Whether the messages of an anchor begin what is shown now."""
+    """Return True if the messages of an anchor begin what is shown now."""
     live = not anchor.seq or log.history.position_of(anchor.seq) is not None
     return live and _is_shown(head, anchor)
 
 
 def _is_shown(head: Head, anchor: Anchor) -> bool:
-    """Whether nothing but items came or went since; the view's number stands for the view."""
+    """Return True if only items came or went since; the view's number stands for the view."""
     return (head.view_session, head.view_number, head.policy) == (*anchor.view, anchor.policy)
 
 
