@@ -37,6 +37,34 @@ def open_items(
     kinds: tuple[Any, ...],
     slow: Callable[[int, bytes, bytes, int], Any],
 ) -> list[Any]: ...
+
+@final
+class SessionRows:
+    def __init__(
+        self,
+        cursor: Any,
+        get: Callable[[bytes], bytes | None],
+        opened: Callable[[bytes, bytes], bytes] | None,
+        digest: Callable[[bytes], bytes],
+        event: bytes,
+        rest: bytes,
+        meta: bytes,
+        stamp: bytes,
+    ) -> None: ...
+    def names(
+        self, start: bytes, prefix: bytes, most: int
+    ) -> tuple[list[tuple[str, int]], bool]: ...
+    def fields(
+        self, prefix: bytes, names: Mapping[bytes, tuple[bytes, int]]
+    ) -> tuple[bytes | None, bytes, int] | None: ...
+    def summary(
+        self,
+        scope: int,
+        session: int,
+        names: Mapping[bytes, tuple[bytes, int]],
+        known: tuple[Any, ...] | None,
+    ) -> tuple[Any, ...] | None: ...
+
 def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes: ...
 def put_item(
     txn: Any,

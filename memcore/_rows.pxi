@@ -14,13 +14,21 @@ cdef uint64_t ROW_CLOCK = 4294967296 * 1000000  # the first microsecond that no 
 
 cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -1:
     """Whether a value begins as ``head`` says, holds an item's header and is sealed under key."""
+    cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
+    cdef const uint8_t *h = <const uint8_t *>PyBytes_AS_STRING(head)
+    if PyBytes_GET_SIZE(value) < SEAL + ITEM_HEADER or v[0] != h[0] or v[1] != h[1]:
+        return False
+    return _is_sealed(key, value, digest)
+
+
+cdef bint _is_sealed(bytes key, bytes value, object digest) except -1:
+    """Whether a value of at least ``SEAL`` bytes has the checksum of what stands in it, and key."""
     cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
-    cdef const uint8_t *h = <const uint8_t *>PyBytes_AS_STRING(head)
     cdef uint8_t *p
     cdef bytes whole, found
-    if size < ITEM_HEADER or keyed > ROW_KEY_MAX or v[0] != h[0] or v[1] != h[1]:
+    if size < 0 or keyed > ROW_KEY_MAX:
         return False
     whole = PyBytes_FromStringAndSize(NULL, 4 + keyed + size)
     p = <uint8_t *>PyBytes_AS_STRING(whole)
@@ -214,3 +222,315 @@ def fresh_json(list values not None, object absent):
         if value is not absent:
             found.append(_fresh(value))
     return found
+
+
+# --- Sessions as a list shows them: rows of many sessions, read with one cursor -------------------
+
+cdef enum:
+    LISTED_SESSION = 0x05       # first byte of the rows of a session
+    LISTED_HEAD = 0x01          # and which of them
+    LISTED_ITEM = 0x03
+    LISTED_STATE = 0x0B
+    STATE_ROWS = 18             # prefix of a session's state: kind, scope, session, row
+    SESSION_KEY = 26
+    COUNTER_BITS = 62
+    PASSED_BYTES = 1024         # what it costs to pass over a version of a field, in bytes copied
+    PASSED_MAX = 32 * 1024
+
+
+cdef inline uint64_t _take_big64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t x = 0
+    cdef int i
+    for i in range(8):
+        x = x << 8 | p[i]
+    return x
+
+
+cdef inline void _put_big64(uint8_t *p, uint64_t x) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        p[i] = <uint8_t>(x >> (56 - 8 * i) & 0xFF)
+
+
+cdef bytes _session_key(uint64_t scope, uint64_t session, int row, uint64_t number):
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, SESSION_KEY)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(key)
+    p[0] = LISTED_SESSION
+    _put_big64(p + 1, scope)
+    _put_big64(p + 9, session)
+    p[17] = <uint8_t>row
+    _put_big64(p + 18, number)
+    return key
+
+
+cdef inline bint _starts(const uint8_t *text, Py_ssize_t size, bytes what) noexcept:
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(what)
+    return size >= length and not memcmp(text, PyBytes_AS_STRING(what), <size_t>length)
+
+
+cdef inline Py_ssize_t _offset(const uint8_t *text, Py_ssize_t size, bytes what) noexcept:
+    """Where ``what`` begins first, -1 if it is not there."""
+    cdef Py_ssize_t at
+    for at in range(size - PyBytes_GET_SIZE(what) + 1):
+        if text[at] == <uint8_t>PyBytes_AS_STRING(what)[0] and _starts(text + at, size - at, what):
+            return at
+    return -1
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class SessionRows:
+    """Rows of many sessions, read with one cursor: what a list shows of each.
+
+    Whatever is not as most are, or is damaged, is None: it needs a look of its own.
+
+    Args:
+        cursor: of LMDB's transaction; it is the caller's to close.
+        get: the value under a key, decrypted.
+        opened: the value of a row, decrypted; None: nothing is encrypted.
+        digest: proves values.
+        event: how the JSON of an event begins that holds its time.
+        rest: and that of one which never does.
+        meta: how the meta of an item begins that holds its time.
+        stamp: what stands before the time, which ends the JSON that holds it.
+    """
+
+    cdef object seek, following, get, opened, digest
+    cdef bytes event, rest, meta, stamp
+    cdef bytes first_meta, last_meta, no_request, told
+
+    def __init__(self, cursor, get, opened, digest, bytes event not None,
+                 bytes rest not None, bytes meta not None, bytes stamp not None):
+        self.seek = cursor.set_range
+        self.following = cursor.iternext
+        self.get, self.opened, self.digest = get, opened, digest
+        self.event, self.rest, self.meta, self.stamp = event, rest, meta, stamp
+        self.first_meta, self.last_meta = b'{"meta":', b',"meta":'
+        self.no_request, self.told = b',"request_id":null}', b'{"request_id":'
+
+    def names(self, bytes start not None, bytes prefix not None, Py_ssize_t most):
+        """Names and numbers of the first rows of names from ``start`` on, and whether that is all.
+
+        It is not if there are more than ``most``, or one is not as most are.
+        """
+        cdef const uint8_t *v
+        cdef Py_ssize_t size
+        cdef bytes key, value
+        cdef object name
+        cdef list found = []
+        if not self.seek(start):
+            return found, True
+        for key, value in self.following():
+            if not _starts(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), prefix):
+                break
+            v = <const uint8_t *>PyBytes_AS_STRING(value)
+            size = PyBytes_GET_SIZE(value) - SEAL - 9  # the number in front, 00 behind
+            if len(found) >= most or size < 1 or v[0] != VALUE_FORMAT or v[1]:
+                return found, False
+            if v[SEAL + 8 + size] or memchr(v + SEAL + 8, 0, <size_t>size) is not NULL:
+                return found, False
+            if not _is_sealed(key, value, self.digest):
+                return found, False
+            try:
+                name = PyUnicode_DecodeUTF8(<const char *>v + SEAL + 8, size, NULL)
+            except UnicodeDecodeError:
+                return found, False
+            found.append((name, _take_big64(v + SEAL)))
+        return found, True
+
+    cdef bytes _opened(self, bytes key, bytes value, int flags):
+        """A value that was decrypted and proven, and has none but these flags; else None."""
+        if self.opened is not None:
+            value = self.opened(key, value)
+        if value is None or PyBytes_GET_SIZE(value) < SEAL:
+            return None
+        if PyBytes_AS_STRING(value)[0] != VALUE_FORMAT or PyBytes_AS_STRING(value)[1] & ~flags:
+            return None
+        return value if _is_sealed(key, value, self.digest) else None
+
+    cdef int _add(self, list parts, Py_ssize_t length, bytes key, bytes value, object names,
+                  int *flags) except -1:
+        """Add a field as it stands in a JSON object; 0: it is not as most are."""
+        cdef bytes packed
+        cdef tuple known
+        cdef const char *v
+        value = self._opened(key, value, 1)
+        if value is None:
+            return 0
+        if PyBytes_GET_SIZE(value) == SEAL:  # it was deleted
+            return 1
+        packed = key[length:PyBytes_GET_SIZE(key) - 8]
+        known = names[packed]
+        v = PyBytes_AS_STRING(value)
+        flags[0] |= v[1] | <int>known[1]
+        if parts:
+            parts.append(b",")
+        parts.append(known[0])
+        parts.append(PyBytes_FromStringAndSize(v + SEAL, PyBytes_GET_SIZE(value) - SEAL))
+        return 1
+
+    def fields(self, bytes prefix not None, object names not None):
+        """Header, JSON and flags of the state whose rows begin with ``prefix``; None if in doubt.
+
+        ``names`` has JSON and flags of a field's name by how it stands in keys.
+        """
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix)
+        cdef Py_ssize_t size, passed = 0
+        cdef int flags = 0
+        cdef bytes key, value, header = None, last = None, newest = None
+        cdef list parts = []
+        if not self.seek(prefix):
+            return None, b"", 0
+        for key, value in self.following():
+            size = PyBytes_GET_SIZE(key) - 8
+            if not _starts(<const uint8_t *>PyBytes_AS_STRING(key), size + 8, prefix):
+                break
+            if size <= length:
+                if (size < length or header is not None
+                        or _take_big64(<const uint8_t *>PyBytes_AS_STRING(key) + size)):
+                    return None
+                header = value
+                continue
+            if last is not None:
+                if (PyBytes_GET_SIZE(last) == size + 8 and not memcmp(
+                        PyBytes_AS_STRING(last), PyBytes_AS_STRING(key), <size_t>size)):
+                    passed += PASSED_BYTES + PyBytes_GET_SIZE(newest)
+                    if passed > PASSED_MAX:  # a seek a field costs less
+                        return None
+                elif not self._add(parts, length, last, newest, names, &flags):
+                    return None
+            last, newest = key, value
+        if last is not None and not self._add(parts, length, last, newest, names, &flags):
+            return None
+        if header is not None and self.opened is not None:
+            header = self.opened(prefix + bytes(8), header)
+        return header, b"".join(parts), flags
+
+    def summary(self, uint64_t scope, uint64_t session, object names not None, object known):
+        """Head, header and JSON of the state, flags, time of the last item and revision.
+
+        ``known``, if its head and its header are those of now; None if in doubt.
+        """
+        cdef bytes head = self.get(_session_key(scope, session, LISTED_HEAD, 0))
+        cdef uint64_t revision = 0, owner = 0, last = 0
+        cdef tuple told
+        cdef object when
+        cdef bytes key, value
+        if head is None:
+            return None
+        key = _session_key(scope, session, LISTED_STATE, 0)
+        if isinstance(known, tuple) and len(<tuple>known) > 1 and (<tuple>known)[0] == head:
+            if (<tuple>known)[1] == self.get(key):
+                return known
+        if not self._is_head(scope, session, head, &revision, &owner, &last):
+            return None
+        told = self.fields(key[:STATE_ROWS], names)
+        if told is None:
+            return None
+        key = _session_key(scope, owner, LISTED_ITEM, last)
+        value = self.get(key)
+        when = None if value is None else self._time(key, value)
+        if when is None:
+            return None
+        return head, told[0], told[1], told[2], when, revision
+
+    cdef bint _is_head(self, uint64_t scope, uint64_t session, bytes value, uint64_t *revision,
+                       uint64_t *owner, uint64_t *last) except -1:
+        """Whether a head is sound; its revision, and where its last item is."""
+        cdef const uint8_t *p
+        cdef uint64_t fields[21]
+        cdef uint64_t items, lo, before = 0
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL, policy, counter, segments
+        cdef int i
+        p = <const uint8_t *>PyBytes_AS_STRING(value)
+        if size < HEAD_FIXED or p[0] != VALUE_FORMAT or p[1]:
+            return False
+        p += SEAL
+        for i in range(21):
+            fields[i] = _take64(&p)
+        policy, counter = fields[20] >> 40 & 0xFF, fields[20] >> 48 & 0xFF
+        segments = fields[20] >> 56
+        if not segments or size != HEAD_FIXED + policy + counter + SEGMENT_BYTES * segments:
+            return False
+        # Revision, epoch, next seq, items, tokens, next view, items before the segments, next block
+        for i in (0, 1, 2, 3, 5, 8, 11, 14):
+            if fields[i] >> COUNTER_BITS:
+                return False
+        p += policy + counter
+        items = fields[11]
+        while segments > 0:
+            segments -= 1
+            owner[0], lo, last[0] = _take64(&p), _take64(&p), _take64(&p)
+            if not before < lo <= last[0] < fields[2]:
+                return False
+            items += last[0] - lo + 1
+            before = last[0]
+        if items != fields[3] or fields[19] > fields[2] or fields[18] >> COUNTER_BITS:
+            return False
+        revision[0] = fields[0]
+        return _is_sealed(_session_key(scope, session, LISTED_HEAD, 0), value, self.digest)
+
+    cdef object _time(self, bytes key, bytes value):
+        """When the item of a row was, None if in doubt."""
+        cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
+        cdef const uint8_t *text
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL, at
+        cdef uint64_t envelope
+        if size < ITEM_HEADER or v[0] != VALUE_FORMAT or v[1]:
+            return None
+        if not _is_sealed(key, value, self.digest):
+            return None
+        v += SEAL
+        envelope = v[4] | v[5] << 8 | v[6] << 16 | <uint64_t>v[7] << 24
+        if envelope > <uint64_t>(size - ITEM_HEADER):
+            return None
+        at = ITEM_HEADER + <Py_ssize_t>envelope
+        text = v + at
+        if v[0] == EVENT:
+            if _starts(text, size - at, self.event):
+                return self._stamped(text, size - at - 1)
+            if _starts(text, size - at, self.rest):
+                return None
+        size = <Py_ssize_t>envelope
+        text = v + ITEM_HEADER
+        if v[1] & ITEM_SALTED:
+            text += ITEM_SALT
+            size -= ITEM_SALT
+        if size < 2 or text[0]:
+            return None
+        text += 1
+        size -= 1
+        if _starts(text, size, self.told):
+            at = _offset(text, size, self.last_meta)
+            if at < 0:
+                return None
+            text += at + PyBytes_GET_SIZE(self.last_meta)
+            size -= at + PyBytes_GET_SIZE(self.last_meta) + 1
+        elif _starts(text, size, self.first_meta):
+            at = PyBytes_GET_SIZE(self.no_request)
+            if size < at or not _starts(text + size - at, at, self.no_request):
+                return None
+            text += PyBytes_GET_SIZE(self.first_meta)
+            size -= PyBytes_GET_SIZE(self.first_meta) + at
+        else:
+            return None
+        return self._stamped(text, size - 1) if _starts(text, size, self.meta) else None
+
+    cdef object _stamped(self, const uint8_t *text, Py_ssize_t size):
+        """The number that ends an object as its field ``stamp``; None if another field does."""
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(self.stamp)
+        cdef Py_ssize_t at = size - 1
+        cdef object found
+        if at < 0 or text[at] != c"}":
+            return None
+        while at > 0 and (c"0" <= text[at - 1] <= c"9" or text[at - 1] in b".eE+-"):
+            at -= 1
+        if at <= length or not _starts(text + at - length, length, self.stamp):
+            return None
+        if text[at - length - 1] != c"," and text[at - length - 1] != c"{":  # else it ends another
+            return None
+        try:
+            found = float(PyBytes_FromStringAndSize(<const char *>text + at, size - 1 - at))
+        except ValueError:
+            return None
+        return found if isfinite(found) else None

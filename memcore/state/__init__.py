@@ -8,7 +8,7 @@ __all__, __getattr__, __dir__ = face(
         "change": "ScopedChange Scopes StateChange",
         "handle": "Fields SharedState StateChanges Watching",
         "rows": (
-            "FieldVersion StateHeader StateStep Trimmed begin_trim check_state "
+            "FieldNames FieldVersion StateHeader StateStep Trimmed begin_trim check_state "
             "counter_before header_key header_problem inherit is_moment is_state_row "
             "json_fields mend_state moments_of packed_field put_moment read_header restore "
             "state_counter trim_piece value_at values_at versions_of write_past"

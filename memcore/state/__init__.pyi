@@ -6,6 +6,7 @@ from memcore.state.handle import Fields as Fields
 from memcore.state.handle import SharedState as SharedState
 from memcore.state.handle import StateChanges as StateChanges
 from memcore.state.handle import Watching as Watching
+from memcore.state.rows import FieldNames as FieldNames
 from memcore.state.rows import FieldVersion as FieldVersion
 from memcore.state.rows import StateHeader as StateHeader
 from memcore.state.rows import StateStep as StateStep
@@ -60,6 +61,7 @@ __all__ = [
     "Command",
     "Delete",
     "Field",
+    "FieldNames",
     "FieldVersion",
     "Fields",
     "FileData",

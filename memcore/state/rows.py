@@ -35,6 +35,7 @@ from memcore.limits import PIECE_ROWS, STATE_DELETIONS_TOLD, STATE_FIELD_BYTES_M
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
+    "FieldNames",
     "FieldVersion",
     "StateHeader",
     "StateStep",
@@ -296,15 +297,25 @@ def values_at(
     return dict(reversed(found))
 
 
-def json_fields(
-    txn: ReadTxn,
-    scope: int,
-    session: int,
-    *,
-    prefix: str = "",
-    names: dict[bytes, tuple[bytes, int]] | None = None,
-) -> tuple[bytes, int]:
-    """Members of a JSON object for all fields that have a value now, and the codec flags.
+class FieldNames(dict[bytes, tuple[bytes, int]]):
+    """How names of fields begin an entry of a JSON object, and flags, by their packed form.
+
+    Args:
+        prefix: put before each name.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+
+    def __missing__(self, packed: bytes) -> tuple[bytes, int]:
+        """Encode a name; CorruptValueError if it is none."""
+        name, flags = encode_json(self.prefix + keys.unpack_text(packed))
+        found = self[packed] = name + b":", flags
+        return found
+
+
+def json_fields(txn: ReadTxn, scope: int, session: int, names: FieldNames) -> tuple[bytes, int]:
+    """All fields that have a value now as what stands in a JSON object, and flags of the codec.
 
     Nothing is decoded, so this costs a fraction of ``values_at``.
 
@@ -312,24 +323,19 @@ def json_fields(
         txn: the transaction.
         scope: the scope.
         session: the session whose state it is.
-        prefix: put before each name.
-        names: a cache of names encoded with the same prefix, for reading many states.
+        names: those that were encoded before.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
-    names = {} if names is None else names
     found: list[bytes] = []
     every = 0
     for packed, key, value in _newest(txn, keys.state_rows(scope, session)):
         flags, body = open_value(key, value)
         if body:
-            known = names.get(packed)
-            if known is None:
-                name, own = encode_json(prefix + keys.unpack_text(packed))
-                known = names[packed] = name + b":", own
-            found.append(known[0] + body)
-            every |= flags | known[1]
+            name, own = names[packed]
+            found.append(name + body)
+            every |= flags | own
     found.reverse()
     return b",".join(found), every
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,12 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
+from memcore.adapters.adk import sessions as listing
+from memcore.adapters.adk.events import marker_in
 from memcore.adapters.adk.history import Entry, EventCache, Summary, Waiting
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import seal_value
 from memcore.errors import InvalidOptionError
 from tests.conformance.adk_events import ME, said
 
@@ -85,17 +91,14 @@ async def shown(service: MemcoreSessionService, **at: Any) -> dict[str, tuple[An
 def test_a_list_that_is_remembered_reads_no_session_again(
     service: MemcoreSessionService, monkeypatch
 ) -> None:
-    from memcore.adapters.adk import sessions as listing
-
     read: list[tuple[int, int]] = []
-    json_fields = listing.json_fields
+    summarize = EventCache.summarize
 
-    def counted(txn: Any, scope: int, session: int, **options: Any) -> Any:
-        if session:
-            read.append((scope, session))
-        return json_fields(txn, scope, session, **options)
+    def counted(cache: EventCache, made: Any, *, since: int) -> None:
+        read.extend(made)
+        summarize(cache, made, since=since)
 
-    monkeypatch.setattr(listing, "json_fields", counted)
+    monkeypatch.setattr(EventCache, "summarize", counted)
 
     async def work() -> None:
         await filled(service)
@@ -166,6 +169,146 @@ def test_a_session_that_was_made_again_is_another(service: MemcoreSessionService
         assert (await shown(service))["s1"][0] == {"new": 1, "user:u": 1, "app:a": 1}
 
     run(work())
+
+
+# --- rows that are read by the compiled reader, and those that need a look of their own -----------
+
+
+class Doubtful:
+    """A reader that leaves every row to the careful way."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def names(self, *_: Any) -> tuple[list[tuple[str, int]], bool]:
+        return [], False
+
+    def fields(self, *_: Any) -> None:
+        return None
+
+    summary = fields
+
+
+def all_listed(db: memcore.Database) -> Any:
+    """What nobody remembers of a list; or the error that it raises."""
+
+    async def work() -> Any:
+        return (await MemcoreSessionService(db).list_sessions(app_name="shop")).sessions
+
+    try:
+        return run(work())
+    except memcore.MemcoreError as exc:
+        return repr(exc)
+
+
+def by_both(db: memcore.Database, monkeypatch) -> tuple[Any, Any]:
+    quick = all_listed(db)
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "SessionRows", Doubtful)
+        return quick, all_listed(db)
+
+
+async def zoo(service: MemcoreSessionService) -> None:
+    at = {"app_name": "shop", "user_id": "ann"}
+    names = ["plain", "nul \0 in it", "ü" * 300, "half \ud800", "x" * 120, "\U0001f600"]
+    for name in names:
+        made = await service.create_session(**at, session_id=name, state={"k": name, "user:u": 1})
+        await service.append_event(made, said("hi", timestamp=5.25))
+    state = {"": 1, "long" * 200: 2, "\0": 3, "big": 2**80, "half": "\ud800", "app:a": {"b": []}}
+    await service.create_session(**at, session_id="state", state=state)
+    await service.create_session(**at, session_id="empty")
+    for name in ("whole", "twice", "far", "changed", "text", "rest"):
+        await service.create_session(**at, session_id=name, state={"gone": 1})
+    for name, event in {
+        "whole": said("x" * 300_000, timestamp=7.0),
+        "far": said("far", timestamp=2**52),
+        "text": said('"timestamp":3}}', timestamp=0.1, custom_metadata={"timestamp": {"a": 1}}),
+        "rest": said("hi", timestamp=8.5, custom_metadata={"a": "y" * 70_000}),
+    }.items():
+        made = await service.get_session(**at, session_id=name)
+        await service.append_event(made, event)
+    made = await service.get_session(**at, session_id="changed")
+    for number in range(80):
+        delta = {"n": number, "user:n": "v" * number, f"f{number % 7}": [number]}
+        actions = EventActions(state_delta=delta)
+        await service.append_event(made, Event(author="x", timestamp=number, actions=actions))
+    native = service.database.session("twice", app="shop", user="ann")
+    native.state.update({"gone": memcore.Delete, "k": 1})
+    native.append({"role": "user", "parts": [{"text": "not by ADK"}]})
+    native.append({"role": "user", "parts": [{"text": "again"}]}, meta={"mine": 1})
+    for number in range(3):
+        user = {"app_name": "shop", "user_id": f"user-{number}"}
+        await service.create_session(**user, session_id="s", state={"k": 1, "user:u": number})
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32])
+def test_the_compiled_reader_lists_what_the_careful_one_does(
+    tmp_path: Path, monkeypatch, key: Any
+) -> None:
+    path = tmp_path / "zoo.memcore"
+    with memcore.open(path, durability="none", allow_unsafe=True, key=key) as db:
+        run(zoo(MemcoreSessionService(db)))
+        quick, careful = by_both(db, monkeypatch)
+        assert quick == careful
+        assert len(quick) == 17
+        for each in quick:
+            found = run(MemcoreSessionService(db).get_session(**where(each)))
+            assert (each.state, each.last_update_time) == (found.state, found.last_update_time)
+            assert each.model_fields_set == found.model_fields_set - {"events"}
+            assert each.model_dump() == {**found.model_dump(), "events": []}
+            assert marker_in(each) == marker_in(found)
+
+
+def where(session: Any) -> dict[str, str]:
+    return {"app_name": "shop", "user_id": session.user_id, "session_id": session.id}
+
+
+def test_the_compiled_reader_takes_nothing_that_is_damaged(open_db: Open, monkeypatch) -> None:
+    """Each row with a bit flipped, cut short, gone, or with another body that is sealed."""
+    db = open_db(durability="none")
+
+    async def fill() -> None:
+        service = MemcoreSessionService(db)
+        for name in ("a", "b"):
+            made = await service.create_session(**ME, session_id=name, state={"k": 1, "user:u": 1})
+            await service.append_event(made, said("hi", timestamp=5.25, delta={"app:a": 1}))
+
+    run(fill())
+    store = db.engine.store
+    listed = (Kind.SESSION_NAME, Kind.SESSION, Kind.STATE)
+    rows = [
+        row
+        for kind in listed
+        for row in store.read(
+            lambda txn, kind=kind: list(txn.scan(bytes([kind]), bytes([kind + 1])))
+        )
+        if kind != Kind.SESSION or keys.row_of(row[0]) in (Row.HEAD, Row.ITEM, Row.STATE)
+    ]
+    sound = all_listed(db)
+    differed = 0
+    for key, value in rows:
+        body = value[10:]
+        wrong = [value[:9], value[:-1], value + b"x", b"", None]
+        wrong += [value[:at] + bytes([value[at] ^ 4]) + value[at + 1 :] for at in (0, 1, 5, 10, -1)]
+        wrong += [
+            seal_value(key, other) for other in (b"", body[:-1], body + b"}", bytes(len(body)))
+        ]
+        wrong += [seal_value(key, body, flags) for flags in (1, 2, 16)]
+        for each in wrong:
+            store.transact(partial(_put, key=key, value=each))
+            quick, careful = by_both(db, monkeypatch)
+            assert quick == careful, (key, each)
+            differed += quick != sound
+        store.transact(partial(_put, key=key, value=value))
+    assert all_listed(db) == sound
+    assert differed > len(rows)
+
+
+def _put(txn: Any, *, key: bytes, value: bytes | None) -> None:
+    if value is None:
+        txn.delete(key)
+    else:
+        txn.put(key, value)
 
 
 # --- what is erased is forgotten ------------------------------------------------------------------
@@ -251,12 +394,12 @@ def test_what_was_read_before_a_cache_forgot_is_not_kept() -> None:
         forget()
         cache.put(place, 0, 0, [entry], since=before)
         cache.wait(place, Waiting(0, 1, {}), since=before)
-        cache.summarize(place, Summary(b"", None, (b"", 0), 1.0, ""), since=before)
+        cache.summarize({place: Summary(b"", None, b"", 0, 1.0, 1)}, since=before)
         assert cache.suspects() == []
         now = cache.generation
         cache.put(place, 0, 0, [entry], since=now)
         cache.wait(place, Waiting(0, 1, {}), since=now)
-        cache.summarize(place, Summary(b"", None, (b"", 0), 1.0, ""), since=now)
+        cache.summarize({place: Summary(b"", None, b"", 0, 1.0, 1)}, since=now)
         assert cache.suspects() == [(place, 0)]
 
 

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
-from memcore._fast import leading_rows, open_items
+from memcore._fast import SessionRows, leading_rows, open_items
 from memcore.codec import keys
-from memcore.codec.keys import Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, FLAG_PLAIN_JSON, open_value, seal_rewritten, seal_value
 from memcore.errors import CorruptValueError
 from memcore.log import decode_item
-from memcore.model import Item, ItemKind
+from memcore.model import Envelope, Item, ItemKind
+from memcore.rows.head import Head, head_key
 from memcore.rows.item import KINDS, prepare_event, prepare_item, salted
+from memcore.state import FieldNames
 from memcore.tokens import get_counter
 
 SEED = bytes(16)
@@ -132,3 +134,125 @@ def test_counts_and_types_that_do_not_belong_to_the_rows_are_refused():
         open_items(rows, 1, [0], b"\x01\x00", xxh3_64_digest, orjson.loads, dict, KINDS, slow)
     with pytest.raises(TypeError):
         opened([("key", b"value")], [0])
+
+
+# --- rows of sessions, read with one cursor -------------------------------------------------------
+
+
+class Cursor:
+    """A cursor over rows in a dict, as LMDB's."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.at = b""
+
+    def set_range(self, key):
+        self.at = key
+        return any(each >= key for each in self.rows)
+
+    def iternext(self):
+        return ((key, self.rows[key]) for key in sorted(self.rows) if key >= self.at)
+
+
+def reader(rows):
+    marks = b'{"type":"timed","payload":', b'{"type":"rest","payload":', b'{"mine":', b'"at":'
+    return SessionRows(Cursor(rows), rows.get, None, xxh3_64_digest, *marks)
+
+
+def session_rows(*items, state=()):
+    """The rows of session 5 of scope 3: its name, head, items and state."""
+    head = Head(policy="gemini", counter="bytes/4", now_ms=1)
+    head.extend(5, len(items))
+    head.revision = 9
+    named = keys.name_key(keys.scoped(Kind.SESSION_NAME, 3), "name")
+    rows = {
+        head_key(3, 5): head.pack(),
+        named: keys.u64(5) + keys.pack_text("name"),
+        keys.session_row(3, 5, Row.STATE, 0): bytes(16),
+    }
+    for packed, counter, value in state:
+        field = keys.state_field(keys.session_rows(3, 5, Row.STATE), packed)
+        rows[keys.numbered(field, counter)] = value
+    sealed = {key: seal_value(key, body) for key, body in rows.items()}
+    for seq, made in enumerate(items, 1):
+        key = keys.numbered(PREFIX, seq)
+        sealed[key] = seal_value(key, made.body, made.flags)
+    return sealed
+
+
+def item_at(at, **options):
+    message = {"role": "user", "parts": [{"text": "hi"}]}
+    meta = {"mine": {"first": {"at": 1}, "at": at}}
+    return prepare_item(message, counter=COUNTER, seed=SEED, now_us=1, meta=meta, **options)
+
+
+def event_at(kind, at, meta=None):
+    payload = {"first": '"at":1}', "at": at}
+    return prepare_event(kind, payload, counter=COUNTER, seed=SEED, now_us=1, meta=meta)
+
+
+@pytest.mark.parametrize(
+    ("item", "at"),
+    [
+        (item_at(5.25), 5.25),
+        (item_at(-3), -3.0),
+        (item_at(1e300), 1e300),
+        (item_at(5.25, request_id="r"), None),  # where it stands is not as in most
+        (item_at(5.25, envelope=Envelope(author='x,"meta":')), 5.25),
+        (item_at("5"), None),
+        (item_at(True), None),
+        (item_at(None), None),
+        (item_at([5]), None),
+        (event_at("timed", 7.5), 7.5),
+        (event_at("rest", 7.5), None),
+        (event_at("other", 7.5), None),
+        (event_at("other", 7.5, {"mine": {"at": 1.5}}), 1.5),
+        (event_at("rest", 7.5, {"mine": {"at": 1.5}}), None),
+    ],
+)
+def test_a_session_is_read_with_the_time_of_its_last_item(item, at):
+    state = [
+        (b"a\0", 1, b"1"), (b"a\0", 2, b"2"), (b"a\0\xffb\0", 1, b"[]"), (b"gone\0", 1, b"0"),
+        (b"gone\0", 2, b""),
+    ]  # fmt: skip
+    rows = session_rows(item_at(1), item, state=state)
+    head, header = rows[head_key(3, 5)], rows[keys.session_row(3, 5, Row.STATE, 0)]
+    read = reader(rows)
+    found = read.summary(3, 5, FieldNames(), None)
+    wanted = (head, header, b'"a":2,"a\\u0000b":[]', 0, at, 9)
+    assert found == (None if at is None else wanted)
+    assert read.summary(3, 5, FieldNames(), (head, header, "known"))[2] == "known"
+    assert read.names(b"\x04", keys.scoped(Kind.SESSION_NAME, 3), 1) == ([("name", 5)], True)
+    assert read.names(b"\x04", keys.scoped(Kind.SESSION_NAME, 3), 0) == ([], False)
+    assert read.summary(3, 6, FieldNames(), None) is None
+
+
+def test_what_is_damaged_or_forged_is_left_to_others():
+    chance = random.Random(7)
+    rows = session_rows(item_at(1), item_at(2.5), state=[(b"a\0", 1, b"1"), (b"b\0", 1, b"[2]")])
+    sound = reader(rows).summary(3, 5, FieldNames(), None)
+    assert sound is not None
+    used = [key for key in rows if key != keys.numbered(PREFIX, 1) and key[0] == Kind.SESSION]
+    prefix = keys.scoped(Kind.SESSION_NAME, 3)
+    named = next(key for key in rows if key.startswith(prefix))
+    header = keys.session_row(3, 5, Row.STATE, 0)  # is compared, and never taken apart
+    for _ in range(3_000):
+        key = chance.choice([*used, named])
+        body = bytearray(rows[key])
+        for _ in range(chance.randint(1, 3)):
+            body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
+        damaged = bytes(body[: chance.choice((len(body), chance.randrange(len(body) + 1)))])
+        read = reader({**rows, key: damaged})
+        if damaged != rows[key] and key not in (header, named):
+            assert read.summary(3, 5, FieldNames(), None) is None
+        if damaged != rows[key] and key == named:
+            assert read.names(prefix, prefix, 9) == ([], False)
+        forged = seal_value(key, damaged[10:])
+        read = reader({**rows, key: forged})
+        found = read.summary(3, 5, FieldNames(), None)
+        if key == head_key(3, 5) and found is not None:
+            assert Head.unpack(key, forged).revision == found[-1]
+        assert found is None or (type(found[2]), type(found[4])) == (bytes, float)
+        for name, number in read.names(prefix, prefix, 9)[0] if key == named else ():
+            assert forged[18:] == keys.pack_text(name)
+            assert forged[10:18] == keys.u64(number)

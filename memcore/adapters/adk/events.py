@@ -39,6 +39,7 @@ __all__ = [
     "COVERS",
     "EVENT",
     "REST",
+    "TIMED",
     "Copies",
     "Encoded",
     "Stored",
@@ -48,6 +49,7 @@ __all__ = [
     "json_state",
     "marker_in",
     "marker_of",
+    "new_session",
     "put_marker",
     "read_event",
     "read_known",
@@ -194,6 +196,8 @@ _NO_FIELDS: Final = Json(b"{}", 0)
 _NOTHING: Final = b'"payload":null}'
 """The end of the row of an event that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
+TIMED: Final = _EVENT_ROW, _REST_ROW, _META, b'"timestamp":'
+"""How rows begin that tell when they were, those that never do, and what stands before the time."""
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
 ) | {"nodeInfo", "timestamp"}
@@ -701,6 +705,7 @@ def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
 
 _SLOT: Final = "_storage_update_marker"
 _OURS: Final = "memcore:"
+_put: Final = object.__setattr__
 
 
 def marker_of(place: tuple[int, int], revision: int) -> str:
@@ -712,6 +717,39 @@ def marker_in(session: Session) -> str | None:
     """The marker that an object has, None if it has none of memcore's."""
     found = (session.__pydantic_private__ or {}).get(_SLOT)
     return found if isinstance(found, str) and found.startswith(_OURS) else None
+
+
+_SESSION_FIELDS: Final = frozenset(
+    ("id", "app_name", "user_id", "state", "events", "last_update_time")
+)
+_IS_PLAIN_SESSION: Final = (
+    Session.model_fields.keys() == _SESSION_FIELDS
+    and Session.__private_attributes__.keys() == {_SLOT}
+)
+"""Whether a Session holds what is known here, and no more: then it needs no validation."""
+
+
+def new_session(
+    names: tuple[str, str, str], state: dict[str, Any], last: float, marker: str
+) -> Session:
+    """A Session without events, of application, user and id, with a marker."""
+    app, user, name = names
+    if not _IS_PLAIN_SESSION:
+        made = Session(id=name, app_name=app, user_id=user, state=state, last_update_time=last)
+        put_marker(made, marker)
+        return made
+    fields = {
+        "id": name, "app_name": app, "user_id": user, "state": state, "events": [],
+        "last_update_time": last,
+    }  # fmt: skip
+    made = Session.__new__(Session)
+    _put(made, "__dict__", fields)
+    _put(
+        made, "__pydantic_fields_set__", {"id", "app_name", "user_id", "state", "last_update_time"}
+    )
+    _put(made, "__pydantic_extra__", None)
+    _put(made, "__pydantic_private__", {_SLOT: marker})
+    return made
 
 
 def put_marker(session: Session, marker: str) -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
@@ -114,16 +114,18 @@ class Summary(NamedTuple):
     head: bytes
     header: bytes | None
     """That of its state."""
-    state: tuple[bytes, int]
-    """The members of the session's own state as in a JSON object, and the codec flags."""
+    state: bytes
+    """What is its own of the state, as it stands in a JSON object."""
+    flags: int
+    """Those that it is decoded with."""
     last: float
-    """The time of its last event, or of its creation."""
-    marker: str
+    """When its last event was, or when it was created."""
+    revision: int
 
     @property
     def size_bytes(self) -> int:
-        """Its approximate memory in bytes."""
-        return _SUMMARY_BYTES + len(self.head) + len(self.state[0])
+        """What it takes in memory, about."""
+        return _SUMMARY_BYTES + len(self.head) + len(self.state)
 
 
 class Waiting(NamedTuple):
@@ -317,17 +319,18 @@ class EventCache:
         """The cached list entry of a session; the reader checks whether it is current."""
         return self._summaries.get(place)
 
-    def summarize(self, place: Place, made: Summary, *, since: int) -> None:
-        """Cache the list entry of a session; summaries have a quarter of the memory.
+    def summarize(self, made: Mapping[Place, Summary], *, since: int) -> None:
+        """Remember what is listed of sessions; summaries have a quarter of the memory.
 
         ``since`` is as in ``put``.
         """
         with self._lock:
             if since != self.generation:
                 return
-            gone = self._summaries.pop(place, None)
-            self._summary_bytes += made.size_bytes - (gone.size_bytes if gone else 0)
-            self._summaries[place] = made
+            for place, each in made.items():
+                gone = self._summaries.pop(place, None)
+                self._summary_bytes += each.size_bytes - (gone.size_bytes if gone else 0)
+                self._summaries[place] = each
             while self._summary_bytes > self._most_bytes // _SUMMARY_SHARE:
                 _, oldest = self._summaries.popitem(last=False)
                 self._summary_bytes -= oldest.size_bytes

@@ -189,7 +189,7 @@ def fields_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def state_of(fields: dict[str, Any]) -> dict[str, Any]:
     """The inverse of ``fields_of``."""
-    if not any(_WRAPPED in key for key in fields):
+    if _WRAPPED not in "\n".join(fields):
         return fields
     found: dict[str, Any] = {}
     for key, value in fields.items():

@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -22,17 +23,21 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session as SessionListing
 from google.adk.sessions.session import Session as SessionSessions
 from typing_extensions import override
+from xxhash import xxh3_64_digest
 
+from memcore._fast import SessionRows
 from memcore.adapters.adk.append import Appended, Storing, Turn, Turns, delete_invocation
 from memcore.adapters.adk.commit import in_thread
 from memcore.adapters.adk.compaction import present, show_event
 from memcore.adapters.adk.events import (
     TEMPORARY,
+    TIMED,
     Copies,
     Stored,
     json_state,
     marker_in,
     marker_of,
+    new_session,
     put_marker,
 )
 from memcore.adapters.adk.history import Entry, EventCache, EventPage, Snapshot, Summary
@@ -49,7 +54,7 @@ from memcore.adapters.adk.names import (
 from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import commit, commit_to, settled
 from memcore.codec import keys
-from memcore.codec.keys import Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import decode_json, encode_json, open_value
 from memcore.database import Database, Scope
 from memcore.database.scope import need_access
@@ -71,9 +76,10 @@ from memcore.session import Session
 from memcore.session import Session as Native
 from memcore.session.read import read_log
 from memcore.session.session import ref_of, store_of
-from memcore.state import APP, USER, json_fields
+from memcore.state import APP, USER, FieldNames, json_fields
 from memcore.state.rows import header_key
 from memcore.store.interface import ReadTxn, Txn
+from memcore.store.transaction import stored
 from memcore.telemetry import adapting, adapts
 
 __all__ = [
@@ -119,6 +125,9 @@ _SCOPES: Final = 256
 """And users."""
 _NOTHING: Final = b"", 0
 
+User = tuple[str, int | None]
+"""A user as memcore calls it, and the number of its scope if that is known."""
+
 
 class SessionPage(NamedTuple):
     """Some sessions, and the cursor of the next page."""
@@ -131,7 +140,7 @@ class SessionPage(NamedTuple):
 def page_of(
     database: Database,
     app: str,
-    users: Sequence[str],
+    users: Sequence[User],
     cache: EventCache,
     *,
     cursor: str | None,
@@ -142,7 +151,7 @@ def page_of(
     Args:
         database: where they are.
         app: the application, as memcore calls it.
-        users: its users, likewise, in their order.
+        users: its users, in their order.
         cache: as ``listed`` uses it.
         cursor: that of the previous page; None: the first page.
         size: the number of sessions.
@@ -153,8 +162,8 @@ def page_of(
     after = None
     if cursor is not None:
         user, after = _read_cursor(cursor)
-        users = users[bisect_left(users, user) :]
-        if users[:1] != [user]:
+        users = users[bisect_left(users, user, key=itemgetter(0)) :]
+        if not users or users[0][0] != user:
             after = None
     found: list[SessionListing] = []
     for page in listed(database, app, users, cache, after=after, count=size):
@@ -184,7 +193,7 @@ def _read_cursor(cursor: object) -> tuple[str, str]:
 def listed(
     database: Database,
     app: str,
-    users: Sequence[str],
+    users: Sequence[User],
     cache: EventCache,
     *,
     after: str | None = None,
@@ -195,14 +204,14 @@ def listed(
     Args:
         database: where they are.
         app: the application, as memcore calls it.
-        users: its users, likewise.
+        users: its users.
         cache: remembers of each session what its head and the header of its state stand for: of
             one that did not change since, nothing else is read.
         after: begin behind this name in the first scope.
         count: sessions a page; the last page has fewer, or none.
     """
     if database.engine.access is not None:
-        for user in users:
+        for user, _ in users:
             scope = database.scope(app=app, user=user)
             _ = scope.state, scope.app_state  # asks the authorizer
     store, waiting = database.engine.store, list(users)
@@ -221,79 +230,111 @@ def listed(
 
 def _page(
     txn: ReadTxn,
-    owners: tuple[str, Sequence[str]],
+    owners: tuple[str, Sequence[User]],
     after: str | None,
     options: tuple[int, EventCache, int],
 ) -> tuple[list[SessionListing], int, str | None]:
     """A page, the number of users completed, and the name after which the next page starts."""
     (app, users), (count, cache, since) = owners, options
     found: list[SessionListing] = []
-    app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
-    shared = _NOTHING if app_scope is None else json_fields(txn, app_scope, 0, prefix=APP)
-    fields: dict[bytes, tuple[bytes, int]] = {}
-    for done, user in enumerate(users):
-        if len(found) >= count or done >= _SCOPES:
-            return found, done, None
-        number = names.scope_of(txn, app, user)
-        if number is None or is_erased(txn, number):
-            after = None
-            continue
-        user_id = id_of(user)
-        beside = shared, json_fields(txn, number, 0, prefix=USER)
-        for name, session in names.sessions(txn, number, after):
-            if len(found) == count:
-                return found, done, found[-1].id
-            summary = _summary(txn, (number, session), name, (cache, since, fields))
-            if summary is None:
-                continue
-            made = SessionListing(
-                id=name,
-                app_name=app_name,
-                user_id=user_id,
-                state=_state(summary.state, *beside),
-                last_update_time=summary.last,
-            )
-            put_marker(made, summary.marker)
-            found.append(made)
-        after = None
-    return found, len(users), None
-
-
-def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
-    """Decode a state of the session's own from the members of its JSON object."""
-    body = b",".join([each for each, _ in fields if each])
-    flags = 0
-    for _, each in fields:
-        flags |= each
-    return state_of(decode_json(b"{" + body + b"}", flags))
-
-
-def _summary(
-    txn: ReadTxn,
-    place: tuple[int, int],
-    name: str,
-    kept: tuple[EventCache, int, dict[bytes, tuple[bytes, int]]],
-) -> Summary | None:
-    """The list entry of a session; None if it has no head."""
-    cache, since, fields = kept
-    key = head_key(*place)
-    stored, header = txn.get(key), txn.get(header_key(*place))
-    if stored is None:
-        return None
-    known = cache.summary(place)
-    if known is not None and known.head == stored and known.header == header:
-        return known
-    head = Head.unpack(key, stored)
-    state = json_fields(txn, *place, names=fields)
-    marker = marker_of(place, head.revision)
+    listing, app_scope = _Listing(txn, cache), names.app_scope_of(txn, app)
+    app_name, of_users = id_of(app), FieldNames(USER)
+    shared = _NOTHING if app_scope is None else listing.shared(app_scope, FieldNames(APP))
     try:
-        last = _last_time(txn, place[0], head)
-    except CorruptValueError as exc:  # of one event: the session is there, and so are all others
-        logger.warning("the last event of session %s is damaged: %s", name, exc)
-        return Summary(stored, header, state, head.updated_ms / 1000, marker)
-    made = Summary(stored, header, state, last, marker)
-    cache.summarize(place, made, since=since)
-    return made
+        for done, (user, known) in enumerate(users):
+            if len(found) >= count or done >= _SCOPES:
+                return found, done, None
+            number = names.scope_of(txn, app, user) if known is None else known
+            if number is None or is_erased(txn, number):
+                after = None
+                continue
+            user_id, beside = id_of(user), _joined(shared, listing.shared(number, of_users))
+            for name, session in listing.sessions(number, after, count + 1 - len(found)):
+                if len(found) == count:
+                    return found, done, found[-1].id
+                summary = listing.summary((number, session), name)
+                if summary is None:
+                    continue
+                state = _state(_joined((summary.state, summary.flags), beside))
+                marker = marker_of((number, session), summary.revision)
+                shown = app_name, user_id, name
+                found.append(new_session(shown, state, summary.last, marker))
+            after = None
+        return found, len(users), None
+    finally:
+        listing.close(since)
+
+
+def _joined(fields: tuple[bytes, int], others: tuple[bytes, int]) -> tuple[bytes, int]:
+    """What is to stand in one JSON object."""
+    if not fields[0] or not others[0]:
+        return fields if fields[0] else others
+    return b"%b,%b" % (fields[0], others[0]), fields[1] | others[1]
+
+
+def _state(fields: tuple[bytes, int]) -> dict[str, Any]:
+    """A state of its own from what is to stand in it."""
+    return state_of(decode_json(b"{%b}" % fields[0], fields[1]))
+
+
+class _Listing:
+    """What is listed of sessions, as one snapshot shows it."""
+
+    __slots__ = ("_cache", "_cursor", "_made", "_names", "_rows", "_txn")
+
+    def __init__(self, txn: ReadTxn, cache: EventCache) -> None:
+        self._txn, self._cache, self._cursor = txn, cache, stored(txn).cursor()
+        self._names = FieldNames()
+        self._made: dict[tuple[int, int], Summary] = {}
+        opened = None if txn.vault is None else txn.vault.open
+        self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, *TIMED)
+
+    def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
+        """Names and numbers of a scope's sessions behind a name; at least ``most`` if there are."""
+        if after is None:
+            prefix = keys.scoped(Kind.SESSION_NAME, scope)
+            found, is_all = self._rows.names(prefix, prefix, most)
+            yield from found
+            if is_all:
+                return
+            after = found[-1][0] if found else None
+        yield from names.sessions(self._txn, scope, after)
+
+    def shared(self, scope: int, names: FieldNames) -> tuple[bytes, int]:
+        """What the sessions of a scope share of the state."""
+        told = self._rows.fields(keys.state_rows(scope, 0), names)
+        return json_fields(self._txn, scope, 0, names) if told is None else told[1:]
+
+    def summary(self, place: tuple[int, int], name: str) -> Summary | None:
+        """What is listed of a session; None if it has no head."""
+        known = self._cache.summary(place)
+        told = self._rows.summary(*place, self._names, known)
+        if told is None:
+            return self._looked(place, name)
+        if told is not known:
+            known = self._made[place] = Summary(*told)
+        return known
+
+    def _looked(self, place: tuple[int, int], name: str) -> Summary | None:
+        """As ``summary``, of rows that are not as most are."""
+        txn, key = self._txn, head_key(*place)
+        found, header = txn.get(key), txn.get(header_key(*place))
+        if found is None:
+            return None
+        head = Head.unpack(key, found)
+        state, flags = json_fields(txn, *place, self._names)
+        try:
+            last = _last_time(txn, place[0], head)
+        except CorruptValueError as exc:  # of one event: the session is there, and so are others
+            logger.warning("the last event of session %s is damaged: %s", name, exc)
+            return Summary(found, header, state, flags, head.updated_ms / 1000, head.revision)
+        made = self._made[place] = Summary(found, header, state, flags, last, head.revision)
+        return made
+
+    def close(self, since: int) -> None:
+        """Give the cursor back, and remember what was read; ``since`` is as in ``put``."""
+        self._cursor.close()
+        self._cache.summarize(self._made, since=since)
 
 
 def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
@@ -595,13 +636,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
         shown = [event for _, event in events[:size]]
         return EventPage(shown if self._copies is None else self._copies.of(shown), behind)
 
-    def _users(self, app_name: str, user_id: str | None) -> tuple[str, list[str]]:
+    def _users(self, app_name: str, user_id: str | None) -> tuple[str, list[User]]:
         """The application and one or all of its users, as memcore calls them, in their order."""
         if user_id is not None:
             scope = self._handles.scope(app_name, user_id)
-            return scope.app, [scope.user]
-        app = name_of(app_name)
-        return app, sorted(user for each, user in self.database.scopes() if each == app)
+            return scope.app, [(scope.user, None)]
+        app, engine = name_of(app_name), self.database.engine
+        if engine.access is not None:
+            engine.access.need("scopes", app=None, user=None)
+        found = engine.store.read(lambda txn: list(names.scopes(txn)))
+        return app, sorted((user, number) for number, each, user in found if each == app)
 
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
