@@ -22,7 +22,7 @@ cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -
 
 
 cdef bint _is_sealed(bytes key, bytes value, object digest) except -1:
-    """Whether a value of at least ``SEAL`` bytes has the checksum of what stands in it, and key."""
+    """Return whether a value has the checksum of its key and content."""
     cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -269,7 +269,7 @@ cdef inline bint _starts(const uint8_t *text, Py_ssize_t size, bytes what) noexc
 
 
 cdef inline Py_ssize_t _offset(const uint8_t *text, Py_ssize_t size, bytes what) noexcept:
-    """Where ``what`` begins first, -1 if it is not there."""
+    """The offset of the first ``what``; -1 if there is none."""
     cdef Py_ssize_t at
     for at in range(size - PyBytes_GET_SIZE(what) + 1):
         if text[at] == <uint8_t>PyBytes_AS_STRING(what)[0] and _starts(text + at, size - at, what):
@@ -280,19 +280,19 @@ cdef inline Py_ssize_t _offset(const uint8_t *text, Py_ssize_t size, bytes what)
 @cython.final
 @cython.auto_pickle(False)
 cdef class SessionRows:
-    """Rows of many sessions, read with one cursor: what a list shows of each.
+    """Reader of the rows that a list shows of many sessions, with one cursor.
 
-    Whatever is not as most are, or is damaged, is None: it needs a look of its own.
+    It answers for sound rows of the usual form alone; None means that the caller has to look.
 
     Args:
-        cursor: of LMDB's transaction; it is the caller's to close.
-        get: the value under a key, decrypted.
-        opened: the value of a row, decrypted; None: nothing is encrypted.
-        digest: proves values.
-        event: how the JSON of an event begins that holds its time.
-        rest: and that of one which never does.
-        meta: how the meta of an item begins that holds its time.
-        stamp: what stands before the time, which ends the JSON that holds it.
+        cursor: a cursor of LMDB's transaction; the caller closes it.
+        get: returns the decrypted value under a key.
+        opened: decrypts the value of a row; None: nothing is encrypted.
+        digest: the checksum function of values.
+        event: how the JSON of an event that holds its time begins.
+        rest: how the JSON of an event that never does begins.
+        meta: how the meta of an item that holds its time begins.
+        stamp: the key of the time, which is the last of its object.
     """
 
     cdef object seek, following, get, opened, digest
@@ -309,9 +309,9 @@ cdef class SessionRows:
         self.no_request, self.told = b',"request_id":null}', b'{"request_id":'
 
     def names(self, bytes start not None, bytes prefix not None, Py_ssize_t most):
-        """Names and numbers of the first rows of names from ``start`` on, and whether that is all.
+        """Names and numbers of the name rows from ``start`` on, and whether these are all.
 
-        It is not if there are more than ``most``, or one is not as most are.
+        They are not if there are more than ``most``, or a row is not of the usual form.
         """
         cdef const uint8_t *v
         cdef Py_ssize_t size
@@ -339,7 +339,7 @@ cdef class SessionRows:
         return found, True
 
     cdef bytes _opened(self, bytes key, bytes value, int flags):
-        """A value that was decrypted and proven, and has none but these flags; else None."""
+        """The decrypted and proven value, if it has none but these flags; else None."""
         if self.opened is not None:
             value = self.opened(key, value)
         if value is None or PyBytes_GET_SIZE(value) < SEAL:
@@ -350,7 +350,7 @@ cdef class SessionRows:
 
     cdef int _add(self, list parts, Py_ssize_t length, bytes key, bytes value, object names,
                   int *flags) except -1:
-        """Add a field as it stands in a JSON object; 0: it is not as most are."""
+        """Add a member of a JSON object to the parts; 0 if the row is not of the usual form."""
         cdef bytes packed
         cdef tuple known
         cdef const char *v
@@ -370,9 +370,9 @@ cdef class SessionRows:
         return 1
 
     def fields(self, bytes prefix not None, object names not None):
-        """Header, JSON and flags of the state whose rows begin with ``prefix``; None if in doubt.
+        """Header, JSON members and codec flags of the state with this prefix; None if in doubt.
 
-        ``names`` has JSON and flags of a field's name by how it stands in keys.
+        ``names`` maps a packed name to its JSON with the colon, and codec flags.
         """
         cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix)
         cdef Py_ssize_t size, passed = 0
@@ -407,9 +407,9 @@ cdef class SessionRows:
         return header, b"".join(parts), flags
 
     def summary(self, uint64_t scope, uint64_t session, object names not None, object known):
-        """Head, header and JSON of the state, flags, time of the last item and revision.
+        """Head, state header, JSON members, codec flags, time of the last item, and revision.
 
-        ``known``, if its head and its header are those of now; None if in doubt.
+        Returns ``known`` if its head and header are the current ones; None if in doubt.
         """
         cdef bytes head = self.get(_session_key(scope, session, LISTED_HEAD, 0))
         cdef uint64_t revision = 0, owner = 0, last = 0
@@ -436,7 +436,7 @@ cdef class SessionRows:
 
     cdef bint _is_head(self, uint64_t scope, uint64_t session, bytes value, uint64_t *revision,
                        uint64_t *owner, uint64_t *last) except -1:
-        """Whether a head is sound; its revision, and where its last item is."""
+        """Return whether a head is sound; sets its revision and the place of its last item."""
         cdef const uint8_t *p
         cdef uint64_t fields[21]
         cdef uint64_t items, lo, before = 0
@@ -456,6 +456,9 @@ cdef class SessionRows:
         for i in (0, 1, 2, 3, 5, 8, 11, 14):
             if fields[i] >> COUNTER_BITS:
                 return False
+        for size in range(policy + counter):
+            if p[size] & 0x80:
+                return False
         p += policy + counter
         items = fields[11]
         while segments > 0:
@@ -471,7 +474,7 @@ cdef class SessionRows:
         return _is_sealed(_session_key(scope, session, LISTED_HEAD, 0), value, self.digest)
 
     cdef object _time(self, bytes key, bytes value):
-        """When the item of a row was, None if in doubt."""
+        """The time of an item's row; None if in doubt."""
         cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
         cdef const uint8_t *text
         cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL, at
@@ -517,7 +520,7 @@ cdef class SessionRows:
         return self._stamped(text, size - 1) if _starts(text, size, self.meta) else None
 
     cdef object _stamped(self, const uint8_t *text, Py_ssize_t size):
-        """The number that ends an object as its field ``stamp``; None if another field does."""
+        """The number under the key ``stamp`` at the end of an object; None if another key is last."""
         cdef Py_ssize_t length = PyBytes_GET_SIZE(self.stamp)
         cdef Py_ssize_t at = size - 1
         cdef object found

@@ -298,7 +298,7 @@ def values_at(
 
 
 class FieldNames(dict[bytes, tuple[bytes, int]]):
-    """How names of fields begin an entry of a JSON object, and flags, by their packed form.
+    """Names of fields as JSON, with the colon behind, and codec flags, by packed name.
 
     Args:
         prefix: put before each name.
@@ -308,14 +308,14 @@ class FieldNames(dict[bytes, tuple[bytes, int]]):
         self.prefix = prefix
 
     def __missing__(self, packed: bytes) -> tuple[bytes, int]:
-        """Encode a name; CorruptValueError if it is none."""
+        """Encode a name; raises CorruptValueError if it is malformed."""
         name, flags = encode_json(self.prefix + keys.unpack_text(packed))
         found = self[packed] = name + b":", flags
         return found
 
 
 def json_fields(txn: ReadTxn, scope: int, session: int, names: FieldNames) -> tuple[bytes, int]:
-    """All fields that have a value now as what stands in a JSON object, and flags of the codec.
+    """Members of a JSON object for all fields that have a value now, and the codec flags.
 
     Nothing is decoded, so this costs a fraction of ``values_at``.
 
@@ -323,7 +323,7 @@ def json_fields(txn: ReadTxn, scope: int, session: int, names: FieldNames) -> tu
         txn: the transaction.
         scope: the scope.
         session: the session whose state it is.
-        names: those that were encoded before.
+        names: a cache of encoded names, for reading many states.
 
     Raises:
         CorruptValueError: a row is damaged.

@@ -34,6 +34,8 @@ from memcore.adapters.adk import (
     mend_contents,
     mend_request,
 )
+from memcore.adapters.adk.history import EventCache, Known
+from memcore.log import CachedSession
 from messages import illegal
 from oracle import USER, OracleLedger
 from oracle import Event as NoMessage
@@ -809,6 +811,94 @@ def test_a_plain_window_is_that_of_adk_and_its_requests_are_legal() -> None:
 
     for seed in range(EXAMPLES):
         asyncio.run(main(seed))
+
+
+def test_windows_of_who_reads_on_are_those_of_who_reads_first() -> None:
+    """Also when a rewind takes back what an earlier window showed."""
+
+    async def main(seed: int) -> None:
+        events = Rewinding(seed).events
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            made = await service.create_session(**APP)
+            await service.get_session(**APP)
+            for event in events:
+                await service.append_event(made, event)
+                for count in (1, 3, 5):
+                    config = GetSessionConfig(num_recent_events=count)
+                    other = MemcoreSessionService(service.database, pair_safe_recent=True)
+                    ours = await service.get_session(**APP, config=config)
+                    assert ours == await other.get_session(**APP, config=config), (seed, count)
+
+    for seed in range(EXAMPLES):
+        asyncio.run(main(seed))
+
+
+def test_a_window_behind_a_rewind_reads_no_index_again(monkeypatch) -> None:
+    loaded: list[tuple[int, int]] = []
+    load_into = CachedSession.load_into
+
+    def counted(log: Any, txn: Any, ledger: Any, *span: Any) -> None:
+        if span[1] < span[2]:
+            loaded.append(span[1:])
+        load_into(log, txn, ledger, *span)
+
+    monkeypatch.setattr(CachedSession, "load_into", counted)
+
+    async def main() -> None:
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            made = await service.create_session(**APP)
+            for event in [*events_of(["T", "A", "T", "A"]), _rewind("2")]:
+                await service.append_event(made, event)
+            await service.get_session(**APP)
+            config = GetSessionConfig(num_recent_events=3)
+            await service.get_session(**APP, config=config)
+            for number in range(3):
+                loaded.clear()
+                count = len((await service.get_session(**APP)).events)
+                await service.append_event(made, said(f"more {number}", invocation_id="9"))
+                window = await service.get_session(**APP, config=config)
+                assert labels(window)[-1] == f"more {number}"
+                assert loaded == [(count + 1, count + 2)]  # behind the row of the initial state
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_window_that_is_extended_copies_what_it_hands_out(monkeypatch, elsewhere: bool) -> None:
+    """One that would begin with the model goes back to the user, and no further."""
+    copied: list[int] = []
+    between, put = Known.between, EventCache.put
+
+    def counted(known: Known, start: int, stop: int) -> Any:
+        copied.append(stop - start)
+        return between(known, start, stop)
+
+    def counted_put(
+        cache: Any, place: Any, epoch: int, start: int, run: Any, *, since: int
+    ) -> None:
+        copied.append(len(run))
+        put(cache, place, epoch, start, run, since=since)
+
+    async def main() -> None:
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            writer = MemcoreSessionService(service.database) if elsewhere else service
+            made = await service.create_session(**APP)
+            for event in events_of(["T", "A"] * 40):
+                await service.append_event(made, event)
+            whole = (await service.get_session(**APP)).events
+            monkeypatch.setattr(Known, "between", counted)
+            monkeypatch.setattr(EventCache, "put", counted_put)
+            config = GetSessionConfig(num_recent_events=5)
+            for _ in range(3):
+                window = await service.get_session(**APP, config=config)
+                assert window.events == whole[-6:]
+                for event in events_of(["T", "A"]):
+                    await writer.append_event(made, event)
+                    whole.append(event)
+            assert sum(copied) < 30
+            assert (await service.get_session(**APP)).events == whole
+
+    asyncio.run(main())
 
 
 def begins_with_the_user(contents: list[dict[str, Any]]) -> bool:

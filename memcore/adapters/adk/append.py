@@ -521,7 +521,7 @@ class Storing:
         if copied is not None:
             size = size_of(copied, len(row.body) + len(row.payload or b""))
             entry = Entry(done.seq, copied, copied.timestamp, size, None, lacks_ids(copied))
-            cache.add(done.place, done.epoch, done.items - 1, entry)
+            cache.extend(done.place, done.epoch, done.items - 1, (entry,))
 
 
 # --- Storing an event: one commit with what it changes of the state -------------------------------

@@ -197,7 +197,7 @@ _NOTHING: Final = b'"payload":null}'
 """The end of the row of an event that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
 TIMED: Final = _EVENT_ROW, _REST_ROW, _META, b'"timestamp":'
-"""How rows begin that tell when they were, those that never do, and what stands before the time."""
+"""What ``SessionRows`` asks for: how event rows, rest rows and metas begin, and the time's key."""
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
 ) | {"nodeInfo", "timestamp"}
@@ -726,13 +726,13 @@ _IS_PLAIN_SESSION: Final = (
     Session.model_fields.keys() == _SESSION_FIELDS
     and Session.__private_attributes__.keys() == {_SLOT}
 )
-"""Whether a Session holds what is known here, and no more: then it needs no validation."""
+"""Whether Session has exactly these fields, so that one can be made without validation."""
 
 
 def new_session(
     names: tuple[str, str, str], state: dict[str, Any], last: float, marker: str
 ) -> Session:
-    """A Session without events, of application, user and id, with a marker."""
+    """Make a Session without events; ``names`` are its application, user and id."""
     app, user, name = names
     if not _IS_PLAIN_SESSION:
         made = Session(id=name, app_name=app, user_id=user, state=state, last_update_time=last)

@@ -115,16 +115,16 @@ class Summary(NamedTuple):
     header: bytes | None
     """That of its state."""
     state: bytes
-    """What is its own of the state, as it stands in a JSON object."""
+    """The members of the session's own state as in a JSON object."""
     flags: int
-    """Those that it is decoded with."""
+    """The codec flags to decode it with."""
     last: float
-    """When its last event was, or when it was created."""
+    """The time of its last event, or of its creation."""
     revision: int
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate memory in bytes."""
         return _SUMMARY_BYTES + len(self.head) + len(self.state)
 
 
@@ -166,6 +166,8 @@ class _Run:
     entries: list[Entry]
     size_bytes: int
     is_odd: bool
+    live: _Live | None = None
+    """The live history of the last reader of a window; taken out while one extends it."""
 
 
 class Known(NamedTuple):
@@ -248,23 +250,55 @@ class EventCache:
                 or now.start > run.start
                 or _stop(now) < _stop(run)
             ):
+                if now is not None and now.epoch == epoch:
+                    run.live = now.live
                 self._take(place)
                 self._keep(place, run)
+
+    def take_live(self, place: Place, epoch: int) -> _Live | None:
+        """Take the live history that the last reader left; the caller owns it until it is kept."""
+        with self._lock:
+            run = self._runs.get(place)
+            if run is None or run.epoch != epoch:
+                return None
+            found, run.live = run.live, None
+            return found
+
+    def keep_live(self, place: Place, epoch: int, live: _Live) -> None:
+        """Keep a live history for the next reader, as long as events of the session are cached."""
+        with self._lock:
+            run = self._runs.get(place)
+            if run is not None and run.epoch == epoch:
+                run.live = live
 
     def wants(self, place: Place) -> bool:
         """Return whether the session was read here lately, so that new events are worth caching."""
         return place in self._runs
 
-    def add(self, place: Place, epoch: int, position: int, entry: Entry) -> None:
-        """Cache the entry that was appended at a position, if the entries before it are cached."""
+    def extend(
+        self,
+        place: Place,
+        epoch: int,
+        position: int,
+        entries: Sequence[Entry],
+        *,
+        since: int | None = None,
+    ) -> None:
+        """Cache the entries from a position on, if the cached entries end there.
+
+        ``since`` is as in ``put``; None: they were appended by this call's caller.
+        """
         with self._lock:
             run = self._runs.get(place)
             if run is None or run.epoch != epoch or _stop(run) != position:
                 return
-            run.entries.append(entry)
-            run.size_bytes += entry.size_bytes
-            run.is_odd |= entry.is_odd
-            self._total_bytes += entry.size_bytes
+            if since not in (None, self.generation):
+                return
+            run.entries += entries
+            size = sum(entry.size_bytes for entry in entries)
+            run.size_bytes += size
+            run.is_odd |= any(entry.is_odd for entry in entries)
+            self._total_bytes += size
             self._runs.move_to_end(place)
             self._shrink()
 
@@ -320,7 +354,7 @@ class EventCache:
         return self._summaries.get(place)
 
     def summarize(self, made: Mapping[Place, Summary], *, since: int) -> None:
-        """Remember what is listed of sessions; summaries have a quarter of the memory.
+        """Cache the list entries of sessions; summaries have a quarter of the memory.
 
         ``since`` is as in ``put``.
         """
@@ -524,7 +558,7 @@ class History:
         """
         known = self._waiting(found, log, txn, head)
         earliest = min([found.start, *known.calls.values()])
-        live = _Live.of(log, txn, head, known.hidden, earliest)
+        live = self._live(log, txn, head, known.hidden, earliest)
         start = live.start(found.start)
         while found.start > start:
             parts = found.parts
@@ -538,6 +572,16 @@ class History:
             if first and _is_split(rows[0]):
                 rows[:0] = _rows(log, txn, first - 1, first)
             found.ahead.append(rows)
+
+    def _live(
+        self, log: CachedSession, txn: ReadTxn, head: Head, hidden: tuple[Span, ...], earliest: int
+    ) -> _Live:
+        """The live history, at least from a position on; continues that of the last reader."""
+        before = self._cache.take_live(log.place, head.epoch) if hidden else None
+        live = _Live.of(log, txn, head, hidden, earliest, before=before)
+        if live.hidden:
+            self._cache.keep_live(log.place, head.epoch, live)
+        return live
 
     def _waiting(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> Waiting:
         """The long-running calls that no user answered, with positions; reads each row once.
@@ -580,19 +624,22 @@ class History:
         ahead = [
             entry for rows in found.ahead for entry in await self._made(rows, found, keep=True)
         ]
-        if len(found.parts) == 1 and found.parts[0] and isinstance(found.parts[0][0], Entry):
-            return ahead + found.parts[0] if ahead else found.parts[0]
-        entries: list[Entry] = []
+        is_new, entries = False, list[Entry]()
         for part in found.parts:
+            is_new = is_new or bool(part and not isinstance(part[0], Entry))
             entries += await self._made(part, found, keep=keep)
-        if not keep:
-            return entries
-        start, run = found.start, entries.copy()  # the cache keeps its own list
-        if found.known.start < start <= found.known.stop:
-            start = found.known.start
-            run = found.known.between(start, found.start) + entries
-        self._cache.put(found.place, found.epoch, start, run, since=found.since)
-        return ahead + entries
+        if keep and is_new:
+            self._remember(found, entries)
+        return ahead + entries if ahead else entries
+
+    def _remember(self, found: Snapshot, entries: list[Entry]) -> None:
+        """Cache what was read; entries behind the cached ones extend them in place."""
+        known, place, epoch = found.known, found.place, found.epoch
+        if known.start <= found.start <= known.stop and known.start < known.stop:
+            behind = entries[known.stop - found.start :]
+            self._cache.extend(place, epoch, known.stop, behind, since=found.since)
+        else:  # the cache keeps its own list
+            self._cache.put(place, epoch, found.start, entries.copy(), since=found.since)
 
     async def paged(self, found: Snapshot) -> list[tuple[int, Event]]:
         """The seqs and events of a page; newly decoded ones are not cached.
@@ -697,22 +744,44 @@ class _Live:
     """The position of the first item of the ledger."""
     hidden: tuple[Span, ...]
     """The positions between the items of the ledger that were taken back, deleted or expired."""
+    stop: int = 0
+    """The position after the last one that is in the ledger or hidden."""
 
     @classmethod
     def of(
-        cls, log: CachedSession, txn: ReadTxn, head: Head, hidden: tuple[Span, ...], position: int
+        cls,
+        log: CachedSession,
+        txn: ReadTxn,
+        head: Head,
+        hidden: tuple[Span, ...],
+        position: int,
+        *,
+        before: _Live | None = None,
     ) -> _Live:
-        """The live history from ``position`` on at least."""
+        """The live history from ``position`` on at least.
+
+        ``before`` is an earlier one of the same epoch; it is extended in place if it can be.
+        """
         recent = log.recent(txn, head) if hidden else log.covering(txn, head, position)
         if not hidden or hidden[-1][1] < recent.offset <= position:
             return cls(recent.ledger, recent.offset, ())
         # A call that was taken back is not open, and no window starts in the hidden spans: a ledger
         # of the whole history would not know this.
-        ledger = log.load(txn, stop=hidden[0][0])
-        bounds = [*(first for first, _ in hidden[1:]), log.history.count]
-        for (_, last), stop in zip(hidden, bounds, strict=True):
-            log.load_into(txn, ledger, log.history, last + 1, stop)
-        return cls(ledger, 0, hidden)
+        count = log.history.count
+        if before is None or before.stop > count or not before.is_part_of(hidden):
+            before = cls(log.load(txn, stop=hidden[0][0]), 0, hidden[:1], hidden[0][1] + 1)
+        for first, last in hidden[len(before.hidden) :]:
+            log.load_into(txn, before.ledger, log.history, before.stop, first)
+            before.stop = last + 1
+        log.load_into(txn, before.ledger, log.history, before.stop, count)
+        before.hidden, before.stop = hidden, count
+        return before
+
+    def is_part_of(self, hidden: tuple[Span, ...]) -> bool:
+        """Return whether ``hidden`` extends the spans of this history behind its end."""
+        known = len(self.hidden)
+        later = hidden[known:]
+        return hidden[:known] == self.hidden and (not later or later[0][0] >= self.stop)
 
     def start(self, position: int) -> int:
         """The last position up to ``position`` at which a window may begin.

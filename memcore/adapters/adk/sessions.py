@@ -266,19 +266,19 @@ def _page(
 
 
 def _joined(fields: tuple[bytes, int], others: tuple[bytes, int]) -> tuple[bytes, int]:
-    """What is to stand in one JSON object."""
+    """Join members of one JSON object; adds up their codec flags."""
     if not fields[0] or not others[0]:
         return fields if fields[0] else others
     return b"%b,%b" % (fields[0], others[0]), fields[1] | others[1]
 
 
 def _state(fields: tuple[bytes, int]) -> dict[str, Any]:
-    """A state of its own from what is to stand in it."""
+    """Decode a state from the members of its JSON object."""
     return state_of(decode_json(b"{%b}" % fields[0], fields[1]))
 
 
 class _Listing:
-    """What is listed of sessions, as one snapshot shows it."""
+    """Reads the list entries of sessions in one snapshot."""
 
     __slots__ = ("_cache", "_cursor", "_made", "_names", "_rows", "_txn")
 
@@ -290,7 +290,7 @@ class _Listing:
         self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, *TIMED)
 
     def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of a scope's sessions behind a name; at least ``most`` if there are."""
+        """Names and numbers of a scope's sessions after a name; ``most`` of them are read at once."""
         if after is None:
             prefix = keys.scoped(Kind.SESSION_NAME, scope)
             found, is_all = self._rows.names(prefix, prefix, most)
@@ -301,12 +301,12 @@ class _Listing:
         yield from names.sessions(self._txn, scope, after)
 
     def shared(self, scope: int, names: FieldNames) -> tuple[bytes, int]:
-        """What the sessions of a scope share of the state."""
+        """The members of the state that the sessions of a scope share, and codec flags."""
         told = self._rows.fields(keys.state_rows(scope, 0), names)
         return json_fields(self._txn, scope, 0, names) if told is None else told[1:]
 
     def summary(self, place: tuple[int, int], name: str) -> Summary | None:
-        """What is listed of a session; None if it has no head."""
+        """The list entry of a session; None if it has no head."""
         known = self._cache.summary(place)
         told = self._rows.summary(*place, self._names, known)
         if told is None:
@@ -316,7 +316,7 @@ class _Listing:
         return known
 
     def _looked(self, place: tuple[int, int], name: str) -> Summary | None:
-        """As ``summary``, of rows that are not as most are."""
+        """``summary`` for rows that the compiled reader leaves to others."""
         txn, key = self._txn, head_key(*place)
         found, header = txn.get(key), txn.get(header_key(*place))
         if found is None:
@@ -332,7 +332,7 @@ class _Listing:
         return made
 
     def close(self, since: int) -> None:
-        """Give the cursor back, and remember what was read; ``since`` is as in ``put``."""
+        """Close the cursor and cache what was read; ``since`` is as in ``EventCache.put``."""
         self._cursor.close()
         self._cache.summarize(self._made, since=since)
 
