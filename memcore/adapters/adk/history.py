@@ -286,7 +286,7 @@ class EventCache:
     ) -> None:
         """Cache the entries from a position on, if the cached entries end there.
 
-        ``since`` is as in ``put``; None: they were appended by this call's caller.
+        ``since`` is as in ``put``; None: the caller has just appended them.
         """
         with self._lock:
             run = self._runs.get(place)

@@ -290,7 +290,7 @@ class _Listing:
         self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, *TIMED)
 
     def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of a scope's sessions after a name; ``most`` of them are read at once."""
+        """Names and numbers of a scope's sessions after a name; reads ``most`` of them at once."""
         if after is None:
             prefix = keys.scoped(Kind.SESSION_NAME, scope)
             found, is_all = self._rows.names(prefix, prefix, most)
