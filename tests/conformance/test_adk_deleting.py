@@ -328,6 +328,32 @@ def test_a_value_that_is_changed_while_an_invocation_goes_stays(
     run(work())
 
 
+def test_changes_of_other_fields_hold_up_no_deletion(
+    service: MemcoreSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes to the state without an event, again and again."""
+    native = service.database.session("s", app="shop", user="ann")
+    planned, calls = append._before, []
+
+    def outpaced(*args: Any) -> Any:
+        found = planned(*args)
+        calls.append(found)
+        native.state.update({"busy": len(calls)})
+        return found
+
+    monkeypatch.setattr(append, "_before", outpaced)
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"a": 0, "busy": 0})
+        await service.append_event(made, said("one", invocation_id="i1", delta={"a": 1}))
+        asked = {**AT, "invocation_id": "i1", "rewind_state": True}
+        assert await service.delete_invocation(**asked) == 1
+        assert calls == [{"a": 0}]
+        assert (await service.get_session(**AT)).state == {"a": 0, "busy": 1}
+
+    run(work())
+
+
 HALF = "half \ud83d"
 UNUSUAL = [
     {"delta": {"note": HALF}},

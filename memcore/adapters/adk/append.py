@@ -10,9 +10,10 @@ import asyncio
 import math
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any, Final, NamedTuple
 
@@ -54,7 +55,6 @@ from memcore.errors import (
     InvalidItemError,
     NotFoundError,
     OutpacedError,
-    RevisionConflict,
     StorageError,
 )
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, META_BYTES_MAX
@@ -79,7 +79,7 @@ from memcore.session.engine import Engine, SessionRef
 from memcore.session.read import head_of, read_log
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import ref_of, store_of
-from memcore.state import APP, USER, Delete
+from memcore.state import APP, USER, Delete, value_at
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire.expire import expired_event, expired_message
 
@@ -99,6 +99,8 @@ __all__ = [
 # --- Deletion of an invocation: its events in one commit, without separating pairs ----------------
 
 _ATTEMPTS: Final = 8
+_NOW: Final = 2**62
+"""A counter of the state that none has reached."""
 _EMPTY: Final = "."
 """The replacement of a text: it counts as few tokens as any."""
 _SHARED: Final = (APP, USER, "temp:")
@@ -118,6 +120,8 @@ class _Plan:
     own: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     """Keys of the session's state that events which go changed last: the seq of each such event,
     and the value that it left."""
+    found: dict[str, Json | None] = field(default_factory=dict)
+    """What these fields held when it was decided what they become."""
 
 
 @dataclass(slots=True)
@@ -154,13 +158,11 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         )
         if plan is None or not plan.events:
             return 0
-        counter = session.state.counter
-        before = _before(session, plan.own) if rewinds else {}
-        change = DeleteEvents(session, plan, before, counter)
-        try:
-            done = engine.store.transact(change, makes_room=True)
-        except RevisionConflict:  # somebody changed the state meanwhile
-            continue
+        if rewinds:
+            names = {name for key in plan.own for name in fields_of({key: None})}
+            plan.found = engine.store.read(partial(_values, plan=plan, names=names))
+        before = _before(session, plan)
+        done = engine.store.transact(DeleteEvents(session, plan, before), makes_room=True)
         if done is not None:
             blobs.finish_leaving(engine.store, done)
             return plan.events
@@ -168,18 +170,27 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
     raise OutpacedError(msg)
 
 
-def _before(session: Session, own: Mapping[str, Sequence[tuple[int, Any]]]) -> dict[str, Any]:
+def _values(txn: ReadTxn, *, plan: _Plan, names: Iterable[str]) -> dict[str, Json | None]:
+    """The JSON of fields of the session's own state; None for one that has no value."""
+    found: dict[str, Json | None] = {}
+    for name in names:
+        version = value_at(txn, plan.scope, plan.session, name, _NOW)
+        found[name] = None if version is None else Json(version.body, version.flags)
+    return found
+
+
+def _before(session: Session, plan: _Plan) -> dict[str, Any]:
     """The fields of the state as they are without the changes of the deleted events.
 
     A value that one of them did not leave was written by somebody else, without an event: it stays.
     """
-    now = session.state.all(shared=False)
+    now = {name: Delete if told is None else told.value() for name, told in plan.found.items()}
     at: dict[int, dict[str, Any]] = {}
     found: dict[str, Any] = {}
-    for key, changes in own.items():
+    for key, changes in plan.own.items() if now else ():
         for seq, value in reversed(changes):
             ((name, left),) = fields_of({key: value}).items()
-            current = found.get(name, now.get(name, Delete))
+            current = found.get(name, now[name])
             if current is Delete or encode_json(current) != encode_json(left):
                 break
             if seq not in at:
@@ -199,22 +210,16 @@ def _state_before(session: Session, seq: int) -> dict[str, Any]:
 
 
 class DeleteEvents(Change[list[bytes] | None]):
-    """Delete the events of a plan; the contents that are still to go, None if others wrote.
-
-    Raises (when it is run):
-        RevisionConflict: fields are to be restored, and the state is not at ``counter``.
-    """
+    """Delete the events of a plan; the contents that are still to go, None if others wrote."""
 
     __slots__ = ("change", "plan", "session")
     creates = False
     atomic = True
 
-    def __init__(
-        self, session: Session, plan: _Plan, before: Mapping[str, Any], counter: int
-    ) -> None:
+    def __init__(self, session: Session, plan: _Plan, before: Mapping[str, Any]) -> None:
         self.session, self.plan, self.change = session, plan, None
         if before:
-            self.change = session.state.plan(counter)
+            self.change = session.state.plan()
             self.change.update(before)
         super().__init__(ref_of(session))
 
@@ -223,6 +228,8 @@ class DeleteEvents(Change[list[bytes] | None]):
         plan, txn = self.plan, session.txn
         # Rows that are rewritten in their place change the epoch alone.
         if (session.head.revision, session.head.epoch) != (plan.revision, plan.epoch):
+            return Unchanged(None)
+        if _values(txn, plan=plan, names=plan.found) != plan.found:
             return Unchanged(None)
         # The rows are shared: by whom they belong to, and by all that were forked from there.
         for owner in {plan.session, *plan.rows}:
