@@ -520,7 +520,7 @@ cdef class SessionRows:
         return self._stamped(text, size - 1) if _starts(text, size, self.meta) else None
 
     cdef object _stamped(self, const uint8_t *text, Py_ssize_t size):
-        """The number under the key ``stamp`` at the end of an object; None if another key is last."""
+        """The number under the last key of an object, if that is ``stamp``; else None."""
         cdef Py_ssize_t length = PyBytes_GET_SIZE(self.stamp)
         cdef Py_ssize_t at = size - 1
         cdef object found

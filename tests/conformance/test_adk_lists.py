@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
 from memcore.adapters.adk import sessions as listing
-from memcore.adapters.adk.events import marker_in
+from memcore.adapters.adk.events import Copies, marker_in
 from memcore.adapters.adk.history import Entry, EventCache, Summary, Waiting
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
@@ -411,6 +411,30 @@ def test_a_cache_that_is_gone_listens_no_more(open_db: Open) -> None:
     assert notifier._listeners != before
     del services
     assert notifier._listeners == before
+
+
+def test_what_is_kept_nowhere_is_not_copied(open_db: Open, monkeypatch) -> None:
+    """Without a cache whoever reads gets what was decoded for them, and nobody else has it."""
+    service = MemcoreSessionService(open_db(durability="none"), cache_bytes=0)
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(Copies, "of", refused)
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        for text in "abc":
+            await service.append_event(made, said(text))
+        for _ in range(2):
+            found = await service.get_session(**ME, session_id="s")
+            page = await service.page_events(**ME, session_id="s")
+            assert found.events == page.events == made.events
+            for each in (*found.events, *page.events):
+                each.content.parts[0].text = "changed"
+        assert remembered(service) == 0
+
+    run(work())
 
 
 # --- pages ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from threading import RLock
 from typing import Any, Final, NamedTuple
 
@@ -679,7 +679,13 @@ def _told(rest: dict[str, Any]) -> tuple[str | None, Envelope | None]:
     author, invocation = rest.get("author"), rest.get("invocationId")
     if not (author and invocation) or len(author) > ENVELOPE_TEXT_CHARS_MAX:
         return None, None
-    return invocation, Envelope(author=author)
+    return invocation, _envelope_of(author)
+
+
+@lru_cache(256)
+def _envelope_of(author: str) -> Envelope:
+    """An envelope never changes, and a session has few authors."""
+    return Envelope(author=author)
 
 
 def _done(draft: SessionTxn, *, is_new: bool) -> Appended:

@@ -271,6 +271,11 @@ class EventCache:
             if run is not None and run.epoch == epoch:
                 run.live = live
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether there is no memory for events: then what a reader decodes is its own."""
+        return not self._most_bytes
+
     def wants(self, place: Place) -> bool:
         """Return whether the session was read here lately, so that new events are worth caching."""
         return place in self._runs
@@ -295,12 +300,13 @@ class EventCache:
             if since not in (None, self.generation):
                 return
             run.entries += entries
-            size = sum(entry.size_bytes for entry in entries)
-            run.size_bytes += size
-            run.is_odd |= any(entry.is_odd for entry in entries)
-            self._total_bytes += size
+            for entry in entries:  # one, as a rule
+                run.size_bytes += entry.size_bytes
+                self._total_bytes += entry.size_bytes
+                run.is_odd = run.is_odd or entry.is_odd
             self._runs.move_to_end(place)
-            self._shrink()
+            if self._total_bytes + self._summary_bytes > self._most_bytes:
+                self._shrink()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -628,7 +634,7 @@ class History:
         for part in found.parts:
             is_new = is_new or bool(part and not isinstance(part[0], Entry))
             entries += await self._made(part, found, keep=keep)
-        if keep and is_new:
+        if keep and is_new and not self._cache.keeps_nothing:
             self._remember(found, entries)
         return ahead + entries if ahead else entries
 

@@ -545,7 +545,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         events = [entry.event for entry in entries if entry.event is not None]
         if found.is_odd:
             present(events, [each for each in entries if each.event is not None], mend=self._mend)
-        if self._copies is None:
+        if self._copies is None or self._cache.keeps_nothing:
             return events
         copied: list[Event] = []
         for at in range(0, len(events), _PAGE_SESSIONS):
@@ -634,7 +634,9 @@ class MemcoreSessionService(Opened, BaseSessionService):
             events.reverse()
         behind = events[size - 1][0] if len(events) >= size else None
         shown = [event for _, event in events[:size]]
-        return EventPage(shown if self._copies is None else self._copies.of(shown), behind)
+        if self._copies is not None and not self._cache.keeps_nothing:
+            shown = self._copies.of(shown)
+        return EventPage(shown, behind)
 
     def _users(self, app_name: str, user_id: str | None) -> tuple[str, list[User]]:
         """The application and one or all of its users, as memcore calls them, in their order."""
