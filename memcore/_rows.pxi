@@ -321,6 +321,8 @@ cdef class SessionRows:
         if not self.seek(start):
             return found, True
         for key, value in self.following():
+            if key is None or value is None:
+                return found, False
             if not _starts(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), prefix):
                 break
             v = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -352,7 +354,7 @@ cdef class SessionRows:
                   int *flags) except -1:
         """Add a member of a JSON object to the parts; 0 if the row is not of the usual form."""
         cdef bytes packed
-        cdef tuple known
+        cdef object name, own
         cdef const char *v
         value = self._opened(key, value, 1)
         if value is None:
@@ -360,12 +362,12 @@ cdef class SessionRows:
         if PyBytes_GET_SIZE(value) == SEAL:  # it was deleted
             return 1
         packed = key[length:PyBytes_GET_SIZE(key) - 8]
-        known = names[packed]
+        name, own = names[packed]
         v = PyBytes_AS_STRING(value)
-        flags[0] |= v[1] | <int>known[1]
+        flags[0] |= v[1] | <int>own
         if parts:
             parts.append(b",")
-        parts.append(known[0])
+        parts.append(name)
         parts.append(PyBytes_FromStringAndSize(v + SEAL, PyBytes_GET_SIZE(value) - SEAL))
         return 1
 
@@ -382,6 +384,8 @@ cdef class SessionRows:
         if not self.seek(prefix):
             return None, b"", 0
         for key, value in self.following():
+            if key is None or value is None:
+                return None
             size = PyBytes_GET_SIZE(key) - 8
             if not _starts(<const uint8_t *>PyBytes_AS_STRING(key), size + 8, prefix):
                 break
@@ -452,10 +456,11 @@ cdef class SessionRows:
         segments = fields[20] >> 56
         if not segments or size != HEAD_FIXED + policy + counter + SEGMENT_BYTES * segments:
             return False
-        # Revision, epoch, next seq, items, tokens, next view, items before the segments, next block
-        for i in (0, 1, 2, 3, 5, 8, 11, 14):
-            if fields[i] >> COUNTER_BITS:
+        for i in range(15):  # the numbers, but for the prefix hash; the times and recounts follow
+            if i != 4 and fields[i] >> COUNTER_BITS:
                 return False
+        if fields[10] >= fields[2]:
+            return False
         for size in range(policy + counter):
             if p[size] & 0x80:
                 return False
