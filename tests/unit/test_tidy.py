@@ -34,6 +34,7 @@ HOLDERS = {  # of a class: why it holds one object and nothing else
     "AsyncDatabase": "a handle for loops over that for threads",
     "AsyncLadder": "a handle for loops over that for threads",
     "AsyncScope": "a handle for loops over that for threads",
+    "FieldNames": "a dict that encodes the names that it lacks",
     "KeyValueView": "a public handle on one snapshot",
     "Retention": "a public handle",
     "_Pop": "a descriptor",

@@ -121,7 +121,7 @@ class _Plan:
     """Keys of the session's state that events which go changed last: the seq of each such event,
     and the value that it left."""
     found: dict[str, Json | None] = field(default_factory=dict)
-    """What these fields held when it was decided what they become."""
+    """The values of these fields when their former values were chosen."""
 
 
 @dataclass(slots=True)

@@ -197,7 +197,7 @@ _NOTHING: Final = b'"payload":null}'
 """The end of the row of an event that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
 TIMED: Final = _EVENT_ROW, _REST_ROW, _META, b'"timestamp":'
-"""What ``SessionRows`` asks for: how event rows, rest rows and metas begin, and the time's key."""
+"""Arguments of ``SessionRows``: how event rows, rest rows and metas begin, and the time's key."""
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
 ) | {"nodeInfo", "timestamp"}
@@ -726,7 +726,7 @@ _IS_PLAIN_SESSION: Final = (
     Session.model_fields.keys() == _SESSION_FIELDS
     and Session.__private_attributes__.keys() == {_SLOT}
 )
-"""Whether Session has exactly these fields, so that one can be made without validation."""
+"""True if Session has exactly these fields, so that one can be made without validation."""
 
 
 def new_session(
