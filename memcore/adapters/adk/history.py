@@ -273,7 +273,7 @@ class EventCache:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether there is no memory for events: then what a reader decodes is its own."""
+        """True if there is no memory for events, so that decoded ones are their reader's own."""
         return not self._most_bytes
 
     def wants(self, place: Place) -> bool:
