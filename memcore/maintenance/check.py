@@ -18,6 +18,7 @@ from memcore._fast import pack_facts
 from memcore.blobs import BlobRef
 from memcore.codec import keys
 from memcore.codec.keys import Counter, Kind, Row
+from memcore.codec.table import find
 from memcore.codec.values import (
     FLAG_BLOB,
     FLAG_EXPIRES,
@@ -922,41 +923,6 @@ class Damage(Enum):
         return str(self.value[2])
 
 
-_KINDS: Final = {
-    Kind.COUNTER: Damage.MARK,
-    Kind.SCOPE: Damage.NAME,
-    Kind.SCOPE_NAME: Damage.NAME,
-    Kind.SESSION_NAME: Damage.NAME,
-    Kind.BLOB: Damage.BLOB,
-    Kind.BLOB_CHUNK: Damage.BLOB,
-    Kind.BLOB_REFS: Damage.REFERENCE,
-    Kind.BLOB_ADDRESS: Damage.REFERENCE,
-    Kind.KV_NAMESPACE: Damage.KEY_VALUE,
-    Kind.KV: Damage.KEY_VALUE,
-    Kind.EXPIRY: Damage.MARK,
-    Kind.REMOVAL: Damage.MARK,
-    Kind.THREAD_NAME: Damage.NAME,
-    Kind.THREAD: Damage.THREAD,
-    Kind.CHUNK: Damage.THREAD,
-    Kind.STATE: Damage.STATE,
-    Kind.CARE: Damage.CARE,
-}
-_ROWS: Final = {
-    Row.HEAD: Damage.HEAD,
-    Row.INDEX: Damage.INDEX,
-    Row.ITEM: Damage.ITEM,
-    Row.VIEW: Damage.VIEW,
-    Row.SEGMENTS: Damage.HEAD,
-    Row.CHILD: Damage.RELATION,
-    Row.REQUEST: Damage.REQUEST,
-    Row.TOKENS: Damage.TOKENS,
-    Row.USAGE: Damage.USAGE,
-    Row.CHECKPOINT: Damage.CHECKPOINT,
-    Row.STATE: Damage.STATE,
-    Row.MOMENT: Damage.STATE,
-    Row.LEASE: Damage.LEASE,
-    Row.TERMS: Damage.MARK,
-}
 _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
@@ -1026,9 +992,8 @@ def damage_of(finding: str) -> Damage:
     key = _KEY.search(finding)
     if key is not None:
         raw = bytes.fromhex(key[1][: len(key[1]) & ~1])
-        if raw[0] == Kind.SESSION and len(raw) > _ROW_AT:
-            return _ROWS.get(raw[_ROW_AT], Damage.STRUCTURE)
-        return _KINDS.get(raw[0], Damage.STRUCTURE)
+        found = find(raw)
+        return Damage.STRUCTURE if found is None else Damage[found.damage]
     for words, damage in _WORDS:
         if words.search(finding):
             return damage

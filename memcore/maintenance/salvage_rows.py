@@ -19,6 +19,7 @@ from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of, unpack_header
 from memcore.codec import keys
 from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow
+from memcore.codec.table import ROWS, find, numbers_in
 from memcore.codec.values import (
     FLAG_BLOB,
     FLAG_EXPIRES,
@@ -29,7 +30,6 @@ from memcore.codec.values import (
 )
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.graph.gc import is_pool_row, is_thread_row
-from memcore.graph.rows import namespace_in
 from memcore.kv import entry_of, reference_in
 from memcore.limits import BLOB_BYTES_MAX, BLOB_CHUNK_BYTES, TOKEN_PAGE_COUNTS
 from memcore.log import Head
@@ -85,26 +85,19 @@ _PLACE_BYTES: Final = 17
 _ROW_BYTES: Final = 26
 _NUMBER_MAX: Final = 2**48
 _VIEW_NUMBERS: Final = ("cut_seq", "chain", "parent", "parent_owner")
-_KEY_BYTES: Final = {
-    Kind.COUNTER: 2,
-    Kind.SCOPE: _SCOPED_BYTES,
-    Kind.BLOB: _SCOPED_BYTES + SLOT_BYTES,
-    Kind.BLOB_CHUNK: _SCOPED_BYTES + SLOT_BYTES + 4,
-    Kind.BLOB_REFS: _SCOPED_BYTES + SLOT_BYTES,
-    Kind.BLOB_ADDRESS: _SCOPED_BYTES + 32,
-}
+_KEY_BYTES: Final = {(each.kind, each.row): each.key_bytes for each in ROWS}
+_UNKNOWN: Final = {Kind.SESSION: _ROW_BYTES}
+"""Lengths of keys of rows that a later memcore may have added."""
 
 
 def is_row(key: bytes, value: bytes) -> bool:
     """Return True if ``value`` was sealed under ``key`` and has the shape of its kind."""
     if not is_proven(key, value):
         return False
-    kind = key[0]
-    fits = _SHAPES.get(kind)
+    found, fits = find(key), _SHAPES.get(key[0])
+    size = _UNKNOWN.get(key[0]) if found is None else _KEY_BYTES[found.kind, found.row]
     try:
-        return len(key) == _KEY_BYTES.get(kind, len(key)) and (
-            fits is None or fits(key, value, body_of(value))
-        )
+        return size in (None, len(key)) and (fits is None or fits(key, value, body_of(value)))
     except (MemcoreError, ValueError):
         return False
 
@@ -152,10 +145,9 @@ def _is_session_row(key: bytes, value: bytes, body: bytes) -> bool:
     if row == Row.STATE:
         return _is_state(key, value, body)
     fits = _ROWS.get(row)
-    size = _ROW_BYTES + _U64_BYTES if row == Row.TOKENS else _ROW_BYTES
     if row == Row.REQUEST:
         return True
-    if len(key) != size or keys.number_of(key[:_ROW_BYTES]) > _NUMBER_MAX:
+    if len(key) < _ROW_BYTES or keys.number_of(key[:_ROW_BYTES]) > _NUMBER_MAX:
         return False
     return fits is None or fits(key, value, body)
 
@@ -295,19 +287,6 @@ _NUMBERED: Final = {
     Counter.GRAPH_NAMESPACE: ("namespace of a thread", 2**31),
 }
 """Numbered things, in words, with the largest number that is believed."""
-_PLACES: Final = {
-    Kind.SESSION: Counter.SESSION,
-    Kind.KV: Counter.NAMESPACE,
-    Kind.THREAD: Counter.THREAD,
-    Kind.CHUNK: Counter.POOL,
-}
-_NAMES: Final = {
-    Kind.SCOPE_NAME: Counter.SCOPE,
-    Kind.SESSION_NAME: Counter.SESSION,
-    Kind.KV_NAMESPACE: Counter.NAMESPACE,
-    Kind.THREAD_NAME: Counter.THREAD,
-}
-_MEMORY: Final = bytes((Care.MEMORY,))
 
 
 def forget_unknown(wreck: PageScan, minted: int | None) -> list[str]:
@@ -354,41 +333,19 @@ def _last_given(wreck: PageScan, which: int) -> int:
 
 def _numbers_in(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, int]]:
     """Yield ``(counter, number)`` of each numbered thing that a row's key and body name."""
-    kind = key[0]
+    kind, found = key[0], find(key)
     if kind == Kind.COUNTER:
         if key[1] in _NUMBERED and keys.number_of(body()):
             yield key[1], keys.number_of(body())
         return
-    if kind == Kind.REMOVAL:
-        key = keys.split_removal_row(key)
-    if kind == Kind.EXPIRY:
-        return  # made anew from what expires
-    if kind == Kind.SCOPE_NAME:
-        yield Counter.SCOPE, unpack_name(body())[0]
-        return
-    scope, rest = keys.split_scoped(key)
-    if scope or kind != Kind.CARE:
-        yield Counter.SCOPE, scope
-    if key[0] in _PLACES:
-        yield _PLACES[key[0]], keys.split_session_prefix(key)[1]
-    elif kind in _NAMES:
-        yield _NAMES[kind], unpack_name(body())[0]
-    elif kind == Kind.CARE and rest[:1] == _MEMORY:
-        yield Counter.NAMESPACE, keys.number_of(key)
-    if kind == Kind.SESSION and keys.row_of(key) == Row.CHILD:
-        yield Counter.SESSION, keys.number_of(key)
-    elif kind == Kind.THREAD:
-        yield from _numbers_of_thread(key, body)
-
-
-def _numbers_of_thread(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, int]]:
-    row = key[_SESSION_ROW_AT]
-    if row == ThreadRow.HEAD:
-        yield Counter.POOL, int.from_bytes(body()[:8], "big")
-    elif row == ThreadRow.NAMESPACE:
-        yield Counter.GRAPH_NAMESPACE, int.from_bytes(body()[:4], "big")
-    else:
-        yield Counter.GRAPH_NAMESPACE, namespace_in(key)
+    yield from numbers_in(keys.split_removal_row(key) if kind == Kind.REMOVAL else key)
+    if found is not None and found.names:
+        yield found.names, unpack_name(body())[0]
+    elif kind == Kind.THREAD and found is not None:
+        if found.row == ThreadRow.HEAD:
+            yield Counter.POOL, int.from_bytes(body()[:8], "big")
+        elif found.row == ThreadRow.NAMESPACE:
+            yield Counter.GRAPH_NAMESPACE, int.from_bytes(body()[:4], "big")
 
 
 # --- Deletions that were cut short: nothing of them comes back ------------------------------------
@@ -591,9 +548,11 @@ _COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
 _SEQ_BYTES: Final = 16
 """Lower bound of a seq's bytes in a file: its item row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
-_SCOPED: Final = (
-    *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE
-)  # fmt: skip
+_NAMES: Final = frozenset(each.kind for each in ROWS if each.names)
+_SCOPED: Final = frozenset(each.kind for each in ROWS if each.owner == "scope") - {
+    Kind.CARE,
+    Kind.REMOVAL,
+}
 
 
 class RowSelector:

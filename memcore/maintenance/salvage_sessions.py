@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from memcore._fast import record_spans
 from memcore.codec import keys
 from memcore.codec.keys import Row
+from memcore.codec.table import ROWS
 from memcore.codec.values import (
     HEADER_BYTES,
     body_of,
@@ -343,11 +344,8 @@ class Resaved:
 # Results whose call was lost are orphans, which contexts leave out.
 
 _LOST_EVENT: Final = "lost"
-_REPLACED: Final = (
-    *(Row.HEAD, Row.INDEX, Row.ITEM, Row.VIEW, Row.SEGMENTS, Row.CHILD, Row.TOKENS),
-    Row.CHECKPOINT,
-    Row.USAGE,  # what was billed for items that are lost says nothing of the others
-)
+_REPLACED: Final = tuple(each.row or 0 for each in ROWS if each.rebuilt)
+"""Among them usage: what was billed for items that are lost says nothing of the others."""
 _SNIFFED: Final = 64
 _TRIES: Final = 4096
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memcore import audit, retention, store
 from memcore.codec import keys
-from memcore.codec.keys import Kind, ThreadRow
-from memcore.codec.keys import Row as RowRemoving
+from memcore.codec.keys import Kind
+from memcore.codec.table import ROWS, find
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import (
     AuditError,
@@ -425,39 +425,12 @@ def _first_text(packed: bytes) -> bytes:
 # Only expiry rows lie elsewhere; they are looked through when all others are gone and none can
 # come.
 
-SCOPED_KINDS: Final = (
-    *range(Kind.SESSION_NAME, Kind.EXPIRY),
-    *range(Kind.REMOVAL, Kind.CARE + 1),
-)
+SCOPED_KINDS: Final = tuple(sorted({each.kind for each in ROWS if each.owner == "scope"}))
 """Kinds whose keys go on with the number of a scope."""
-_COUNTED: Final = {
-    Kind.SESSION_NAME: "sessions",
-    Kind.BLOB: "blobs",
-    Kind.KV: "entries",
-    Kind.THREAD_NAME: "threads",
-    Kind.STATE: "state_values",
-    Kind.CARE: "care_rows",
-}
-_COUNTED_ROWS: Final = {
-    RowRemoving.ITEM: "items",
-    RowRemoving.VIEW: "views",
-    RowRemoving.CHECKPOINT: "checkpoints",
-    RowRemoving.STATE: "state_values",
-}
 _ROW_AT: Final = 17
 _EXPIRY_PAGE: Final = 4096
 _EXPIRY_SCOPE_AT: Final = 10
 """``0C | expires u64 | kind u8 | scope u64 | ...``."""
-
-
-def _sort_of(key: bytes) -> str | None:
-    """Return the name under which a row is counted, or None."""
-    if key[0] == Kind.SESSION:
-        return _COUNTED_ROWS.get(key[_ROW_AT]) if len(key) > _ROW_AT else None
-    if key[0] == Kind.THREAD:
-        held = key[_ROW_AT : _ROW_AT + 1] == bytes((ThreadRow.CHECKPOINT,))
-        return "checkpoints" if held else None
-    return _COUNTED.get(key[0])
 
 
 def has_rows(txn: ReadTxn, scope: int) -> bool:
@@ -484,9 +457,9 @@ def count_rows(txn: ReadTxn, scope: int, counts: dict[str, int]) -> None:
 
 def _count_removing(key: bytes, counts: dict[str, int]) -> None:
     counts["rows"] = counts.get("rows", 0) + 1
-    sort = _sort_of(key)
-    if sort is not None:
-        counts[sort] = counts.get(sort, 0) + 1
+    found = find(key)
+    if found is not None and found.counted:
+        counts[found.counted] = counts.get(found.counted, 0) + 1
 
 
 def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:

@@ -30,6 +30,7 @@ from memcore.codec.audit_entry import (
     pack_tip,
 )
 from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.table import ROWS
 from memcore.codec.values import clock_ms, seal_value
 from memcore.errors import AuditError, MemcoreError
 from memcore.store.commit import WriterNeeded
@@ -264,15 +265,13 @@ Place = tuple[int, int]
 """``(scope, session)``: whose chain."""
 
 DATABASE: Final[Place] = (0, 0)
-SESSION_ROWS: Final = (
-    Row.ITEM, Row.VIEW, Row.SEGMENTS, Row.CHILD, Row.CHECKPOINT, Row.STATE, Row.MOMENT, 0x10
-)  # fmt: skip
+_AUDITED: Final = tuple(each for each in ROWS if each.audited)
+SESSION_ROWS: Final = tuple(each.row or 0 for each in _AUDITED if each.kind == Kind.SESSION)
 """Rows of a session that are noted, beside its head. Others follow from them, or are learned."""
-SCOPE_KINDS: Final = (
-    Kind.SESSION_NAME, Kind.BLOB_CHUNK, Kind.BLOB_ADDRESS, Kind.KV_NAMESPACE, Kind.KV,
-    Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE,
-)  # fmt: skip
-DATABASE_KINDS: Final = (Kind.SCOPE, Kind.SCOPE_NAME)
+SCOPE_KINDS: Final = tuple(
+    sorted({each.kind for each in _AUDITED if each.owner == "scope"} - {Kind.SESSION})
+)
+DATABASE_KINDS: Final = tuple(each.kind for each in _AUDITED if each.owner == "database")
 _UNNOTED: Final = (OWNER_KEY, SECRET_KEY)
 """Rows in which a file and its copies differ."""
 NAME_KINDS: Final = frozenset(

@@ -18,7 +18,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from memcore.codec.keys import Care, Counter, Kind, Row, blake2b, care_rows, counter, u64
+from memcore.codec.keys import Care, Counter, Kind, blake2b, care_rows, counter, u64
+from memcore.codec.table import ROWS
 from memcore.codec.values import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import (
     CorruptValueError,
@@ -76,27 +77,17 @@ SECRET_KEY: Final = care_rows(0, Care.SECRET)
 """The row of a secret that waits for room for its file; each data file's own as well."""
 _SECRET_ROW: Final = Struct(">32sQ")
 SECRET_ROW_BYTES: Final = _SECRET_ROW.size
-_OPEN_ROWS: Final = frozenset(
-    (
-        Row.HEAD,
-        Row.INDEX,
-        Row.SEGMENTS,
-        Row.CHILD,
-        Row.REQUEST,
-        Row.TOKENS,
-        Row.MOMENT,
-        Row.AUDIT,
-        Row.LEASE,
-    )
-)
-"""Of a session's rows those without contents; a row that is not listed is encrypted."""
-CLOSED_KINDS: Final = frozenset(
-    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE)
-)
+_SECRET: Final = tuple(each for each in ROWS if each.secret)
+CLOSED_KINDS: Final = frozenset(each.kind for each in _SECRET)
 """The kinds of rows that may hold contents."""
-_CLOSED_CARE: Final = frozenset((bytes((Care.HOLD,)), bytes((Care.QUARANTINE,))))
-"""Of the rows of a scope's care those with contents: why it is held, what was put aside. The
-database's own care has none."""
+_CLOSED_CARE: Final = frozenset(
+    bytes((each.row or 0,)) for each in _SECRET if each.kind == Kind.CARE
+)
+"""Of the rows of a scope's care those with contents. The database's own care has none."""
+_OPEN_ROWS: Final = frozenset(
+    each.row for each in ROWS if each.kind == Kind.SESSION and not each.secret
+)
+"""Of a session's rows those without contents; a row of no kind that is known is encrypted."""
 _CLOSED_SORT, _SESSION_SORT, _CARE_SORT = 1, 2, 3
 _SPECIAL: Final = {Kind.SESSION: _SESSION_SORT, Kind.CARE: _CARE_SORT}
 _SORTS: Final = bytes(_SPECIAL.get(kind, int(kind in CLOSED_KINDS)) for kind in range(256))

@@ -178,15 +178,48 @@ def test_the_tree_of_the_architecture_page_is_up_to_date() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_every_kind_of_key_and_row_is_documented() -> None:
-    from memcore.codec.keys import Kind, Row
+def test_the_documented_rows_are_those_of_the_table() -> None:
+    from memcore.codec.keys import Care, Kind, Row, ThreadRow
+    from memcore.codec.table import ROWS
 
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    kinds, rows = (
-        {number for name, number in vars(table).items() if name.isupper()} for table in (Kind, Row)
+    known = {(each.kind, each.row) for each in ROWS}
+    for kind, numbers in ((Kind.SESSION, Row), (Kind.THREAD, ThreadRow), (Kind.CARE, Care)):
+        named = {number for name, number in vars(numbers).items() if name.isupper()}
+        assert {row for of, row in known if of == kind} == named
+    assert {kind for kind, _ in known} == {n for name, n in vars(Kind).items() if name.isupper()}
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("\n## Keys\n")[2]
+    kinds, _, rest = text.partition("\n| row | number |")
+    rows, _, rest = rest.partition("\n**Encrypted value**")
+    told = set(re.findall(r"^\| `([0-9A-F]{2})` \|", kinds, re.MULTILINE)) - {"00"}
+    assert told == {f"{kind:02X}" for kind, _ in known}
+    found = set(re.findall(r"^\| `([0-9A-F]{2})` (\w+) \|", rows, re.MULTILINE))
+    assert found == {(f"{e.row:02X}", e.name) for e in ROWS if e.kind == Kind.SESSION}
+    care = set(
+        re.findall(r"^\| `12` \| (?:scope|0) u64[^|,]*, `([0-9A-F]{2})`", kinds, re.MULTILINE)
     )
-    assert [kind for kind in kinds if f"\n| `{kind:02X}` | " not in text] == []
-    assert [row for row in rows if f"\n| `{row:02X}` " not in text.partition("| row |")[2]] == []
+    assert care == {f"{e.row:02X}" for e in ROWS if e.kind == Kind.CARE}
+    closed = rest.partition("): format")[0]
+    parts = re.split(r" of a session |, kinds |, and of `12` holds ", closed)[1:]
+    of_session, of_kind, of_care = (set(re.findall(r"`([0-9A-F]{2})`", part)) for part in parts)
+    secret = [each for each in ROWS if each.secret]
+    assert of_session == {f"{e.row:02X}" for e in secret if e.kind == Kind.SESSION}
+    assert of_care == {f"{e.row:02X}" for e in secret if e.kind == Kind.CARE}
+    assert of_kind == {f"{e.kind:02X}" for e in secret} - {"05", "12"}
+
+
+def test_every_kind_of_rows_has_a_damage_and_a_shape() -> None:
+    from memcore.codec.keys import Kind
+    from memcore.codec.table import ROWS
+    from memcore.maintenance import salvage_rows
+    from memcore.maintenance.check import Damage
+
+    free = {"expiry", "blob chunk", "segments", "child", "request", "audit", "state"}
+    """Rows of which any content is right, or that a shape of the whole kind covers."""
+    for each in ROWS:
+        assert each.damage in Damage.__members__
+        of_session = each.kind == Kind.SESSION
+        shapes = salvage_rows._ROWS if of_session else salvage_rows._SHAPES
+        assert ((each.row if of_session else each.kind) in shapes) is (each.name not in free), each
 
 
 def test_what_the_durability_page_names_is_there() -> None:
