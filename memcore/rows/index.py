@@ -66,19 +66,6 @@ def _page_start(seq: int, own_first: int) -> int:
     return max(own_first, (seq - 1) // INDEX_TAIL_RECORDS * INDEX_TAIL_RECORDS + 1)
 
 
-def extend_page(txn: Txn, tail: Tail, seq: int, record: bytes) -> Tail | None:
-    """The way of most appends: put one record in the tail page.
-
-    None if more is to be done: the page before ``seq`` is full, or ``seq`` completes a block.
-    """
-    if not (seq - 1) % INDEX_TAIL_RECORDS or not seq % INDEX_PAGE_RECORDS:
-        return None
-    first, key, body = tail
-    body += record
-    txn.put(key, seal_value(key, body))
-    return first, key, body
-
-
 def append_records(
     txn: Txn,
     scope: int,

@@ -19,6 +19,7 @@ import pytest
 import memcore
 from memcore.session.change import SetPolicy
 from memcore.session.session import ref_of, store_of
+from memcore.store.commit import Leader
 from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, texts, turns, user
 
@@ -381,13 +382,21 @@ def test_the_map_grows_in_the_middle_of_a_batch(open_db):
 def test_an_error_raised_by_the_store_leaves_the_handles_true(db, session, monkeypatch):
     """A commit that fails: nobody's cache holds what was never stored."""
     session.extend(turns(2))
-    put = WriteTxn.put
 
-    def broken(self: WriteTxn, key: bytes, value: bytes) -> None:
-        put(self, key, value)
-        raise OSError(28, "No space left on device")
+    class Broken(WriteTxn):
+        """Puts each row and then fails, wherever it is put from."""
 
-    monkeypatch.setattr(WriteTxn, "put", broken)
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            put = self.raw_put
+
+            def broken(key: bytes, value: bytes) -> bool:
+                put(key, value)
+                raise OSError(28, "No space left on device")
+
+            self.raw_put = broken
+
+    monkeypatch.setattr(Leader, "transaction", Broken)
     for change in (
         lambda: session.append(user("lost")),
         session.undo,

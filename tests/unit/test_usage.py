@@ -16,7 +16,7 @@ from memcore import aio
 from memcore.codec import keys
 from memcore.limits import USAGE_MODELS_MAX, USAGE_TOKENS_MAX
 from memcore.rows.usage import usage_key
-from memcore.store.transaction import WriteTxn
+from memcore.store.transaction import RawTxn, WriteTxn
 from messages import assistant, call, result, system, turns, user
 
 FIXED = 3_000
@@ -579,13 +579,13 @@ def test_what_a_context_refuses(session, options):
 def written(monkeypatch) -> Callable[[Callable[[], object]], list[int]]:
     """The sizes of the rows that a change writes."""
     sizes: list[int] = []
-    put = WriteTxn.put
+    drop = WriteTxn.drop
 
-    def measured(txn: WriteTxn, key: bytes, value: bytes) -> None:
-        sizes.append(len(key) + len(value))
-        put(txn, key, value)
+    def measured(txn: WriteTxn) -> RawTxn | None:
+        sizes.extend(len(key) + size for key, size in txn.puts.items())
+        return drop(txn)
 
-    monkeypatch.setattr(WriteTxn, "put", measured)
+    monkeypatch.setattr(WriteTxn, "drop", measured)
 
     def of(change: Callable[[], object]) -> list[int]:
         sizes.clear()
