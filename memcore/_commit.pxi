@@ -14,7 +14,8 @@ cdef class BatchRunner:
 
     A subclass has ``map_full``, the error of a map without room; ``transaction``, the class of a
     write transaction; ``need_sound()``; ``_commit(txn, batch)``; ``_has_room(txn, batch)``;
-    ``_is_refused(call, refusal)``; and ``_typed(error)``, the error that a caller gets.
+    ``_is_refused(call, refusal)``; ``_follow(txn)``, for a batch that wrote nothing; and
+    ``_typed(error)``, the error that a caller gets.
     """
 
     cdef public object env
@@ -71,8 +72,9 @@ cdef class BatchRunner:
             steady = env.steady_sync
             if steady is not None:
                 steady.is_busy = False
-            # Nothing happens to a transaction that was committed; one that a fork took from us is
-            # the parent's.
+            # From C: an interrupt at the first line of a method of ours would leave the lock to
+            # whoever keeps the error. Nothing happens to a transaction that was committed; one that
+            # a fork took from us is the parent's.
             if raw is not None and (txn is None or txn.raw is not None):
                 raw.abort()
             if txn is not None:
@@ -80,9 +82,10 @@ cdef class BatchRunner:
 
     cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object queue, object redo,
                         bint *wrote) except -1:
-        """Run every call once, those that queue up meanwhile too; whether anything was written.
+        """Run every call once, those that queue up meanwhile too; what follows, as ``attempt``.
 
-        A closure that wrote and then raised has spoilt the transaction: the others run again.
+        ``wrote``: whether there is anything to commit. A closure that wrote and then raised has
+        spoilt the transaction: the others run again.
         """
         cdef Py_ssize_t index = 0, callbacks
         cdef WriteRequest call

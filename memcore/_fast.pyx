@@ -7,6 +7,7 @@ subclasses, containers are read through the C API.
 """
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
@@ -1405,6 +1406,12 @@ cdef class Ledger:
 
     # --- take back --------------------------------------------------------------------------------
 
+    def appended_tokens(self, Py_ssize_t at):
+        """The tokens of the ``at``-th item that an overlay collected."""
+        if self.entries is None or not 0 <= at < len(self.entries):
+            raise IndexError("an overlay did not collect so many items")
+        return (<tuple>self.entries[at])[1]
+
     def appended(self):
         """What an overlay collected: ``(facts, tokens)`` in order."""
         return [] if self.entries is None else self.entries[:]
@@ -2012,10 +2019,6 @@ cdef class HeadFields:
         self.next_seq = end
         self.count += count
         return 0
-
-    def extend(self, uint64_t session, uint64_t count):
-        """Append ``count`` seqs of ``session`` to the live history."""
-        self._extend(session, count)
 
     def pack(self):
         """The body of the head's row; drawn in docs/architecture.md."""

@@ -3,8 +3,19 @@
 cdef enum:
     TAIL_RECORDS = 32       # of a small index page; both as in memcore.limits
     BLOCK_RECORDS = 1024    # of a merged one
+    BREATH_ITEMS = 256      # items between two offers of the interpreter lock
     HEAD_SEGMENTS = 16
     LEASED = 4              # of a head's flags
+
+
+cdef int _breathe() except -1:
+    """Let other threads run and signals be seen: a loop in C would keep both waiting.
+
+    What a signal raises here ends the transaction, as anywhere in a closure.
+    """
+    with nogil:
+        pass
+    return PyErr_CheckSignals()
 
 
 cdef inline tuple _ledger_parts(object found):
@@ -18,7 +29,7 @@ cdef inline tuple _ledger_parts(object found):
 cdef class CacheFields:
     """The cached session as appends see it: head, ledger and tail page of the last commit.
 
-    Whoever reads or changes the fields behind ``lock`` holds it. A subclass has ``catch_up(txn)``.
+    Whoever reads or changes the fields behind ``lock`` holds it.
     """
 
     cdef public object lock             # threading.Lock
@@ -36,6 +47,7 @@ cdef class CacheFields:
     cdef public list older              # segments before those in the head
     cdef public object positions        # the history as positions; None: made when asked for
 
+    @cython.nonecheck(True)
     cdef bint is_current(self, object get) except -1:
         """Whether the cache is what a transaction sees, its ledger included."""
         cdef tuple parts
@@ -67,7 +79,8 @@ cdef class AppendingTxn:
 
     A subclass opens what is not cached, and does what is rare: ``_open(new_head, base)``,
     ``_rebase_on_whole()``, ``_refuse_orphan(item, at)``, ``_special_body(item)``,
-    ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``.
+    ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``. Its items have
+    ``recount(counter)``.
     """
 
     cdef public object txn
@@ -83,6 +96,7 @@ cdef class AppendingTxn:
     cdef public bint is_rebased         # the cache cannot take it over: closed behind the change
     cdef public bint is_vacated         # nobody holds the session's lease any more
 
+    @cython.nonecheck(True)
     def __init__(self, txn, CacheFields log not None, seed, HeadFields new_head=None,
                  base=None):
         self.txn = txn
@@ -104,17 +118,21 @@ cdef class AppendingTxn:
 
     # --- what it holds ----------------------------------------------------------------------------
 
+    @cython.nonecheck(True)
     def totals(self, count):
         """``(last seq, revision, tokens, open calls, count)``: a receipt of ``count`` items."""
         cdef list segments = self.head.segments
         cdef Py_ssize_t at = len(segments) - 1
-        cdef object last = segments[at][2] if at >= 0 else 0
+        cdef object last = 0
         cdef tuple parts = _ledger_parts(self.base)
+        if at >= 0:
+            _, _, last = segments[at]
         return (last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
                 parts[3] + self.overlay.n_open, count)
 
     # --- changes ----------------------------------------------------------------------------------
 
+    @cython.nonecheck(True)
     def append(self, items, *, orphans):
         """Bind and queue items; returns the seq of the first.
 
@@ -136,6 +154,8 @@ cdef class AppendingTxn:
             if overlay.push(item.facts, item.tokens) and orphan is None:
                 orphan, place = item, at
             at += 1
+            if not at % BREATH_ITEMS:
+                _breathe()
         if _ledger_parts(self.base)[0] and overlay.n_unbound != unbound:
             # What found no call in the end of the history may find it before: look at all of it.
             overlay.truncate(mark)
@@ -153,34 +173,44 @@ cdef class AppendingTxn:
 
     # --- writing ----------------------------------------------------------------------------------
 
+    @cython.nonecheck(True)
     def flush(self):
         """Write the items that wait, and their index records."""
-        cdef list waiting = self.waiting
+        cdef tuple waiting = tuple(self.waiting)
         cdef Py_ssize_t count = len(waiting)
         cdef uint64_t first, last
         cdef list records = []
-        cdef tuple each
+        cdef object each, seq, item, start, key, before
         cdef bytes body
         if not count:
             return
-        first = (<tuple>waiting[0])[0]
+        first, _ = waiting[0]
         last = first + <uint64_t>count - 1
-        for each in tuple(waiting):
-            records.append(self._put_item(each[0], each[1]))
+        for each in waiting:
+            seq, item = each
+            records.append(self._put_item(seq, item))
+            if not len(records) % BREATH_ITEMS:
+                _breathe()
         # Most appends put their records into the tail page. One that begins a page or completes a
         # block goes the long way.
         if (self.tail is not None and (first - 1) % TAIL_RECORDS
                 and (first - 1) // TAIL_RECORDS == (last - 1) // TAIL_RECORDS
                 and last % BLOCK_RECORDS):
-            body = b"".join([self.tail[2], *records])
-            _put_row(self.txn, self.tail[1], _seal(self.tail[1], body, 0))
-            self.tail = (self.tail[0], self.tail[1], body)
+            start, key, before = self.tail
+            body = b"".join([before, *records])
+            _put_row(self.txn, key, _seal(key, body, 0))
+            self.tail = (start, key, body)
         else:
             self.tail = self._append_records(first, records)
         self.waiting = []
 
+    @cython.nonecheck(True)
     cdef bytes _put_item(self, uint64_t seq, PreparedFields item):
-        """Write an item's row; returns its index record."""
+        """Write an item's row; returns its index record.
+
+        Raises:
+            ValueError: its tokens, or the second of its creation, do not fit the record.
+        """
         cdef CacheFields log = self.log
         cdef HeadFields head = self.head
         cdef uint64_t chain = head.chain
@@ -191,6 +221,8 @@ cdef class AppendingTxn:
         if not (0 <= item.tokens <= <int64_t>TOKENS_MAX
                 and 0 <= item.created_s <= <int64_t>TOKENS_MAX):
             raise ValueError("an item's tokens and the second of its creation have 32 bits")
+        if body is None or item.facts is None or log.item_rows is None:
+            raise TypeError("an item's row has a key, a body and facts")
         record = _put_item(
             self.txn, log.item_rows, seq, body, item.flags, &chain,
             <uint32_t>item.tokens, <uint32_t>item.created_s, log.tag, item.facts)
@@ -199,6 +231,7 @@ cdef class AppendingTxn:
             self._put_held(seq, item)
         return record
 
+    @cython.nonecheck(True)
     def finish(self, *, uint64_t now_ms, bint revised=True):
         """Write everything; one more revision if the log changed and not only its view."""
         cdef HeadFields head = self.head
@@ -215,6 +248,8 @@ cdef class AppendingTxn:
             self._spill()
         if self.packed is None:  # not earlier: a change that fails takes its callbacks along
             self.txn.on_commit(self._take_over)
+        if log.head_key is None:
+            raise TypeError("a head has a key")
         self.packed = _seal(log.head_key, head.pack(), 0)
         _put_row(self.txn, log.head_key, self.packed)
         self.older = log.older_of(self.txn, head)
@@ -223,6 +258,7 @@ cdef class AppendingTxn:
         """Keep the cache from taking this transaction over."""
         self.packed = None
 
+    @cython.nonecheck(True)
     def _take_over(self):
         """Make the cache what was committed; idempotent by revision."""
         cdef CacheFields log = self.log

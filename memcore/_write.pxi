@@ -106,17 +106,6 @@ cdef bytes _put_item(object txn, bytes rows, uint64_t seq, bytes body, int flags
     return record
 
 
-def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None, int flags,
-             uint64_t chain, uint32_t tokens, uint32_t created, int tag, bytes facts not None):
-    """Put the row of an item, ``rows`` and its seq being the key.
-
-    Returns:
-        The prefix hash behind it and its index record.
-    """
-    cdef bytes record = _put_item(txn, rows, seq, body, flags, &chain, tokens, created, tag, facts)
-    return chain, record
-
-
 # --- a transaction's record of what it writes -----------------------------------------------------
 
 @cython.auto_pickle(False)
@@ -350,22 +339,29 @@ cdef class PreparedFields:
         self.was = was
 
 
-def prepare_plain(type cls not None, list items not None, bytes seed not None, object options,
-                  object counter not None, uint64_t now_us, Py_ssize_t most):
-    """The items up to the first that is not plain, each as a ``cls`` made ready.
+def prepare_plain(type cls not None, list items not None, Py_ssize_t start, Py_ssize_t stop,
+                  bytes seed not None, object options, object counter not None, object checked,
+                  uint64_t now_us, Py_ssize_t most):
+    """The items ``start .. stop`` up to the first that is not plain, each as a ``cls`` made ready.
 
-    Plain is a dict that orjson can write without loss in at most ``most`` bytes, and whose count by
-    ``counter`` is a number of tokens. The items have neither meta nor an envelope.
+    Plain is a dict that orjson can write without loss in at most ``most`` bytes. The items have
+    neither meta nor an envelope. ``checked(counter.id, found)`` returns what the counter found, or
+    raises.
     """
     cdef list made = []
     cdef tuple found
     cdef bytes facts, encoded, body
     cdef object item, tokens
+    cdef Py_ssize_t at = start
     cdef object name = counter.id
     cdef object count = counter.count_message
     cdef uint8_t *p
     cdef PreparedFields one
-    for item in items:
+    if start < 0:
+        raise ValueError("items are taken from the first on")
+    while at < stop and at < len(items):
+        item = items[at]
+        at += 1
         if type(item) is not dict:
             break
         found = _encode_plain(item, seed, options)
@@ -376,7 +372,7 @@ def prepare_plain(type cls not None, list items not None, bytes seed not None, o
             break
         tokens = count(item, encoded)
         if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
-            break
+            tokens = checked(name, tokens)
         body = PyBytes_FromStringAndSize(NULL, ITEM_HEADER + PyBytes_GET_SIZE(encoded))
         p = <uint8_t *>PyBytes_AS_STRING(body)
         p = _put64(_put64(p, <uint8_t>PyBytes_AS_STRING(facts)[0]), now_us)

@@ -237,7 +237,7 @@ class SessionTxn(AppendingTxn):
         """Tokens of the live item at a position."""
         known = self._committed()
         if position >= known:
-            return self.overlay.appended()[position - known][1]
+            return self.overlay.appended_tokens(position - known)
         if position < self.base.offset:
             self._rebase_on_whole()
         at = position - self.base.offset

@@ -41,7 +41,7 @@ from memcore.rows import names
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import OFFLOADED, SessionRef
 from memcore.session.read import open_calls
-from memcore.tokens import TokenCounter
+from memcore.tokens import TokenCounter, checked_tokens
 from memcore.wire.message import ABANDON_EVENT
 
 __all__ = [
@@ -64,6 +64,8 @@ __all__ = [
 
 T = TypeVar("T")
 STAGE_ATTEMPTS: Final = 8
+_RUN_ITEMS: Final = 256
+"""Items that are made ready in one call into the extension."""
 AnyEnvelope: TypeAlias = Envelope | Mapping[str, Any]
 
 
@@ -120,9 +122,14 @@ def encode_items(
         return found if engine.size_guard is None else split_large(ref, found)
     prepared: list[Prepared] = []
     if options is PLAIN and type(items) is list:
-        prepared = prepare_plain(
-            Prepared, items, seed, ORJSON_OPTIONS, counter, now_us, ITEM_INLINE_BYTES_MAX
-        )
+        # In runs: within one call no other thread runs, and no signal is seen.
+        stop = 0
+        while len(prepared) == stop < len(items):
+            start, stop = stop, stop + _RUN_ITEMS
+            prepared += prepare_plain(
+                Prepared, items, start, stop, seed, ORJSON_OPTIONS, counter, checked_tokens,
+                now_us, ITEM_INLINE_BYTES_MAX,
+            )  # fmt: skip
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
         # From the first that is not plain on; what is wrong with an item is said here.
         prepared += [

@@ -21,7 +21,6 @@ from memcore._fast import (
     encode_ops,
     encode_plain,
     pack_facts,
-    put_item,
     seal_value,
 )
 from memcore.codec.values import ORJSON_OPTIONS
@@ -87,7 +86,10 @@ def test_an_item_is_put_with_its_chain_and_its_record(flags) -> None:
         seq, chain = chance.getrandbits(63), chance.getrandbits(64)
         body, facts = chance.randbytes(chance.randrange(16, 900)), chance.randbytes(14)
         tokens, created, tag = (chance.getrandbits(n) for n in (32, 32, 16))
-        found = put_item(txn, rows, seq, body, flags, chain, tokens, created, tag, facts)
+        found = _put(
+            txn, rows, tag, (seq, chain),
+            _made(body=body, facts=facts, flags=flags, tokens=tokens, created_s=created),
+        )  # fmt: skip
         key = rows + struct.pack(">Q", seq)
         value = sealed(key, body, flags)
         check = value[10:18] if flags & 0x10 else value[2:10]
@@ -100,7 +102,7 @@ def test_an_item_is_put_with_its_chain_and_its_record(flags) -> None:
 def test_a_rewritten_row_without_the_checksum_before_it_is_refused() -> None:
     txn = Txn(raw := Rows(), recording=True)
     with pytest.raises(ValueError, match="begins with the checksum"):
-        put_item(txn, b"\x05", 1, b"short", 0x10, 0, 0, 0, 0, b"")
+        _put(txn, b"\x05", 0, (1, 0), _made(body=b"short", flags=0x10))
     assert not raw.rows
 
 
@@ -268,6 +270,18 @@ def _working(txn, log):
     return Opened(txn, log, 0)
 
 
+def _put(txn, rows, tag, at, item):
+    """Write an item that waits; the prefix hash behind it and its index record."""
+    log = _Cached()
+    log.item_rows, log.tag = rows, tag
+    working = _working(txn, log)
+    seq, working.head.chain = at
+    working.waiting.append((seq, item))
+    working.flush()
+    ((record,),) = (working.began[1],)
+    return working.head.chain, record
+
+
 @pytest.mark.parametrize("wrong", [{"created_s": 2**32}, {"created_s": -1}])
 def test_an_item_whose_numbers_do_not_fit_is_not_written(wrong) -> None:
     txn = Txn(raw := Rows(), recording=True)
@@ -294,6 +308,64 @@ def test_a_session_without_its_ledger_raises(wrong, error) -> None:
     with pytest.raises(error):
         working.finish(now_ms=1)
         working._take_over()
+
+
+def _append_none(working):
+    working.append([None], orphans="keep")
+
+
+def _without(name):
+    def use(working):
+        setattr(working, name, None)
+        working.append([_made()], orphans="keep")
+        working.finish(now_ms=1)
+        working.totals(1)
+
+    return use
+
+
+def _with(name, value):
+    def use(working):
+        working.append([_made()], orphans="keep")
+        setattr(working, name, value)
+        working.flush()
+
+    return use
+
+
+def _short_segment(working):
+    working.head.segments = [(1, 2)]
+    working.totals(0)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        _append_none, _short_segment, _without("head"), _without("overlay"), _without("log"),
+        _without("waiting"), _with("waiting", [5]), _with("waiting", [()]), _with("tail", (1,)),
+        _with("waiting", None), _with("waiting", [(2, None)]),
+    ],
+)  # fmt: skip
+def test_what_is_no_part_of_a_session_raises(use) -> None:
+    working = _working(Txn(Rows(), recording=True), _Cached())
+    working.append([_made()], orphans="keep")
+    working.flush()
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        use(working)
+    blank = Working.__new__(Working)
+    for call in (lambda: blank.append([], orphans="keep"), lambda: blank.totals(0), blank.flush):
+        with pytest.raises((TypeError, AttributeError)):
+            call()
+
+
+def test_an_item_without_a_body_is_not_written() -> None:
+    for name in ("body", "facts"):
+        working, item = _working(Txn(raw := Rows(), recording=True), _Cached()), _made()
+        working.append([item], orphans="keep")
+        setattr(item, name, None)
+        with pytest.raises(TypeError):
+            working.flush()
+        assert not raw.rows
 
 
 def test_what_is_committed_becomes_the_cache_once() -> None:
