@@ -46,6 +46,7 @@ class SessionRows:
         get: Callable[[bytes], bytes | None],
         opened: Callable[[bytes, bytes], bytes] | None,
         digest: Callable[[bytes], bytes],
+        policies: frozenset[bytes],
         event: bytes,
         rest: bytes,
         meta: bytes,

@@ -289,21 +289,23 @@ cdef class SessionRows:
         get: returns the decrypted value under a key.
         opened: decrypts the value of a row; None: nothing is encrypted.
         digest: the checksum function of values.
+        policies: the names of pair policies, as bytes.
         event: how the JSON of an event that holds its time begins.
         rest: how the JSON of an event that never does begins.
         meta: how the meta of an item that holds its time begins.
         stamp: the key of the time, which is the last of its object.
     """
 
-    cdef object seek, following, get, opened, digest
+    cdef object seek, following, get, opened, digest, policies
     cdef bytes event, rest, meta, stamp
     cdef bytes first_meta, last_meta, no_request, told
 
-    def __init__(self, cursor, get, opened, digest, bytes event not None,
+    def __init__(self, cursor, get, opened, digest, policies, bytes event not None,
                  bytes rest not None, bytes meta not None, bytes stamp not None):
         self.seek = cursor.set_range
         self.following = cursor.iternext
         self.get, self.opened, self.digest = get, opened, digest
+        self.policies = policies
         self.event, self.rest, self.meta, self.stamp = event, rest, meta, stamp
         self.first_meta, self.last_meta = b'{"meta":', b',"meta":'
         self.no_request, self.told = b',"request_id":null}', b'{"request_id":'
@@ -464,6 +466,8 @@ cdef class SessionRows:
         for size in range(policy + counter):
             if p[size] & 0x80:
                 return False
+        if PyBytes_FromStringAndSize(<const char *>p, policy) not in self.policies:
+            return False
         p += policy + counter
         items = fields[11]
         while segments > 0:

@@ -24,6 +24,7 @@ from memcore.log.history import History
 from memcore.model import Checkpoint
 from memcore.rows.head import Head, Segment, older_segments
 from memcore.store.interface import ReadTxn, Txn
+from memcore.wire.policy import POLICIES
 
 __all__ = [
     "CheckpointRow",
@@ -259,6 +260,8 @@ def _unpacked(number: int, found: dict[str, Any]) -> CheckpointRow:
     texts = name or "", found["counter"], found["policy"]
     if not all(isinstance(text, str) for text in texts) or not isinstance(meta, dict | None):
         raise TypeError
+    if found["policy"] not in POLICIES:
+        raise ValueError
     segments = tuple(Segment(*map(_number, each)) for each in found["segments"])
     older = _numbers(found["older"], 3)
     last = 0

@@ -19,6 +19,7 @@ from memcore.codec.values import open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.limits import HEAD_SEGMENTS_MAX
 from memcore.store.interface import ReadTxn, Txn
+from memcore.wire.policy import POLICIES
 
 __all__ = [
     "Head",
@@ -112,7 +113,7 @@ class Head(HeadFields):
         links |= head.view_session | head.view_number
         if (counters | links | head.tokens) >> _COUNTER_BITS:  # no life is long enough
             raise _malformed("session head", key)
-        if head.parent_seq >= head.next_seq:
+        if head.parent_seq >= head.next_seq or head.policy not in POLICIES:
             raise _malformed("session head", key)
         return head
 

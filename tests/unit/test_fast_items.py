@@ -22,6 +22,7 @@ from memcore.rows.head import Head, head_key
 from memcore.rows.item import KINDS, prepare_event, prepare_item, salted
 from memcore.state import FieldNames
 from memcore.tokens import get_counter
+from memcore.wire.policy import POLICIES
 
 SEED = bytes(16)
 PREFIX = keys.session_rows(3, 5, Row.ITEM)
@@ -156,7 +157,8 @@ class Cursor:
 
 def reader(rows):
     marks = b'{"type":"timed","payload":', b'{"type":"rest","payload":', b'{"mine":', b'"at":'
-    return SessionRows(Cursor(rows), rows.get, None, xxh3_64_digest, *marks)
+    policies = frozenset(name.encode() for name in POLICIES)
+    return SessionRows(Cursor(rows), rows.get, None, xxh3_64_digest, policies, *marks)
 
 
 def session_rows(*items, state=()):

@@ -478,6 +478,32 @@ def test_without_head_and_index_the_items_are_there(chat, tmp_path, saved) -> No
     assert "its head was lost" in session.notes[0]
 
 
+@pytest.mark.parametrize("policy", ["op\x04nai_chat", "", "x" * 200])
+def test_a_policy_that_none_has_is_damage_of_the_head(chat, tmp_path, saved, policy) -> None:
+    key = head_key(1, 1)
+
+    def forge(txn):
+        head = Head.unpack(key, txn.get(key))
+        head.policy = policy
+        txn.put(key, seal_value(key, head.pack()))
+
+    with memcore.open(chat) as db:
+        db.engine.store.transact(forge)
+    with memcore.open(chat) as db:
+        session, item = db.session("chat"), {"role": "user", "content": "x"}
+        for read in (
+            lambda: list(session.items()),
+            lambda: session.context(100),
+            lambda: session.append(item),
+        ):
+            with pytest.raises(memcore.CorruptValueError) as caught:
+                read()
+            assert caught.value.key == key
+        assert any("head" in finding for finding in db.check())
+    report = salvaged(chat.read_bytes(), tmp_path, saved)
+    assert (report.items, report.items_lost) == (42, 0)
+
+
 def test_a_value_that_holds_a_page_injects_nothing(tmp_path, saved) -> None:
     """Whoever may store a blob can store what looks like a page with rows of somebody else."""
     donor, path = tmp_path / "donor", tmp_path / "victim"

@@ -81,6 +81,7 @@ from memcore.state.rows import header_key
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.transaction import stored
 from memcore.telemetry import adapting, adapts
+from memcore.wire.policy import POLICIES
 
 __all__ = [
     "MemcoreSessionService",
@@ -277,6 +278,9 @@ def _state(fields: tuple[bytes, int]) -> dict[str, Any]:
     return state_of(decode_json(b"{%b}" % fields[0], fields[1]))
 
 
+_POLICIES: Final = frozenset(name.encode() for name in POLICIES)
+
+
 class _Listing:
     """Reads the list entries of sessions in one snapshot."""
 
@@ -287,7 +291,7 @@ class _Listing:
         self._names = FieldNames()
         self._made: dict[tuple[int, int], Summary] = {}
         opened = None if txn.vault is None else txn.vault.open
-        self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, *TIMED)
+        self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, _POLICIES, *TIMED)
 
     def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
         """Names and numbers of a scope's sessions after a name; reads ``most`` of them at once."""
