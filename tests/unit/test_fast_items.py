@@ -18,7 +18,7 @@ from memcore.codec.values import FLAG_BLOB, FLAG_PLAIN_JSON, open_value, seal_re
 from memcore.errors import CorruptValueError
 from memcore.log import decode_item
 from memcore.model import Envelope, Item, ItemKind
-from memcore.rows.head import Head, head_key
+from memcore.rows.head import Head, Segment, head_key
 from memcore.rows.item import KINDS, prepare_event, prepare_item, salted
 from memcore.state import FieldNames
 from memcore.tokens import get_counter
@@ -164,7 +164,8 @@ def reader(rows):
 def session_rows(*items, state=()):
     """The rows of session 5 of scope 3: its name, head, items and state."""
     head = Head(policy="gemini", counter="bytes/4", now_ms=1)
-    head.extend(5, len(items))
+    head.segments = [Segment(5, 1, len(items))] if items else []
+    head.next_seq, head.count = len(items) + 1, len(items)
     head.revision = 9
     named = keys.name_key(keys.scoped(Kind.SESSION_NAME, 3), "name")
     rows = {
