@@ -41,7 +41,7 @@ __all__ = [
 
 _END: Final = 2**63
 _WRONG: Final = (CorruptValueError, LookupError, TypeError, ValueError, AttributeError)
-"""What reading a body raises that no writer made."""
+"""Errors that reading a body raises that no writer made."""
 
 
 @dataclass(frozen=True, slots=True)

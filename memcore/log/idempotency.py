@@ -55,7 +55,7 @@ class IdempotentRequest:
     content: bytes
     text: str
     ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000
-    """How long it is remembered; None: as long as its items are live."""
+    """Milliseconds for which it is remembered; None: as long as its items are live."""
 
 
 def prepare_request(

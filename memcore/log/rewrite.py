@@ -48,14 +48,14 @@ class Rewriting(NamedTuple):
 
     key: bytes
     before: bytes
-    """How the value begins that it was planned for: format, flags, checksum."""
+    """First bytes of the value that it was planned for: format, flags, checksum."""
     origin: bytes
     prefix: bytes
     """The row's body up to the message."""
     encoded: bytes
     flags: int
     size: int
-    """What the row and its large content take now."""
+    """Bytes that the row's value and its large content take now."""
 
 
 def same_calls(facts: bytes | None, known: bytes) -> bool:

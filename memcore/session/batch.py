@@ -51,7 +51,7 @@ class ChangeBatch:
     ) -> None:
         self._key = None if idempotency_key is None else checked_idempotency_key(idempotency_key)
         self._content: list[bytes] = []
-        """What the steps beside the items were asked for as, if there is a key."""
+        """Steps beside the items, as the key's digest takes them; empty without a key."""
         self._ref = ref
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._steps: list[Callable[[SessionTxn], bool]] = []

@@ -70,17 +70,17 @@ class Change(Generic[T]):
     __slots__ = ("ref",)
 
     creates: bool = True
-    """Whether a session that is missing comes into being."""
+    """True if a missing session is created."""
     revised: bool = True
-    """Whether the log changes, and so has another revision."""
+    """True if the log changes, and so has another revision."""
     atomic: bool = False
-    """Whether a ``run`` that raises has changed nothing; else it is taken back from outside."""
+    """True if a ``run`` that raises has changed nothing; else it is taken back from outside."""
     guarded: bool = True
-    """Whether the lease of the session is respected."""
+    """True if the lease of the session is respected."""
     makes_room: bool = False
-    """Whether it is carried out on a full device, too."""
+    """True if it is carried out on a full device, too."""
     items: Sequence[Prepared] = ()
-    """What it appends: large ones are staged before it is run."""
+    """Items that it appends: large ones are staged before it is run."""
 
     def __init__(self, ref: SessionRef) -> None:
         if ref.due is not None or ref.engine.store.read_only:

@@ -55,7 +55,7 @@ _ABOUT: Final = b"checkpoint"
 _PAGE: Final = 100
 """Checkpoints that one read transaction reads."""
 _FIXED: Final = ("number", "name", "seq", "revision", "items", "created_at")
-"""What tells a checkpoint of the session from another one of the same number."""
+"""Fields that tell a checkpoint of the session from another one of the same number."""
 
 
 # --- Saving ---------------------------------------------------------------------------------------

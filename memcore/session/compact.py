@@ -174,20 +174,20 @@ class PlanInput:
     """The status and the cut of what serves without a summary."""
     pairs: PairPolicy
     counter: TokenCounter
-    """Whose counts these are; the session may be recounted before the plan is applied."""
+    """Counter of the plan's tokens; the session may be recounted before the plan is applied."""
     base: tuple[int, int, int]
     """``(session, view session, view number)``: what the plan was made on."""
     previous_summary: str | None
     summary_tokens: int
-    """What the summary costs at present."""
+    """Tokens that the summary costs at present."""
     masked: frozenset[int]
     """The seqs of the masks in force."""
     covered: tuple[int, int]
     """``(cut seq, items)`` that the view in force covers."""
     repair: str | None
-    """How the view in force mends."""
+    """Mode of repair of the view in force."""
     from_whole: bool
-    """Whether what lies behind the view in force splits no pair; if it does, contexts show more."""
+    """True if what lies behind the view in force splits no pair; if it does, contexts show more."""
     system: tuple[Message, ...] = ()
     """The leading items that no compaction folds; none if nothing is to be summarized."""
 
@@ -449,7 +449,7 @@ def _event_of(log: CachedSession, txn: ReadTxn, frame: Window) -> str | None:
 
 AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
 REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
-"""What masks instead of a fold when there is no summary to be had."""
+"""Stage that masks instead of a fold when there is no summary to be had."""
 _NOTHING: Final = Plan(0, 0, 0, 0)
 _log = logging.getLogger("memcore")
 
@@ -463,7 +463,7 @@ class CompactionOptions:
     force: bool = False
     """Compact although no stage is due."""
     summarizes: bool = False
-    """Whether a summarizer is at hand."""
+    """True if a summarizer is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,13 +476,13 @@ class CompactionDraft:
     """None: there is no session."""
     plan: Plan = _NOTHING
     messages: tuple[Message, ...] = ()
-    """What the plan folds."""
+    """Messages that the plan folds."""
     status: str = "trimmed"
     summary: str | None = None
     error: Exception | None = None
     reason: str | None = None
     work: Mended = NO_REPAIR
-    """What the policy mends of what stays."""
+    """Repairs by which the policy mends what stays."""
 
     @property
     def is_empty(self) -> bool:
@@ -1022,7 +1022,7 @@ class Compactor:
         self._runner = 0
         """The thread that is in ``run``."""
         self._appended = False
-        """Whether somebody appended since the last look."""
+        """True if somebody appended since the last look."""
 
     def run(self) -> CompactionResult | None:
         """Compact if a stage is due.

@@ -83,7 +83,7 @@ Redact: TypeAlias = "RedactionPolicy | str | Mapping[str, Any] | bool | None"
 Guards: TypeAlias = "WriteGuard | Sequence[WriteGuard] | None"
 DEMAND_KEY: Final = keys.care_rows(0, Care.DEMAND)
 _CONTENT: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
-"""What of the lines of an export is content."""
+"""Fields that are content, by the member of an export's line that holds them."""
 _KINDS: Final = {"view": "summary", "checkpoint": "checkpoint"}
 
 
@@ -443,9 +443,9 @@ def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
 # stay pairs; the original goes to a row of the quarantine in the same commit.
 
 QUARANTINED: Final = "[QUARANTINED]"
-"""What stands in the log in place of a quarantined text."""
+"""Text that stands in the log in place of a quarantined one."""
 DROPPED: Final = "[DROPPED]"
-"""What stands in the log in place of a text of which nothing was kept."""
+"""Text that stands in the log in place of one of which nothing was kept."""
 _CLEAN, _REDACTED = Envelope(redacted=False), Envelope(redacted=True)
 _NAMES: Final = ("type", "request_id", "model", "tool", "author", "agent", "owner")
 """Fields of an envelope by which items are chosen."""
@@ -465,10 +465,10 @@ class Admitted(NamedTuple):
     message: Any
     meta: Mapping[str, Any] | None
     redacted: bool | None
-    """Whether something in it was replaced; None: nobody looked."""
+    """True if something in it was replaced; None: nobody looked."""
     held: bytes | None
     original: Any = None
-    """What a quarantined message would have been stored as."""
+    """Message as it would have been stored, if it is quarantined."""
 
 
 def admitted_item(
@@ -713,7 +713,7 @@ class Quarantined(NamedTuple):
     """Empty where the session was deleted and only its forks live on."""
     seq: int
     source: str
-    """Who said it, as guards were told."""
+    """Source of the item, as guards were told."""
     reason: str
     message: Message
 

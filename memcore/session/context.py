@@ -101,13 +101,13 @@ class Picked(NamedTuple):
     seqs: list[int]
     """The seqs of the suffix where it is filtered by author; else empty."""
     is_regular: bool
-    """Whether the pairs of the suffix need no repair as they are stored."""
+    """True if the pairs of the suffix need no repair as they are stored."""
     masks: dict[int, Mask]
     choice: Cut
     policy: PairPolicy
     """The session's."""
     is_repaired: bool
-    """Whether the view in force is a repair."""
+    """True if the view in force is a repair."""
     counter: TokenCounter
     cut_seq: int
     omitted: int
@@ -358,7 +358,7 @@ _SEED: Final = b"memcore-no-seed."
 """Facts are compared with each other alone: no file's seed is needed."""
 SHARES: Final = ("results", "all", "none")
 EVERYBODY: Final = (None, "user")
-"""Whose items are everybody's: those of no author, and those of the user."""
+"""Authors whose items are everybody's: none at all, and the user."""
 
 
 class AuthorFilter(NamedTuple):
@@ -406,7 +406,7 @@ class AuthorIndex:
         self.by: list[str | None] = []
         self.facts: list[bytes] = []
         self.shares: list[bool] = []
-        """Whether it is a result of its author's work."""
+        """By position: True if the item is a result of its author's work."""
         self.calls: list[bool] = []
         self._glued = glued
         self._above: list[int] = []

@@ -85,7 +85,7 @@ _KEPT: Final = frozenset(
         *("data", "file_data", "image_url", "url", "file_id", "file_url", "namespace", "status"),
     )
 )
-"""What pairs, providers and media hang on."""
+"""Members that pairs, providers and media hang on."""
 _SIGNED: Final = frozenset(("thinking", "redacted_thinking", "reasoning", "compaction"))
 
 
@@ -519,25 +519,25 @@ class Engine:
 
     store: LmdbStore
     counter: TokenCounter
-    """What new sessions count with."""
+    """Counter of new sessions."""
     policy: str
-    """What new sessions are held to."""
+    """Pair policy of new sessions."""
     recount: bool = False
-    """Whether handles of sessions recount what another counter counted, unless they say not to."""
+    """True if handles of sessions recount what another counter counted, unless they say not to."""
     compaction: CompactionPolicy | None = None
-    """How sessions are compacted, unless their handle or a call says otherwise."""
+    """Policy by which sessions are compacted, unless their handle or a call says otherwise."""
     embed: Embed | None = None
-    """What semantic de-duplication compares texts by."""
+    """Function by whose embeddings semantic de-duplication compares texts."""
     audit: Audit | None = None
     """The key of the audit, and how it is anchored."""
     access: Access | None = None
-    """Who is asked whether a handle may be opened; None: nobody."""
+    """Authorizer and actor, asked before a handle is opened; None: nobody is asked."""
     border: WriteFilter | None = None
-    """What everything passes before it is stored; None: nobody judges or redacts it."""
+    """Filter that everything passes before it is stored; None: nobody judges or redacts it."""
     size_guard: SizeGuard | None = None
-    """How large items may be; None: as large as the file can hold."""
+    """Limit on the size of items; None: as large as the file can hold."""
     access_counts: bool = False
-    """Whether reading is counted, unless a session's handle says otherwise."""
+    """True if reading is counted, unless a session's handle says otherwise."""
     uses: WeakValueDictionary[tuple[str, str, str], AccessStats] = field(
         default_factory=WeakValueDictionary
     )
@@ -711,13 +711,13 @@ class SessionOptions:
     orphans: str
     compaction: CompactionPolicy | None = None
     recount: bool = False
-    """Whether the handle's first use recounts a session that another counter counted."""
+    """True if the handle's first use recounts a session that another counter counted."""
     state: StateSchema | None = None
     """The fields of its state; None: any."""
     access_counts: bool | None = None
-    """Whether reading through the handle is counted; None: as in the database."""
+    """True if reading through the handle is counted; None: as in the database."""
     recover: bool = False
-    """Whether the handle's first use looks for damage and recovers the session."""
+    """True if the handle's first use looks for damage and recovers the session."""
 
 
 class SentContext(NamedTuple):
@@ -771,15 +771,15 @@ class SessionRef:
         self.scope: int | None = None
         self.log: CachedSession | None = None
         self.due: Callable[[], bool] | None = None
-        """What the first use of the handle begins with; it tells whether it is done for good."""
+        """Work that the first use of the handle begins with; it returns True if done for good."""
         self.temporary: dict[str, Any] = {}
         """The fields of the state that are the handle's alone."""
         self.access: Access | None = None
-        """Who is asked whether a handle beside it may be opened."""
+        """Authorizer and actor, asked before a handle beside it is opened; None: nobody."""
         self.sent: deque[SentContext] = deque(maxlen=_SENT_MAX)
         """The contexts that were shown last; see ``Session.report_usage``."""
         self.lease: LeaseToken | None = None
-        """What the handle holds; see ``Session.lease``."""
+        """Token of the lease that the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
         self._passage: ScopeFilter | None = None
         self.uses: AccessStats | None = None

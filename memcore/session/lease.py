@@ -40,7 +40,7 @@ class Lease:
         self._row = row
         self._tenure = ref.lease = LeaseToken(row.owner, row.epoch)
         self.ttl_ms = ttl_ms
-        """How long it lasts from when it is taken or renewed."""
+        """Milliseconds for which it lasts from when it is taken or renewed."""
 
     def __repr__(self) -> str:
         return f"Lease({self.owner!r}, epoch={self.epoch})"

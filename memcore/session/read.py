@@ -59,7 +59,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 Ts = TypeVarTuple("Ts")
 _HEAD: Final = bytes((VALUE_FORMAT, 0))
-"""How a value begins that is neither a blob's reference, nor rewritten, nor unusual JSON."""
+"""First bytes of a value that is neither a blob's reference, nor rewritten, nor unusual JSON."""
 _RUN_ITEMS: Final = 512
 _SEQ_BYTES: Final = 8
 
@@ -76,7 +76,7 @@ class ItemRun(NamedTuple):
     first: int
     rows: list[tuple[bytes, bytes]]
     size: int
-    """How many rows there should be."""
+    """Number of rows that there should be."""
     tokens: list[int]
     """By row; empty where nobody asks for items."""
 
@@ -97,7 +97,7 @@ class ItemRun(NamedTuple):
 
 _ITEMS_ALONE: Final = frozenset((Item,))
 Found: TypeAlias = ItemRun | Item | CorruptValueError
-"""What a snapshot gives of a stretch of a history: rows, or what could not wait for decoding."""
+"""Piece of a history from a snapshot: rows, or what could not wait for decoding."""
 
 
 def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | CorruptValueError:
@@ -542,7 +542,7 @@ def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:
 
 _ABSENT: Final = object()
 _ALL_BYTES: Final = 64 * 1024**2
-"""What all sessions of the process remember together, about, as encoded JSON."""
+"""Bytes that all sessions of the process remember together, about, as encoded JSON."""
 
 Items: TypeAlias = list[Any]
 """Decoded items in their order; ``_ABSENT`` for what is none (an event)."""
@@ -568,7 +568,7 @@ class DecodedCache:
         self._known: dict[int, dict[int, Any]] = {}
         self._weight = self._newest = self._epoch = 0
         self.used = 0
-        """When it was last read."""
+        """Monotonic time of the last read in nanoseconds; 0: it was never read."""
         _all.add(self)
 
     @property

@@ -75,7 +75,7 @@ class Survivors:
         self.scope = scope
         self.session = session
         self.findings: list[str] = []
-        """What is wrong with what says where the session is."""
+        """Faults, in words, of what says where the session is."""
         self.unread: list[str] = []
         """Checkpoints that cannot be read."""
         self.head = self._read_head()
@@ -86,7 +86,7 @@ class Survivors:
         self.records: dict[int, bytes] = {}
         """Their index records."""
         self.is_indexed = True
-        """Whether every index page of the session is whole."""
+        """True if every index page of the session is whole."""
         self._read_items()
         self._read_records()
         self.parent, self.first = self._origin()
@@ -335,12 +335,12 @@ class Way:
     serves: bool
     reason: str
     kept: History = field(default_factory=lambda: History([]))
-    """What stays live, as it is."""
+    """History that stays live, as it is."""
     moved: list[Step] = field(default_factory=list)
     """Items that are appended once more behind it."""
     saved: CheckpointRow | None = None
     is_mended: bool = False
-    """Whether the history stays as it is, and only what follows from it is written anew."""
+    """True if the history stays as it is, and only what follows from it is written anew."""
 
 
 @dataclass(slots=True)
@@ -360,7 +360,7 @@ class SessionDiagnosis:
     """Seqs of it that cannot be read."""
     readable: list[Step] = field(default_factory=list)
     is_counted: bool = False
-    """Whether the token pages that the head points at can be read."""
+    """True if the token pages that the head points at can be read."""
     view: tuple[int, int] = (0, 0)
     """The newest view of the session's chain that can be read with all its ancestors."""
 
@@ -584,10 +584,10 @@ class RecoveryStep:
     name: str
     """``mend``, ``checkpoint``, ``log`` or ``empty``."""
     target: str
-    """What was looked at, in words."""
+    """Position that was looked at, in words."""
     serves: bool
     reason: str
-    """Why it does not serve; of the one that does, what it makes of the session."""
+    """Reason why it does not serve; of the one that does, what it makes of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,13 +598,13 @@ class Recovery:
     """``sound``: nothing is wrong; ``recovered``; ``planned``: nothing was written; ``failed``: no
     step that was allowed serves, and nothing was written."""
     findings: tuple[str, ...] = ()
-    """What is wrong with the session."""
+    """Faults of the session, in words."""
     steps: tuple[RecoveryStep, ...] = ()
-    """What was tried, in this order; the last one served, if one did."""
+    """Steps that were tried, in this order; the last one served, if one did."""
     items: int = 0
     """Live items behind it."""
     moved: int = 0
-    """How many of these were appended once more, behind what could not be read."""
+    """Number of these that were appended once more, behind what could not be read."""
     lost: tuple[int, ...] = ()
     """Seqs of the items of the live history that cannot be read."""
     left_out: int = 0
@@ -612,9 +612,9 @@ class Recovery:
     checkpoint: Checkpoint | None = None
     """The one that the session went back to."""
     before: Checkpoint | None = None
-    """Where it was before, if that could be saved."""
+    """Checkpoint of where it was before, if that could be saved."""
     notes: tuple[str, ...] = ()
-    """What is guessed, and what stays damaged."""
+    """Guesses that were made, and damage that stays, in words."""
 
 
 # --- Putting a session where its recovery says: index, head, items once more, in one commit -------
@@ -622,7 +622,7 @@ class Recovery:
 BEFORE_RECOVERY: Final = "before recovery"
 """Name of the checkpoint that says where a session was."""
 _LEAP: Final = 1_000_000
-"""What a lost revision is taken to be below: one that was told once must never come again."""
+"""Revisions and epochs skipped, as some may be lost: one told once must never come again."""
 _LOST_EVENT: Final = "lost"
 _NO_SUM: Final = bytes(8)
 
@@ -817,7 +817,7 @@ class Restoring:
 # anew: the head, index pages, token counts.
 
 _UNASKED: Final = ("mend", "checkpoint", "log")
-"""What a recovery may do that nobody asked for at the time."""
+"""Steps of a recovery that nobody asked for at the time."""
 _TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"
 _log = logging.getLogger("memcore")
 _DAMAGED_ITEMS: Final = (

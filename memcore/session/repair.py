@@ -83,7 +83,7 @@ class _Seen(NamedTuple):
     masks: Mapping[int, Mask]
     """Those in force."""
     known: set[Repair]
-    """What the views in force have recorded."""
+    """Repairs that the views in force have recorded."""
     pinned: frozenset[int]
     covered: tuple[int, int]
     """``(cut seq, items)`` that the view in force covers."""

@@ -95,7 +95,7 @@ _TAIL_TYPES: Final = 32
 _BUNDLE_LOOK_ITEMS: Final = 256
 """So far from the end a failure is looked for."""
 _CLIPS: Final = (4000, 1000, 250, 60, 16)
-"""How much of a text is left, from the first that fits the limit."""
+"""Characters that are left of a text: the first number with which the bundle fits the limit."""
 _NAME_CHARS_LEAST: Final = 3
 """Shorter names of users and sessions are parts of words."""
 _PLACES: Final = re.compile(
@@ -114,7 +114,7 @@ _MEDIA: Final = frozenset(
         *("thoughtSignature", "encrypted_content"),
     )
 )
-"""What is large, or says where something lies, and helps nobody to understand a failure."""
+"""Members that are large or say where something lies; none helps to understand a failure."""
 
 
 def make_bundle(
@@ -456,7 +456,7 @@ RULES: Final = (
     "tool_failures",
     "failed",
 )
-"""Which rules there are; ``failed``: a step raised an error."""
+"""Names of the rules; ``failed``: a step raised an error."""
 _PARSE_FAILED: Final = "parse_failed"
 _ANEW: Final = frozenset(("user_input", "final", "hitl"))
 """Types of items behind which reflections are counted anew."""
@@ -673,7 +673,7 @@ class Attempt:
 
 Step: TypeAlias = Callable[[Attempt], Any]
 Tried: TypeAlias = tuple[Any, Exception | None]
-"""What a step returned, or what it raised."""
+"""Value that a step returned, or error that it raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -685,18 +685,18 @@ class LadderOutcome:
     waits for a person, since before; the step did not run."""
     request_id: str
     value: Any = None
-    """What the step returned."""
+    """Value that the step returned."""
     attempts: int = 0
     level: int = 0
     """0: the step itself; from 1 on: which of the fallbacks."""
     receipt: Receipt | None = None
     """Of what was stored, the ``hitl`` event included."""
     causes: tuple[Cause, ...] = ()
-    """Why the last attempt failed."""
+    """Causes of the failure of the last attempt."""
     hitl_seq: int | None = None
-    """What ``Session.resolve_hitl`` takes."""
+    """Seq of the ``hitl`` event, which ``Session.resolve_hitl`` takes."""
     error: Exception | None = field(default=None, compare=False)
-    """What the last attempt raised."""
+    """Error that the last attempt raised."""
 
 
 class _Rung(NamedTuple):

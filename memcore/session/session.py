@@ -101,7 +101,7 @@ _INTERNAL: Final = frozenset((
     "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
     "plan_share", "seen_revision",
 ))  # fmt: skip
-"""What memcore's own facades and adapters use of a session: no part of the public surface."""
+"""Members that memcore's own facades and adapters use: no part of the public surface."""
 
 
 class Session:

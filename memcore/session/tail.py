@@ -141,15 +141,15 @@ class Tail(NamedTuple):
     """The last items of a history as one snapshot has them."""
 
     place: tuple[int, int] | None
-    """Which session of which scope it is; None: there is none."""
+    """``(scope, session)``; None: there is no session."""
     rows: list[RawItem | CorruptValueError]
     """Oldest first, events included; damaged ones as errors."""
     complete: bool
-    """Whether nothing stands before them but what is expired."""
+    """True if nothing stands before them but what is expired."""
     expired: int = 0
-    """How many items at the beginning of the history are left out because of their age."""
+    """Number of items at the beginning of the history that are left out because of their age."""
     live: int = 0
-    """How many items there are, without those."""
+    """Number of items that there are, without those."""
 
 
 class Seen(NamedTuple):

@@ -21,8 +21,6 @@ FUNCTION_LINES_MAX = 70
 BROAD = {"Exception", "BaseException", "builtins.Exception", "builtins.BaseException"}
 EMPTY_NAMES = {"utils", "helpers", "manager", "process", "data", "info"}
 QUESTIONS = {"What", "Where", "Which", "Who", "Whose", "Whom", "How", "When", "Whether", "Why"}
-ASKING = ("memcore/session/", "memcore/log/", "memcore/aio/session.py")
-"""Modules whose docstrings still begin with questions; aio's are those of the session."""
 SHARED_NAMES = {  # of a class: why two have it
     "Compactor": "public, one for threads and one for loops",
     "Overwrite": "the public one of a state, and a change of a session",
@@ -243,9 +241,7 @@ def test_what_is_public_is_documented(path: Path) -> None:
 
 def test_docstrings_begin_with_the_thing() -> None:
     found = {name(path): asked(tree(path)) for path in MODULES}
-    assert {
-        each: texts for each, texts in found.items() if texts and not each.startswith(ASKING)
-    } == {}
+    assert {each: texts for each, texts in found.items() if texts} == {}
 
 
 def test_functions_are_nested_once_at_most() -> None:
