@@ -697,3 +697,45 @@ def test_files_of_who_opts_out_of_memory_are_neither_written_nor_found(db):
     assert scope.opt_out_memory(remove=True) > 0
     scope.opt_in_memory()
     assert memories.read("/m.md").error
+
+
+def _spoilt(value, field, wrong):
+    return [*value[:field], wrong, *value[field + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("key", "spoil"),
+    [
+        ("f", lambda value: _spoilt(value, 4, "latin-1")),
+        ("f", lambda value: _spoilt(value, 1, -1)),
+        ("f", lambda value: _spoilt(value, 2, "7")),
+        ("f", lambda value: _spoilt(value, 6, 7)),
+        ("f", lambda value: value[:3]),
+        ("f", lambda _: {"a": 1}),
+        ("f", lambda _: 7),
+        ("l", lambda value: _spoilt(value, 7, 5)),
+        ("l", lambda _: []),
+        ("p", lambda value: b"\xeb" * len(value)),
+        ("g", lambda _: ["life", "3", 4, []]),
+        ("g", lambda _: 7),
+    ],
+)  # fmt: skip
+def test_rows_that_no_backend_wrote_are_damage(db, key, spoil):
+    backend, long = MemcoreBackend(db.scope()), "/" + "d" * 600 + ".md"
+    backend.write("/a.md", "a line 1")
+    backend.write(long, "a line 1")
+    kv = db.scope().kv("deepagents:files")
+    named, value = next((name, value) for name, value in kv.scan() if name.startswith(key))
+    kv.put(named, spoil(value))
+    damaged = 0
+    with memcore.open(db.engine.store.path) as again:  # which has nothing in memory
+        reader = MemcoreBackend(again.scope())
+        for read in (
+            lambda: reader.ls("/"),
+            lambda: reader.grep("a line 1"),
+            lambda: reader.read("/a.md"),
+            lambda: reader.read(long),
+            lambda: reader.write("/c.md", "x"),
+        ):
+            damaged += "run 'memcore check'" in str(read().error)
+    assert damaged

@@ -29,6 +29,7 @@ from memcore.adapters.deepagents.rows import (
     read_parts,
     shown,
 )
+from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key
@@ -312,7 +313,9 @@ class Files:
             # There are no files yet, or the head was lost: salvage keeps what it can read.
             self._begin_anew(self._kv.read(_loaded))
             return self._listing
-        if known is not None and packed[0] == known.life and packed[1] <= known.changes:
+        with decoding(b"", "head of the files"):
+            is_known = known is not None and packed[0] == known.life and packed[1] <= known.changes
+        if is_known:
             return self._listing  # equal, or read before a neighbour thread's change was taken in
         head = Head.unpack(packed)
         changes = None if known is None else head.since(known)
@@ -573,6 +576,8 @@ def _row_of(upload: Upload, before: FileRow | None, placed: tuple[int, int, int]
 def _loaded(view: KeyValueView) -> Listing:
     packed = view.get(HEAD)
     rows = [(key[1:], value) for key, value in view.scan(prefix=FILES)]
-    rows += [(value[-1], value) for _, value in view.scan(prefix=LONG_FILES)]
+    for _, value in view.scan(prefix=LONG_FILES):
+        with decoding(b"", "row of a file"):
+            rows.append((value[-1], value))
     head = None if packed is None else Head.unpack(packed)
-    return Listing(head, [(path, FileRow.unpack(value)) for path, value in rows])
+    return Listing(head, [FileRow.of_value(path, value) for path, value in rows])

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final, Self
 
+from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValueTxn
 from memcore.limits import BLOB_CHUNK_BYTES, KV_KEY_BYTES_MAX
@@ -41,6 +42,8 @@ _RECENT_CHANGES: Final = 8
 """The changes in the head; a process that missed more reads all file rows."""
 _RECENT_PATH_CHARS: Final = 256
 _BASE64_GROUP: Final = 3
+_ENCODINGS: Final = ("utf-8", "base64")
+_TIMES: Final = 2
 
 
 def file_key(path: str) -> str:
@@ -93,8 +96,27 @@ class FileRow:
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> Self:
-        """The row that ``packed`` made."""
-        return cls(*packed[:7])
+        """The row that ``packed`` made.
+
+        Raises:
+            CorruptValueError: it is none.
+        """
+        with decoding(b"", "row of a file"):
+            number, parts, size, tail, encoding, *times = packed[:7]
+            counts = all(type(each) is int and each >= 0 for each in (number, parts, size, tail))
+            if not counts or encoding not in _ENCODINGS:
+                raise ValueError
+            if len(times) != _TIMES or not all(isinstance(each, str | None) for each in times):
+                raise ValueError
+            return cls(number, parts, size, tail, encoding, *times)
+
+    @classmethod
+    def of_value(cls, path: object, packed: list[Any]) -> tuple[str, Self]:
+        """The path and the row of a value, or of a change; errors as ``unpack``."""
+        with decoding(b"", "row of a file"):
+            if not isinstance(path, str):
+                raise TypeError
+        return path, cls.unpack(packed)
 
 
 Change = tuple[str, FileRow | None] | None
@@ -132,7 +154,9 @@ class Head:
         found = self.recent[len(self.recent) - missed :]
         if None in found:
             return None
-        return [(path, None if row is None else FileRow.unpack(row)) for path, row in found]
+        with decoding(b"", "head of the files"):
+            pairs = [(path, row) for path, row in found]
+        return [(path, None) if row is None else FileRow.of_value(path, row) for path, row in pairs]
 
     def packed(self) -> list[Any]:
         """The head as JSON."""
@@ -140,9 +164,16 @@ class Head:
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> Self:
-        """The head that ``packed`` made."""
-        life, changes, numbers, recent = packed
-        return cls(life, changes, numbers, tuple(recent))
+        """The head that ``packed`` made.
+
+        Raises:
+            CorruptValueError: it is none.
+        """
+        with decoding(b"", "head of the files"):
+            life, changes, numbers, recent = packed
+            if not isinstance(life, str) or type(changes) is not int or type(numbers) is not int:
+                raise TypeError
+            return cls(life, changes, numbers, tuple(recent))
 
 
 def _packed(change: Change) -> Any:
@@ -227,10 +258,15 @@ def _part(get: Callable[[str], Any], key: str) -> bytes:
 
 
 def shown(payload: bytes, encoding: str) -> str:
-    """A content as DeepAgents sees it: text, or base64 of a binary one."""
+    """A content as DeepAgents sees it: text, or base64 of a binary one.
+
+    Raises:
+        CorruptValueError: a text is none.
+    """
     if encoding == "base64":
         return standard_b64encode(payload).decode("ascii")
-    return payload.decode("utf-8")
+    with decoding(b"", "text of a file"):
+        return payload.decode("utf-8")
 
 
 class Texts:

@@ -21,6 +21,7 @@ from memcore.adapters.langgraph.serde import (
 )
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.aio.commit import settled
+from memcore.codec.values import decoding
 from memcore.database.scope import passage_of, rows_of
 from memcore.errors import CorruptValueError, InvalidItemError, UntrustedTypeError
 from memcore.graph import Coder, admitting
@@ -253,12 +254,14 @@ def _parts(raw: bytes) -> Iterable[bytes]:
 
 
 def _text(raw: bytes) -> str:
-    return next(iter(_parts(raw))).decode("utf-8", "surrogatepass")
+    with decoding(b"", "row of a cached value"):
+        return next(iter(_parts(raw))).decode("utf-8", "surrogatepass")
 
 
 def _unpacked(raw: bytes, text: str) -> tuple[str, bytes] | None:
     """Type and payload; None if the row is another key's of the same digest."""
-    found, kind, payload = _parts(raw)
-    if found.decode("utf-8", "surrogatepass") != text:
-        return None
-    return kind.decode(), payload
+    with decoding(b"", "row of a cached value"):
+        found, kind, payload = _parts(raw)
+        if found.decode("utf-8", "surrogatepass") != text:
+            return None
+        return kind.decode(), payload

@@ -29,7 +29,7 @@ from langgraph.store.base import (
 )
 
 from memcore.codec.keys import pack_text
-from memcore.codec.values import decode_json, encode_json
+from memcore.codec.values import decode_json, decoding, encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.kv import KeyValueTxn, KeyValueView
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
@@ -175,15 +175,20 @@ class ItemRow:
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
-        """The row of ``pack``."""
-        _, flags, created, updated, ttl, expires, labels, key = _HEADER.unpack_from(raw)
-        begin = _HEADER.size + labels
-        end = begin + key
-        return cls(
-            raw[_HEADER.size : begin].decode("utf-8", "surrogatepass"),
-            raw[begin:end].decode("utf-8", "surrogatepass"),
-            created, updated, ttl, expires, flags, raw[end:],
-        )  # fmt: skip
+        """The row of ``pack``.
+
+        Raises:
+            CorruptValueError: it is none.
+        """
+        with decoding(b"", "row of a store's item"):
+            _, flags, created, updated, ttl, expires, labels, key = _HEADER.unpack_from(raw)
+            begin = _HEADER.size + labels
+            end = begin + key
+            return cls(
+                raw[_HEADER.size : begin].decode("utf-8", "surrogatepass"),
+                raw[begin:end].decode("utf-8", "surrogatepass"),
+                created, updated, ttl, expires, flags, raw[end:],
+            )  # fmt: skip
 
     @staticmethod
     def is_expired(raw: bytes, now_ms: int) -> bool:
@@ -198,7 +203,8 @@ class ItemRow:
     @staticmethod
     def value_of(raw: bytes) -> dict[str, Any]:
         """The value of a packed row; decodes nothing else of it."""
-        labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
+        with decoding(b"", "row of a store's item"):
+            labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
         found: dict[str, Any] = decode_json(raw[_HEADER.size + labels + key :], raw[1])
         return found
 
@@ -347,7 +353,8 @@ def _numbers(raw: bytes) -> tuple[int, int]:
 
 
 def _text(raw: bytes) -> str:
-    return raw[_NUMBER_BYTES:].decode("utf-8", "surrogatepass")
+    with decoding(b"", "namespace of a store's items"):
+        return raw[_NUMBER_BYTES:].decode("utf-8", "surrogatepass")
 
 
 # --- writing ------------------------------------------------------------------------------------
