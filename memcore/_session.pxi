@@ -123,10 +123,10 @@ cdef class AppendingTxn:
         """``(last seq, revision, tokens, open calls, count)``: a receipt of ``count`` items."""
         cdef list segments = self.head.segments
         cdef Py_ssize_t at = len(segments) - 1
-        cdef object last = 0
+        cdef object owner, lo, last = 0
         cdef tuple parts = _ledger_parts(self.base)
         if at >= 0:
-            _, _, last = segments[at]
+            owner, lo, last = segments[at]
         return (last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
                 parts[3] + self.overlay.n_open, count)
 
@@ -184,7 +184,8 @@ cdef class AppendingTxn:
         cdef bytes body
         if not count:
             return
-        first, _ = waiting[0]
+        seq, item = waiting[0]
+        first = seq
         last = first + <uint64_t>count - 1
         for each in waiting:
             seq, item = each
