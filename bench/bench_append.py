@@ -171,16 +171,23 @@ def _mean_rows(captured: list[Any]) -> str:
 
 def _captured(place: Path, base: list[Any], more: list[Any]) -> tuple[list[Any], list[Any]]:
     """The puts that filled a database, and those of each append after that."""
+    from memcore.store.commit import Leader
     from memcore.store.transaction import WriteTxn
 
     puts: list[tuple[bytes, bytes]] = []
-    put = WriteTxn.put
 
-    def recorded(txn: Any, key: bytes, value: bytes) -> None:
-        puts.append((key, value))
-        put(txn, key, value)
+    class Recorded(WriteTxn):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            put = self.raw_put
 
-    WriteTxn.put = recorded
+            def recorded(key: bytes, value: bytes) -> bool:
+                puts.append((key, value))
+                return put(key, value)
+
+            self.raw_put = recorded
+
+    Leader.transaction = Recorded
     try:
         db, session = open_filled(place / "captured", base, durability="none")
         before, captured = list(puts), []
@@ -190,7 +197,7 @@ def _captured(place: Path, base: list[Any], more: list[Any]) -> tuple[list[Any],
             captured.append(list(puts))
         db.close()
     finally:
-        WriteTxn.put = put
+        Leader.transaction = WriteTxn
     return before, captured
 
 

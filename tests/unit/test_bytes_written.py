@@ -6,7 +6,7 @@ import pytest
 
 import memcore
 from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
-from memcore.store.transaction import WriteTxn
+from memcore.store.transaction import RawTxn, WriteTxn
 from messages import call, result, user
 
 
@@ -15,14 +15,14 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = self.bytes = 0
-        put = WriteTxn.put
+        drop = WriteTxn.drop
 
-        def measured(txn: WriteTxn, key: bytes, value: bytes) -> None:
-            self.rows += 1
-            self.bytes += len(key) + len(value)
-            put(txn, key, value)
+        def measured(txn: WriteTxn) -> RawTxn | None:
+            self.rows += len(txn.puts)
+            self.bytes += sum(len(key) + size for key, size in txn.puts.items())
+            return drop(txn)
 
-        monkeypatch.setattr(WriteTxn, "put", measured)
+        monkeypatch.setattr(WriteTxn, "drop", measured)
 
     def of(self, change) -> tuple[int, int]:
         self.rows = self.bytes = 0
