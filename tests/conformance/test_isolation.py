@@ -22,6 +22,7 @@ from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, M
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
+from memcore.store import environment
 from memcore.store.transaction import Snapshot
 from tests.conformance import isolation
 from tests.conformance.isolation import ALL_SEEN, FEATURES, FIRST_SEEN, Feature, Place
@@ -114,27 +115,31 @@ def test_a_leak_would_be_found(kind: type[Feature]) -> None:
 def looks_of(db: memcore.Database, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Which calls of the store each lookup of bob's makes, for things that are not his."""
     calls: list[str] = []
-    begin, scan, take = Snapshot.begin, Snapshot.scan, Snapshot.take
 
-    def begun(self: Snapshot, *args: Any) -> None:
-        begin(self, *args)
-        get = self.get
-        self.get = lambda key: (calls.append("get"), get(key))[1]
+    class Watched(Snapshot):
+        """Notes what is read through it."""
 
-    def scanned(self: Snapshot, *args: Any, **options: Any) -> Any:
-        for row in scan(self, *args, **options):
-            calls.append("row")
-            yield row
-        calls.append("scan")
+        def _set(self, get: Callable[[bytes], bytes | None]) -> None:
+            self._read = get
 
-    def taken(self: Snapshot, *args: Any) -> Any:
-        rows = take(self, *args)
-        calls.extend(["row"] * len(rows) + ["take"])
-        return rows
+        get = property(lambda self: self._look, _set)
 
-    monkeypatch.setattr(Snapshot, "begin", begun)
-    monkeypatch.setattr(Snapshot, "scan", scanned)
-    monkeypatch.setattr(Snapshot, "take", taken)
+        def _look(self, key: bytes) -> bytes | None:
+            calls.append("get")
+            return self._read(key)
+
+        def scan(self, *args: Any, **options: Any) -> Any:
+            for row in super().scan(*args, **options):
+                calls.append("row")
+                yield row
+            calls.append("scan")
+
+        def take(self, *args: Any) -> Any:
+            rows = super().take(*args)
+            calls.extend(["row"] * len(rows) + ["take"])
+            return rows
+
+    monkeypatch.setattr(environment, "Snapshot", Watched)
     scope = db.as_user("bob")
     backend = MemcoreBackend(scope)
     config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
