@@ -71,7 +71,7 @@ class Forged:
 
     def read(self, fn: Any) -> Any:
         snapshot = Snapshot()
-        snapshot.begin(self._raw, None)
+        snapshot.raw, snapshot.get = self._raw, self._raw.get
         return fn(snapshot)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import deque
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -264,7 +266,9 @@ class Reports(RuleBasedStateMachine):
 
 def unwatched(session: memcore.Session) -> memcore.Session:
     """Another handle, whose contexts nobody reports on."""
-    return memcore.Session(session._ref)
+    ref = copy(session._ref)
+    ref.sent = deque(maxlen=1)
+    return memcore.Session(ref)
 
 
 def shown_tokens(session: memcore.Session) -> int:
