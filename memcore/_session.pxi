@@ -1,11 +1,11 @@
 # A session inside a write transaction: what every append reads and renews of it.
 
 cdef enum:
-    TAIL_RECORDS = 32       # of a small index page; both as in memcore.limits
-    BLOCK_RECORDS = 1024    # of a merged one
+    TAIL_RECORDS = 32       # of a small index page, as in memcore.limits
+    BLOCK_RECORDS = 1024    # of a merged one, as there
     BREATH_ITEMS = 256      # items between two offers of the interpreter lock
-    HEAD_SEGMENTS = 16
-    LEASED = 4              # of a head's flags
+    HEAD_SEGMENTS = 16      # segments that a head holds itself, as in memcore.limits
+    LEASED = 4              # of a head's flags, as in memcore.rows.head
 
 
 cdef int _breathe() except -1:

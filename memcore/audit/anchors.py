@@ -36,6 +36,8 @@ __all__ = [
 
 _LINE_HEADS: Final = 500
 _TAIL_BYTES: Final = 64 * 1024
+_TORN_BYTES: Final = 64 * 1024
+"""Most bytes that a torn first line leaves: a line has at most ``_LINE_HEADS`` heads."""
 _MAC_HEX: Final = 32
 """Half of a chain's mac tells it from any other."""
 _FILE_RUN: Final = "file"
@@ -146,8 +148,12 @@ class AnchorFile(AnchorLines):
 
     def _last(self, fd: int, size: int) -> tuple[int, str]:
         """Number and mac of the last whole line."""
-        if size and os.pread(fd, 1, 0) not in (b"{", b"\n"):
-            raise AuditError(f"{self._path}: is no anchor of an audit; name another file")
+        first = os.pread(fd, 1, 0)
+        # A file system may have lengthened the file before a power cut, and not written the line:
+        # then it begins with NULs. A whole line behind them, or nothing more, makes it an anchor.
+        may_be_torn = first == b"\0"
+        if size and first not in b"{\n" and not may_be_torn:
+            raise self._is_no_anchor()
         tail = b""
         start = size
         while start:
@@ -165,7 +171,12 @@ class AnchorFile(AnchorLines):
                     )
                 if _is_signed(line, fields, self._chainer):
                     return int(fields["n"]), str(fields["mac"])
+        if may_be_torn and size > _TORN_BYTES:
+            raise self._is_no_anchor()
         return 0, ""
+
+    def _is_no_anchor(self) -> AuditError:
+        return AuditError(f"{self._path}: is no anchor of an audit; name another file")
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -228,7 +239,8 @@ def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) 
         if not line:
             continue
         if fields is None:
-            torn = at  # a crash tears a line: whether one is missing, the next one tells
+            # A crash tears a line: whether one is missing, the next one tells.
+            torn = torn if _may_be_torn(line, file_id) else at
             continue
         if fields.get("file") != file_id.hex():
             found.problems.append(f"line {at} is of another database")
@@ -256,6 +268,12 @@ def _fields_of(line: bytes) -> dict[str, Any] | None:
         return None
     known = isinstance(fields, dict) and {"file", "run", "n", "heads", "prev", "mac"} <= set(fields)
     return fields if known else None
+
+
+def _may_be_torn(line: bytes, file_id: bytes) -> bool:
+    """Return whether a power cut leaves this of a line: its beginning, or NULs in its place."""
+    begin = f'{{"v":1,"file":"{file_id.hex()}"'.encode()
+    return line[:1] == b"\0" or line[: len(begin)] == begin[: len(line)]
 
 
 def _is_signed(line: bytes, fields: Mapping[str, Any], chainer: Chainer) -> bool:

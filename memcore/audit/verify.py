@@ -28,6 +28,7 @@ from memcore.codec.audit_entry import (
     unpack_tip,
 )
 from memcore.codec.keys import Kind, Row, u64
+from memcore.codec.table import ROWS
 from memcore.codec.values import HEADER_BYTES, is_proven, seal_value
 from memcore.errors import AuditError
 from memcore.rows.lifecycle import is_erased
@@ -358,19 +359,6 @@ class ChainWalk:
 
 _SWAPS_MAX: Final = 64
 _ITEM: Final = bytes((Row.ITEM,))
-_WORDS: Final = {
-    Row.ITEM: "item", Row.VIEW: "view", Row.SEGMENTS: "block of segments", Row.CHILD: "fork",
-    Row.CHECKPOINT: "checkpoint", Row.STATE: "value of the state", Row.MOMENT: "moment",
-    Row.HEAD: "the head",
-}  # fmt: skip
-_KIND_WORDS: Final = {
-    Kind.SCOPE: "the names of a user", Kind.SCOPE_NAME: "the name of a user",
-    Kind.SESSION_NAME: "the name of a session", Kind.BLOB_CHUNK: "a piece of a blob",
-    Kind.BLOB_ADDRESS: "the address of a blob", Kind.KV_NAMESPACE: "the name of a namespace",
-    Kind.KV: "an entry", Kind.THREAD_NAME: "the name of a thread", Kind.THREAD: "a row of a graph",
-    Kind.CHUNK: "a piece of a graph", Kind.STATE: "a value of the shared state",
-    Kind.CARE: "a row of care",
-}  # fmt: skip
 
 
 def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
@@ -388,14 +376,23 @@ def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
                 yield key, value
 
 
+_MANY: Final = {Kind.THREAD: "row of a thread", Kind.CARE: "row of a hold, a rule or an erasure"}
+"""Kinds whose rows an identifier in a chain does not tell apart."""
+
+
 def word_for(place: Place, rest: bytes) -> str:
     """Describe a row, given its identifier in a chain."""
-    if place[1]:
-        what = _WORDS.get(rest[0], f"row {rest[0]:02x}")
-        numbered = rest[0] not in (Row.STATE, Row.HEAD) and len(rest) == 9  # noqa: PLR2004
+    kind, of_session = rest[0], bool(place[1])
+    names = [
+        each.name for each in ROWS if kind == (each.row if of_session else each.kind)
+        and of_session == (each.kind == Kind.SESSION)
+    ]  # fmt: skip
+    if of_session:
+        what = names[0] if names else f"row {kind:02x}"
+        numbered = kind not in (Row.STATE, Row.HEAD) and len(rest) == 9  # noqa: PLR2004
         return f"{what} {int.from_bytes(rest[1:], 'big')}" if numbered else what
-    what = _KIND_WORDS.get(rest[0], f"kind {rest[0]:02x}")
-    return what if rest[0] in NAME_KINDS else f"{what} ({rest[1:25].hex()})"
+    what = names[0] if len(names) == 1 else _MANY.get(kind, f"row of kind {kind:02x}")
+    return what if kind in NAME_KINDS else f"{what} ({rest[1:25].hex()})"
 
 
 class Comparison:

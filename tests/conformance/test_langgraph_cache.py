@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy
 
+import memcore
 from memcore.adapters.langgraph import MemcoreCache
 from memcore.errors import CorruptValueError, InvalidItemError
 
@@ -197,6 +198,7 @@ def test_clearing_a_namespace_spares_those_beside_and_below_it(db):
 
 WRITE = """
 import sys
+import memcore
 from memcore.adapters.langgraph import MemcoreCache
 with MemcoreCache.from_conn_string(sys.argv[1]) as cache:
     cache.set({(("a", "b"), "k"): ({"n": [1, 2]}, 3600)})
@@ -256,3 +258,30 @@ def test_a_cache_from_a_path_has_the_options_of_the_class(path):
         with MemcoreCache.from_conn_string(path, user="bob", app="x", namespace="mine") as bob:
             assert bob.get([key]) == {}
         assert ann.get([key]) == {key: 1}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda raw: raw[:2],
+        lambda raw: raw[:6],
+        lambda raw: b"\xff" * 4 + raw[4:],
+        lambda raw: raw.replace(b"msgpack", b"msgp\xe9ck"),
+        lambda raw: raw[:-1] + b"\xc1",
+        lambda _: 7,
+        lambda _: "text",
+        lambda _: {"a": 1},
+    ],
+)
+@pytest.mark.parametrize("name", ["key", "k" * 2_000])
+def test_rows_that_no_cache_wrote_are_damage(tmp_path, name, spoil):
+    with memcore.open(tmp_path / "a.memcore") as db:
+        cache = MemcoreCache(db)
+        cache.set({(("labels",), name): ("value", None)})
+        kv = db.scope().kv("langgraph.cache")
+        ((row, raw),) = kv.scan()
+        kv.put(row, spoil(raw))
+        with pytest.raises(CorruptValueError):
+            cache.get([(("labels",), name)])
+        cache.clear()
+        assert cache.get([(("labels",), name)]) == {}

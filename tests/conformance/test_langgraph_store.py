@@ -27,6 +27,7 @@ from memcore.adapters.langgraph import items as vectors
 from memcore.adapters.langgraph.items import address, labels_text, named, split
 from memcore.errors import (
     ClosedError,
+    CorruptValueError,
     InvalidItemError,
     InvalidOptionError,
     ReadOnlyError,
@@ -623,3 +624,55 @@ def test_the_sweeper_is_that_of_asynchronous_stores_too(db, clock):
             await asyncio.wait_for(ended, 30)
 
     asyncio.run(swept())
+
+
+# --- rows that no store wrote -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "spoil"),
+    [
+        ("O", lambda value: value[:20]),
+        ("O", lambda value: value[:40] + b"\xff" * 8 + value[48:]),
+        ("O", lambda value: value[:-2]),
+        ("O", lambda value: value.replace(b"key", b"k\xe9y")),
+        ("O", lambda value: value[: value.index(b"{")] + b"[1]"),
+        ("O", lambda value: value[:2] + b"\xff" * 8 + value[10:]),
+        ("V", lambda value: value[:-1]),
+        ("V", lambda _: b"\x03\0\0\0\0\0\0\0"),
+        ("V", lambda _: 7),
+        ("O", lambda _: 7),
+        ("O", lambda _: {"a": 1}),
+        ("K", lambda _: b""),
+        ("K", lambda _: "text"),
+        ("K", lambda _: [1]),
+        ("N", lambda value: value[:3]),
+        ("N", lambda value: value[:6] + b"\xff\xfe"),
+        ("N", lambda _: 7),
+    ],
+)
+def test_rows_that_no_store_wrote_are_damage(tmp_path, key, spoil):
+    path = tmp_path / "a.memcore"
+    with memcore.open(path) as db:
+        MemcoreStore(db, index=INDEX).put(("labels",), "key", {"text": "ab", "value": "text"})
+        kv = db.scope().kv("langgraph.store")
+        named_row, value = next((name, raw) for name, raw in kv.scan() if name.startswith(key))
+        kv.put(named_row, spoil(value))
+    damaged = 0
+    with memcore.open(path) as again:  # which has nothing in memory
+        store = MemcoreStore(again, index=INDEX)
+        for read in (
+            lambda: store.search(("labels",), query="text"),
+            lambda: store.get(("labels",), "key"),
+            lambda: store.search(("labels",)),
+            lambda: store.search((), filter={"value": "text"}),
+            store.list_namespaces,
+            lambda: store.put(("labels",), "key", {"value": "more"}),
+            lambda: store.put(("labels",), "other", {"value": "more"}),
+            lambda: store.delete(("labels",), "key"),
+        ):
+            try:
+                read()
+            except CorruptValueError:
+                damaged += 1
+    assert damaged

@@ -218,7 +218,9 @@ def torn_invocation() -> None:
     whole = append._before
 
     def torn(session: Any, own: Any) -> dict[str, Any]:
-        session.state.update(whole(session, own))
+        found = whole(session, own)
+        for _ in range(16):  # a few of the cuts have to fall between the two
+            session.state.update(found)
         return {}
 
     append._before = torn

@@ -459,6 +459,31 @@ def test_a_torn_line_is_gone_on_behind(anchor, path) -> None:
     assert report.anchors >= 3
 
 
+@pytest.mark.parametrize("left", [0, 1, 100, 512])
+def test_a_first_line_that_a_power_cut_left_as_nuls_is_gone_on_behind(anchor, path, left) -> None:
+    audit = memcore.Audit(key=KEY, anchor=anchor, every_entries=1)
+    with memcore.open(path, audit=audit) as db:
+        db.session("s").append(message("x"))
+    lines = anchor.read_bytes()
+    first = lines[: lines.index(b"\n")]
+    for torn in (bytes(len(first)), bytes(left) + first[left:], first[:left] or first):
+        anchor.write_bytes(torn)
+        with memcore.open(path, read_only=True) as db:
+            report = db.verify_audit(key=KEY, anchor=anchor)
+            assert report.findings == report.anchor_problems == ()
+        with memcore.open(path, audit=audit) as db:
+            db.session("s").append(message("y"))
+            assert sound(db).anchors >= 1
+
+
+def test_a_file_of_others_that_begins_with_nuls_is_no_anchor(anchor, path) -> None:
+    anchor.write_bytes(bytes(70_000) + b"others")
+    audit = memcore.Audit(key=KEY, anchor=anchor)
+    with pytest.raises(memcore.AuditError, match="no anchor"):
+        memcore.open(path, audit=audit).close()
+    assert anchor.read_bytes() == bytes(70_000) + b"others"
+
+
 def test_an_anchor_that_was_tampered_with_is_told(anchor, path) -> None:
     audit = memcore.Audit(key=KEY, anchor=anchor, every_entries=1)
     with memcore.open(path, audit=audit) as db:

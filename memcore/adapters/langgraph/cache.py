@@ -248,6 +248,9 @@ def _packed(text: str, kind: str, payload: bytes) -> bytes:
 def _parts(raw: bytes) -> Iterable[bytes]:
     for _ in range(2):
         end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+        if len(raw) < end:
+            msg = "a cached value is cut short"
+            raise ValueError(msg)
         yield raw[_LENGTH_BYTES:end]
         raw = raw[end:]
     yield raw

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from heapq import nlargest
@@ -30,7 +31,7 @@ from langgraph.store.base import (
 
 from memcore.codec.keys import pack_text
 from memcore.codec.values import decode_json, decoding, encode_json
-from memcore.errors import InvalidItemError, InvalidOptionError
+from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.kv import KeyValueTxn, KeyValueView
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
 from memcore.options import checked_choice, need_known
@@ -80,6 +81,7 @@ _UPDATED: Final = slice(10, 18)
 _EXPIRES: Final = slice(26, 34)
 _LENGTHS: Final = Struct(">II")
 _FORMAT: Final = 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLACE_DIGITS: Final = 12
 
 
@@ -190,6 +192,19 @@ class ItemRow:
                 created, updated, ttl, expires, flags, raw[end:],
             )  # fmt: skip
 
+    @property
+    def times(self) -> tuple[datetime, datetime]:
+        """When it was created, and when it was last put.
+
+        Raises:
+            CorruptValueError: no calendar has such a time.
+        """
+        with decoding(b"", "time of a store's item"):
+            return (
+                _EPOCH + timedelta(microseconds=self.created_us),
+                _EPOCH + timedelta(microseconds=self.updated_us),
+            )
+
     @staticmethod
     def is_expired(raw: bytes, now_ms: int) -> bool:
         """Return whether a packed row has expired."""
@@ -203,15 +218,27 @@ class ItemRow:
     @staticmethod
     def value_of(raw: bytes) -> dict[str, Any]:
         """The value of a packed row; decodes nothing else of it."""
-        with decoding(b"", "row of a store's item"):
-            labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
-        found: dict[str, Any] = decode_json(raw[_HEADER.size + labels + key :], raw[1])
-        return found
+        labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
+        return _mapping(raw[_HEADER.size + labels + key :], raw[1])
 
     def value(self) -> dict[str, Any]:
-        """The value, a new one at each call."""
-        found: dict[str, Any] = decode_json(self.json, self.flags)
-        return found
+        """The value, a new one at each call.
+
+        Raises:
+            CorruptValueError: it is no JSON, or none of a mapping.
+        """
+        return _mapping(self.json, self.flags)
+
+
+def _mapping(json: bytes, flags: int) -> dict[str, Any]:
+    found = decode_json(json, flags)
+    if not isinstance(found, dict):
+        raise _damaged("value of a store's item")
+    return found
+
+
+def _damaged(what: str) -> CorruptValueError:
+    return CorruptValueError(f"the {what} is malformed; run 'memcore check'", key=b"")
 
 
 # --- The rows of a store: items by name and in order, their vectors, their ends -------------------
@@ -225,7 +252,7 @@ _SWEEP_BYTES: Final = 512 * 1024
 _SINGLY: Final = 16
 """Vectors of so many items of a namespace are read one by one, those of more in one scan."""
 _PLACE_CHARS: Final = len(place(0, 0))
-_NUMBER_DIGITS: Final = _PLACE_CHARS // 2
+_PLACE_PARTS: Final = slice(_PLACE_CHARS // 2), slice(_PLACE_CHARS // 2, None)
 
 
 @dataclass(slots=True)
@@ -257,7 +284,7 @@ def find(view: KeyValueView, namespace: Labels, key: str) -> Found | None:
     where = view.get(name)
     if where is None:
         return None
-    at = place(*_numbers(where))
+    at = place(*_place_of(where))
     raw = view.get("O" + at)
     if raw is None:
         return None  # it was lost: salvage keeps what it can read
@@ -272,7 +299,7 @@ def namespaces(view: KeyValueView, prefix: Labels) -> list[tuple[int, Labels]]:
     text = labels_text(prefix)
     rows = [raw for _, raw in view.scan(prefix="N" + text)]
     rows += [raw for _, raw in view.scan(prefix="n") if _text(raw).startswith(text)]
-    return sorted((_numbers(raw)[0], split(_text(raw))) for raw in rows)
+    return sorted((_number_of(raw), split(_text(raw))) for raw in rows)
 
 
 def in_order(
@@ -291,7 +318,7 @@ def in_order(
         if limit is not None and len(found) >= limit:
             break
         left = None if wanted or limit is None else limit - len(found)
-        for key, raw in view.scan(prefix=_within(number), limit=left):
+        for key, raw in _rows_of(view, number, limit=left):
             if wanted is None or wanted(raw):
                 found.append(Found(key[1:], labels, ItemRow.unpack(raw)))
                 if len(found) == limit:
@@ -310,7 +337,7 @@ def newest_first(
     rows = (
         (ItemRow.updated_us_of(raw), key, labels, raw)
         for number, labels in namespaces(view, prefix)
-        for key, raw in view.scan(prefix=_within(number))
+        for key, raw in _rows_of(view, number)
         if wanted is None or wanted(raw)
     )
     chosen = sorted(rows, reverse=True) if limit is None else nlargest(limit, rows)
@@ -334,8 +361,7 @@ def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:
 
 def any_lives(view: KeyValueView, number: int, now_ms: int) -> bool:
     """Return whether a namespace has an item that has not expired."""
-    rows = view.scan(prefix=_within(number))
-    return any(not ItemRow.is_expired(raw, now_ms) for _, raw in rows)
+    return any(not ItemRow.is_expired(raw, now_ms) for _, raw in _rows_of(view, number))
 
 
 def is_due(view: KeyValueView, now_ms: int) -> bool:
@@ -347,9 +373,33 @@ def _within(number: int) -> str:
     return "O" + place(number, 0)[: _PLACE_CHARS // 2]
 
 
-def _numbers(raw: bytes) -> tuple[int, int]:
-    middle, end = _NUMBER_BYTES, 2 * _NUMBER_BYTES
-    return int.from_bytes(raw[:middle], "big"), int.from_bytes(raw[middle:end], "big")
+def _rows_of(
+    view: KeyValueView, number: int, *, limit: int | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield key and packed row of the items of a namespace.
+
+    Raises:
+        CorruptValueError: a row is too short for an item, or no bytes at all.
+    """
+    for key, raw in view.scan(prefix=_within(number), limit=limit):
+        if type(raw) is not bytes or len(raw) < _HEADER.size:
+            raise _damaged("row of a store's item")
+        yield key, raw
+
+
+def _place_of(raw: Any) -> tuple[int, int]:
+    """The numbers of a namespace and of an item in it, as a ``K`` row has them."""
+    if type(raw) is not bytes or len(raw) != 2 * _NUMBER_BYTES:
+        raise _damaged("place of a store's item")
+    middle = _NUMBER_BYTES
+    return int.from_bytes(raw[:middle], "big"), int.from_bytes(raw[middle:], "big")
+
+
+def _number_of(raw: Any) -> int:
+    """The number of a namespace, as its ``N`` row has it."""
+    if type(raw) is not bytes or len(raw) < _NUMBER_BYTES:
+        raise _damaged("number of a store's namespace")
+    return int.from_bytes(raw[:_NUMBER_BYTES], "big")
 
 
 def _text(raw: bytes) -> str:
@@ -422,7 +472,7 @@ def _new_place(txn: KeyValueTxn, put: Put) -> str:
     text = labels_text(put.namespace)
     name = named("N", text)
     raw = txn.get(name)
-    number = _numbers(raw)[0] if raw is not None else _next_number(txn)
+    number = _number_of(raw) if raw is not None else _next_number(txn)
     if raw is None:
         txn.put(name, number.to_bytes(_NUMBER_BYTES, "big") + text.encode("utf-8", "surrogatepass"))
     item = _next_number(txn)
@@ -437,8 +487,9 @@ def _next_number(txn: KeyValueTxn) -> int:
         return number
     # The first of all; or the counter was lost, and numbers of rows that are there must not come
     # again.
-    given = [max(int(at[:_NUMBER_DIGITS], 16), int(at[_NUMBER_DIGITS:], 16)) for at in _places(txn)]
-    given += [_numbers(raw)[0] for kind in "Nn" for _, raw in txn.scan(prefix=kind)]
+    with decoding(b"", "key of a store's item"):
+        given = [int(at[part], 16) for at in _places(txn) for part in _PLACE_PARTS]
+    given += [_number_of(raw) for kind in "Nn" for _, raw in txn.scan(prefix=kind)]
     return txn.increment(_COUNTER, max(given)) if given else number
 
 
@@ -449,7 +500,7 @@ def _places(view: KeyValueView) -> Iterator[str]:
             yield key[1:]
     for kind in "Kk":
         for _, raw in view.scan(prefix=kind):
-            yield place(*_numbers(raw))
+            yield place(*_place_of(raw))
 
 
 def _remove(txn: KeyValueTxn, item: Found) -> None:
@@ -605,6 +656,7 @@ def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
 # --- Vectors of items: embedding, byte layout, similarity to a query ------------------------------
 
 _HEADER_VECTORS: Final = Struct("<II")  # numbers of a vector, vectors
+_FLOAT_BYTES: Final = 4
 _WHOLE: Final = "$"
 _OPTIONS: Final = ("dims", "embed", "fields", "text_fields", "distance_type")
 _COSINE: Final = "cosine"
@@ -723,7 +775,10 @@ class Scorer:
         """
         found = []
         for row in rows:
-            dims, count = _HEADER_VECTORS.unpack_from(row)
+            with decoding(b"", "vectors of a store's item"):
+                dims, count = _HEADER_VECTORS.unpack_from(row)
+                if not count or len(row) != _HEADER_VECTORS.size + _FLOAT_BYTES * dims * count:
+                    raise _damaged("vectors of a store's item")
             if dims != len(self._query):
                 msg = (
                     f"index: embed gave {len(self._query)} numbers for the query, but items were "

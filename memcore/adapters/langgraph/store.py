@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import ceil
 from threading import Event, Lock, Thread, current_thread
@@ -103,7 +102,6 @@ def _admitted(passage: ScopeFilter, value: Any, name: str) -> Any:
 
 # --- One batch of operations: what is read, what is embedded, what is written ---------------------
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT_OPS: Final = 16
 """Items that are read where the call is made, a few microseconds each."""
 _ROOM_OPS: Final = 64
@@ -314,12 +312,13 @@ def _ranked(
 
 def _fields(found: Found) -> dict[str, Any]:
     row = found.row
+    created, updated = row.times
     return {
         "namespace": found.namespace,
         "key": row.key,
         "value": row.value(),
-        "created_at": _EPOCH + timedelta(microseconds=row.created_us),
-        "updated_at": _EPOCH + timedelta(microseconds=row.updated_us),
+        "created_at": created,
+        "updated_at": updated,
     }
 
 

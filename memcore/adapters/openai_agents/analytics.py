@@ -153,7 +153,7 @@ class Placed(NamedTuple):
 
 
 def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
-    """Find the start of a turn, None if there is no such turn. For ``SessionReader.run``."""
+    """Find the start of a turn, None if there is no such turn."""
     if not isinstance(turn, int):
         return None
     ledger = log.full(txn, head_of(log)).ledger
