@@ -244,7 +244,10 @@ def start_audit(store: LmdbStore, audit: Audit | None) -> None:
     """
     if store.read_only or store.environment().leader.poison:
         return  # neither writes
-    flagged = store.read(lambda txn: is_audited(txn, store.path))
+    # On one snapshot: another process may begin the audit at this moment.
+    flagged, begun = store.read(
+        lambda txn: (is_audited(txn, store.path), read_tip(txn, DATABASE).number > 0)
+    )
     if audit is None:
         if flagged:
             raise AuditError(
@@ -253,7 +256,6 @@ def start_audit(store: LmdbStore, audit: Audit | None) -> None:
             )
         return
     chainer = chainer_for(store, audit)
-    begun = store.read(lambda txn: read_tip(txn, DATABASE).number > 0)
     if flagged and not begun:
         raise AuditError(
             f"{store.path}: is audited, but the database's own chain is gone: somebody removed it; "

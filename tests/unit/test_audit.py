@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -167,11 +169,12 @@ def write_in_a_fork(path: Path, anchor: Path, turns: int) -> tuple[int, int]:
 
 def test_processes_write_one_session_and_one_is_killed(path, anchor, open_audited) -> None:
     children = [write_in_a_fork(path, anchor, turns) for turns in (20, 20, 10**9)]
-    for _, reading in children:
-        assert os.read(reading, 1) == b"!"
-        os.close(reading)
-    os.kill(children[2][0], signal.SIGKILL)
+    busy = [os.read(reading, 1) for _, reading in children]
+    os.kill(children[2][0], signal.SIGKILL)  # at once: it would go on for ever
     ended = [os.waitpid(child, 0)[1] for child, _ in children]
+    for _, reading in children:
+        os.close(reading)
+    assert busy == [b"!"] * 3
     assert ended == [0, 0, signal.SIGKILL]
     db = open_audited()
     assert len(db.session("shared")) > 48
@@ -179,6 +182,26 @@ def test_processes_write_one_session_and_one_is_killed(path, anchor, open_audite
     db.session("shared").append(message("afterwards"))
     db.flush()
     assert sound(db).anchors > 10
+
+
+def test_another_process_begins_the_audit_while_this_one_opens(path, monkeypatch) -> None:
+    from memcore.audit import start
+
+    looks = start.is_audited
+    begins = (
+        f"import memcore; memcore.open({str(path)!r}, audit=memcore.Audit(key={KEY!r})).close()"
+    )
+
+    def looks_before(txn, name):
+        found = looks(txn, name)
+        if not found:
+            subprocess.run([sys.executable, "-c", begins], check=True)
+        return found
+
+    monkeypatch.setattr(start, "is_audited", looks_before)
+    with memcore.open(path, audit=memcore.Audit(key=KEY)) as db:
+        db.session("s").append(message(1))
+        sound(db)
 
 
 def test_an_aborted_closure_leaves_no_entry(open_audited) -> None:
