@@ -261,7 +261,7 @@ _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """Byte order marks of text that has NUL bytes."""
 
 
-def admitted(passage: ScopeFilter, payload: Any) -> bytes | Any:
+def admitted(scope_filter: ScopeFilter, payload: Any) -> bytes | Any:
     """Filter bytes or a binary file: return redacted bytes, or a binary file's content unchanged.
 
     Raises:
@@ -269,7 +269,7 @@ def admitted(passage: ScopeFilter, payload: Any) -> bytes | Any:
         InvalidItemError: above ``BLOB_BYTES_MAX``.
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        return passage.bytes(bytes(payload), "blob")
+        return scope_filter.bytes(bytes(payload), "blob")
     start = payload.tell() if hasattr(payload, "seekable") and payload.seekable() else None
     held: list[bytes] = []
     size = 0
@@ -279,12 +279,12 @@ def admitted(passage: ScopeFilter, payload: Any) -> bytes | Any:
         check_size(size)
         held.append(piece)
         if _is_binary(held[0], piece):
-            passage.judge(b"".join(held), "blob")
+            scope_filter.judge(b"".join(held), "blob")
             if start is None:
                 return chain(held, pieces)
             payload.seek(start)
             return payload
-    return passage.bytes(b"".join(held), "blob")
+    return scope_filter.bytes(b"".join(held), "blob")
 
 
 def _is_binary(first: bytes, piece: bytes) -> bool:
@@ -459,9 +459,9 @@ class BlobStore:
         *,
         seed: int,
         ensure: Callable[[Txn], int] | None = None,
-        passage: ScopeFilter | None = None,
+        scope_filter: ScopeFilter | None = None,
     ) -> None:
-        self._passage = passage
+        self._scope_filter = scope_filter
         self._store = store
         self._seed = seed
         if isinstance(scope, int):
@@ -498,8 +498,8 @@ class BlobStore:
 
     def _opened(self, payload: object) -> AbstractContextManager[Source]:
         """The content as it may be stored."""
-        if self._passage is not None:
-            payload = admitted(self._passage, payload)
+        if self._scope_filter is not None:
+            payload = admitted(self._scope_filter, payload)
         return opened(payload, self._seed, exported=True)
 
     def _put_source(self, source: Source) -> None:

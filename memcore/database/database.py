@@ -352,8 +352,8 @@ class Database:
             redact: the policy; None: that of the handle, or else the default one.
         """
         self._need("log_filter")
-        border = self._engine.border
-        own = None if border is None else border.redaction
+        write_filter = self._engine.write_filter
+        own = None if write_filter is None else write_filter.redaction
         policy = own.policy if redact is None and isinstance(own, privacy.Redaction) else redact
         secret = self._engine.store.secret.value()
         return privacy.RedactingFilter("default" if policy is None else policy, secret=secret)

@@ -217,7 +217,7 @@ def _opened(
     if engine.audit is not None or (writes and store.read(lambda t: is_audited(t, store.path))):
         auditing.start_audit(store, engine.audit)
     redacted = None if told is None else told.redacted
-    engine.border = session.settled(store, admitted).border(store, redacted)
+    engine.write_filter = session.settled(store, admitted).write_filter(store, redacted)
     if not store.read_only:
         sound = not store.environment().leader.poison  # else nobody may rest on what is read
         if sound:

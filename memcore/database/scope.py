@@ -40,9 +40,9 @@ __all__ = [
     "engine_of",
     "erase_user",
     "need_access",
-    "passage_of",
     "rows_of",
     "scope_beside",
+    "scope_filter_of",
 ]
 
 
@@ -62,7 +62,7 @@ class Scope:
         self._app = app
         self._user = user
         self._access = access
-        self._passage: ScopeFilter | None = None
+        self._scope_filter: ScopeFilter | None = None
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
@@ -235,17 +235,17 @@ class Scope:
     @property
     def _passes(self) -> ScopeFilter | None:
         """Write filter of the scope; None: content is stored unfiltered."""
-        border = self._engine.border
-        if border is None:
+        write_filter = self._engine.write_filter
+        if write_filter is None:
             return None
-        if self._passage is None:
-            self._passage = border.at(self._app, self._user)
-        return self._passage
+        if self._scope_filter is None:
+            self._scope_filter = write_filter.at(self._app, self._user)
+        return self._scope_filter
 
     def _rows(self, namespace: str, *, gated: bool, memory: bool) -> KeyValue:
         names.check_name(namespace, "namespace")
         self._need("kv", namespace)
-        passage = self._passes if gated else None
+        scope_filter = self._passes if gated else None
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -265,7 +265,7 @@ class Scope:
             now_ms=engine.now_ms,
             seed=seed,
             requests=requests,
-            gate=None if passage is None else kv.EntryFilter(passage, namespace),
+            gate=None if scope_filter is None else kv.EntryFilter(scope_filter, namespace),
             memory=memory,
         )
 
@@ -295,7 +295,7 @@ class Scope:
             self._ensure,
             label=label,
             once=self._once("state"),
-            passage=self._passes,
+            scope_filter=self._passes,
         )
 
     def _once(self, about: str) -> Once:
@@ -319,7 +319,7 @@ class Scope:
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
             once=self._once("app_state"),
-            passage=None if self._passes is None else self._passes.shared[1],
+            scope_filter=None if self._passes is None else self._passes.shared[1],
         )
 
     @property
@@ -340,7 +340,7 @@ class Scope:
             self._find,
             self._ensure,
             now_ms=engine.now_ms,
-            passage=self._passes,
+            scope_filter=self._passes,
         )
 
     @property
@@ -349,7 +349,7 @@ class Scope:
         self._need("blobs")
         store, seed = self._engine.store, self._blob_seed()
         return blobs.BlobStore(
-            store, self._find, seed=seed, ensure=self._ensure, passage=self._passes
+            store, self._find, seed=seed, ensure=self._ensure, scope_filter=self._passes
         )
 
     def _blob_seed(self) -> int:
@@ -476,7 +476,7 @@ def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
     return scope._rows(namespace, gated=False, memory=memory)  # noqa: SLF001 - this module's
 
 
-def passage_of(scope: Scope) -> ScopeFilter | None:
+def scope_filter_of(scope: Scope) -> ScopeFilter | None:
     """Return the scope's write filter; None: content is stored unfiltered."""
     return scope._passes  # noqa: SLF001 - this module's
 

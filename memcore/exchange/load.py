@@ -163,8 +163,10 @@ class Incoming:
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
-        border = engine.border
-        self._passage = border.at(title.app, title.user, title.session) if border else None
+        write_filter = engine.write_filter
+        self._scope_filter = (
+            write_filter.at(title.app, title.user, title.session) if write_filter else None
+        )
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
@@ -217,8 +219,8 @@ class Incoming:
         """
         if not isinstance(found, dict):
             refuse(f"expected an object, got {type(found).__name__}")
-        if self._passage is not None and not self._items_left:
-            found = admitted_line(self._passage, found)
+        if self._scope_filter is not None and not self._items_left:
+            found = admitted_line(self._scope_filter, found)
         if self._items_left:
             self._take_item(found)
             self._items_left -= 1
@@ -263,11 +265,11 @@ class Incoming:
     def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
         item, meta, now_us = said["item"], found.get("meta"), said["created_us"]
         abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
-        if self._passage is None or abandons:
+        if self._scope_filter is None or abandons:
             return self._made(found, item, meta, now_us)
         if found.get("kind") == "event":
-            self._passage.name(item.get("type"), "type of an event")
-        admitted = admitted_item(self._passage, item, meta, source="import")
+            self._scope_filter.name(item.get("type"), "type of an event")
+        admitted = admitted_item(self._scope_filter, item, meta, source="import")
         prepared = self._made(
             found, admitted.message, admitted.meta, now_us, redacted=admitted.redacted
         )
@@ -284,8 +286,8 @@ class Incoming:
         redacted: bool | None = None,
     ) -> Prepared:
         said, request_id = _told(found.get("envelope")), found.get("request_id")
-        if self._passage is not None:
-            said = told(self._passage, said, redacted=redacted, request_id=request_id)
+        if self._scope_filter is not None:
+            said = told(self._scope_filter, said, redacted=redacted, request_id=request_id)
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,

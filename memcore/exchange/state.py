@@ -311,9 +311,9 @@ def import_shared(
     owner = rename((app, user or ""))
     if user is not None:
         names.check_name(owner[1], "user")  # without one it would be for all to read
-    if engine.border is not None:
-        passage = engine.border.at(*owner)
-        values = admitted_fields(passage, values, USER if owner[1] else APP)
+    if engine.write_filter is not None:
+        scope_filter = engine.write_filter.at(*owner)
+        values = admitted_fields(scope_filter, values, USER if owner[1] else APP)
 
     def closure(txn: Txn) -> list[str]:
         scope = _scope_of(txn, owner) or 0

@@ -67,11 +67,11 @@ class GraphStore(Listing, Deltas):
         ensure: Callable[[Txn], int],
         *,
         now_ms: Callable[[], int],
-        passage: ScopeFilter | None = None,
+        scope_filter: ScopeFilter | None = None,
     ) -> None:
         super().__init__(cache, store.read, find)
         self._store = store
-        self._passage = passage
+        self._scope_filter = scope_filter
         self._now_ms = now_ms
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
@@ -98,9 +98,9 @@ class GraphStore(Listing, Deltas):
         self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
     ) -> Steps[None]:
         """The steps of ``put``."""
-        if self._passage is not None:
+        if self._scope_filter is not None:
             values = [(name, value) for name, (_, value) in new.values.items()]
-            coder = admitting(self._passage.beside(thread), coder, values)
+            coder = admitting(self._scope_filter.beside(thread), coder, values)
         return self._writing.put(thread, namespace, new, coder)
 
     def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
@@ -115,9 +115,9 @@ class GraphStore(Listing, Deltas):
         self, thread: str, namespace: str, new: NewWrites, coder: Coder
     ) -> Steps[None]:
         """The steps of ``put_writes``."""
-        if self._passage is not None:
+        if self._scope_filter is not None:
             values = [(name, value) for _, name, value in new.writes]
-            coder = admitting(self._passage.beside(thread), coder, values)
+            coder = admitting(self._scope_filter.beside(thread), coder, values)
         return self._writing.put_writes(thread, namespace, new, coder)
 
     def check(self, coder: Coder, judge: Judge) -> list[str]:

@@ -614,13 +614,13 @@ class RedactingCoder:
         return ("json-plain" if flags else "json"), body
 
 
-def admitting(passage: ScopeFilter, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
+def admitting(scope_filter: ScopeFilter, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
     """Run the guards on these values, by channel; return the coder that writes them.
 
     Raises:
         BlockedError: a guard refuses one of them, or something is found in the name of a channel.
     """
     for name, _ in values:
-        passage.name(name, "name of a channel")
-    redacts = passage.redactor(values, "graph")
-    return coder if redacts is None else RedactingCoder(coder, redacts, passage.allow_opaque)
+        scope_filter.name(name, "name of a channel")
+    redacts = scope_filter.redactor(values, "graph")
+    return coder if redacts is None else RedactingCoder(coder, redacts, scope_filter.allow_opaque)

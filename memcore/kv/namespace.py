@@ -455,10 +455,10 @@ class NamespaceWriter(NamespaceReader):
 class EntryFilter:
     """The content filter for the entries of one namespace."""
 
-    __slots__ = ("_is_named", "_namespace", "_passage")
+    __slots__ = ("_is_named", "_namespace", "_scope_filter")
 
-    def __init__(self, passage: ScopeFilter, namespace: str) -> None:
-        self._passage = passage
+    def __init__(self, scope_filter: ScopeFilter, namespace: str) -> None:
+        self._scope_filter = scope_filter
         self._namespace = namespace
         self._is_named = False
         """True once the name of the namespace was checked."""
@@ -479,10 +479,10 @@ class EntryFilter:
         self._name(key)
         under = key if isinstance(key, str) else None
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return self._passage.bytes(bytes(value), "kv", name=self._namespace, under=under)
+            return self._scope_filter.bytes(bytes(value), "kv", name=self._namespace, under=under)
         with suppress(TypeError, ValueError, RecursionError):
             value = plain_json(value)
-        return self._passage.value(value, "kv", name=self._namespace, under=under)
+        return self._scope_filter.value(value, "kv", name=self._namespace, under=under)
 
     def values(self, entries: Any) -> Any:
         """Filter the values of a mapping; raises what ``value`` raises."""
@@ -495,7 +495,7 @@ class EntryFilter:
         if isinstance(content, BlobRef) or not isinstance(content, bytes | bytearray | memoryview):
             return content
         under = key if isinstance(key, str) else None
-        return self._passage.bytes(bytes(content), "kv", name=self._namespace, under=under)
+        return self._scope_filter.bytes(bytes(content), "kv", name=self._namespace, under=under)
 
     def change(self, key: Any = None) -> None:
         """Run the guards on a change without a value, such as a deletion.
@@ -506,13 +506,13 @@ class EntryFilter:
         """
         if key is not None:
             self._name(key)
-        self._passage.judge(None, "kv", name=self._namespace)
+        self._scope_filter.judge(None, "kv", name=self._namespace)
 
     def _name(self, key: Any) -> None:
         if not self._is_named:
-            self._passage.name(self._namespace, "name of a namespace")
+            self._scope_filter.name(self._namespace, "name of a namespace")
             self._is_named = True
-        self._passage.name(key, "key of an entry")
+        self._scope_filter.name(key, "key of an entry")
 
 
 # --- Views and handles inside ``read`` and ``transact``: closed when the function returns

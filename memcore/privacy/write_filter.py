@@ -100,7 +100,7 @@ class WriteFilter:
         self.told = told
 
     def at(self, app: str, user: str, session: str | None = None) -> ScopeFilter:
-        """The passage of a place: of a session, of a user, or of an application (no user)."""
+        """The filter of a place: of a session, of a user, or of an application (no user)."""
         return ScopeFilter(self, app, user, session)
 
     def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
@@ -139,25 +139,25 @@ class _Telling:
 
 
 class ScopeFilter:
-    """The border at one place. May be shared by threads."""
+    """Write filter of one place. May be shared by threads."""
 
-    __slots__ = ("_redacts", "_reserved", "_shared", "app", "border", "session", "user")
+    __slots__ = ("_redacts", "_reserved", "_shared", "app", "session", "user", "write_filter")
 
-    def __init__(self, border: WriteFilter, app: str, user: str, session: str | None) -> None:
-        self.border = border
+    def __init__(self, write_filter: WriteFilter, app: str, user: str, session: str | None) -> None:
+        self.write_filter = write_filter
         self.app = app
         self.user = user
         self.session = session
-        redaction, place = border.redaction, (app, user, session)
-        self._redacts = None if redaction is None else border.redacts(redaction, place)
+        redaction, place = write_filter.redaction, (app, user, session)
+        self._redacts = None if redaction is None else write_filter.redacts(redaction, place)
         self._reserved: Redacts | None = None
         self._shared: tuple[ScopeFilter, ScopeFilter] | None = None
 
     @property
     def shared(self) -> tuple[ScopeFilter, ScopeFilter]:
-        """The passages of what the sessions of the user share, and of what all users do."""
+        """The filters of what the sessions of the user share, and of what all users do."""
         if self._shared is None:
-            at = self.border.at
+            at = self.write_filter.at
             self._shared = at(self.app, self.user), at(self.app, "")
         return self._shared
 
@@ -169,11 +169,13 @@ class ScopeFilter:
     @property
     def allow_opaque(self) -> bool:
         """True if content that cannot be inspected may be stored."""
-        return self._redacts is None or self.border.allow_opaque
+        return self._redacts is None or self.write_filter.allow_opaque
 
     def beside(self, session: str | None) -> ScopeFilter:
-        """The passage of another session of the same user."""
-        return self if session == self.session else self.border.at(self.app, self.user, session)
+        """The filter of another session of the same user."""
+        return (
+            self if session == self.session else self.write_filter.at(self.app, self.user, session)
+        )
 
     def item(self, message: Any, kind: str, source: str) -> Filtered:
         """Filter an item of the log; only items can be quarantined.
@@ -182,14 +184,14 @@ class ScopeFilter:
             BlockedError: a guard or the policy refuses it.
         """
         write = self._write(kind, source, None)
-        judgement = privacy.judged(self.border.guards, message, write)
+        judgement = privacy.judged(self.write_filter.guards, message, write)
         verdict: str = judgement.verdict
         reason = judgement.reason
         redacts = self._redactor(verdict)
         if redacts is None:
             return Filtered(message, None, _held(verdict, reason), verdict == "drop")
         value, found = redacts.value(message)
-        if found and self.border.verdicts is not None:
+        if found and self.write_filter.verdicts is not None:
             verdict, reason = self._ruled(found, verdict, reason, write)
         return Filtered(value, bool(found), _held(verdict, reason), verdict == "drop")
 
@@ -274,7 +276,7 @@ class ScopeFilter:
             BlockedError: as ``value``.
         """
         found = self._redacts
-        if self.border.guards:
+        if self.write_filter.guards:
             for name, value in values:
                 found = self._admitted(value, kind, "caller", name)[0] or found
         return found
@@ -285,12 +287,12 @@ class ScopeFilter:
         self, value: Any, kind: str, source: str, name: str | None
     ) -> tuple[Redacts | None, WriteContext | None]:
         """Judge a value; return its redactor, and its context if guards or verdicts need it."""
-        if not self.border.guards:
-            if self.border.verdicts is None:
+        if not self.write_filter.guards:
+            if self.write_filter.verdicts is None:
                 return self._redacts, None
             return self._redacts, self._write(kind, source, name)
         write = self._write(kind, source, name)
-        verdict, reason = privacy.judged(self.border.guards, value, write)
+        verdict, reason = privacy.judged(self.write_filter.guards, value, write)
         if verdict in _IN_LOGS:  # there is no log that could hold a placeholder of it
             raise privacy.blocked(write, reason)
         return self._redactor(verdict), write
@@ -301,7 +303,7 @@ class ScopeFilter:
 
     def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
         """Hold what was found against the verdicts of the policy."""
-        if found and write is not None and self.border.verdicts is not None:
+        if found and write is not None and self.write_filter.verdicts is not None:
             verdict, reason = self._ruled(found, "allow", "", write)
             if verdict in _IN_LOGS:
                 raise privacy.blocked(write, reason)
@@ -310,8 +312,8 @@ class ScopeFilter:
         self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
     ) -> tuple[str, str]:
         """The stricter of a verdict and that of the policy on the classes that were found."""
-        assert self.border.verdicts is not None  # noqa: S101 - whoever calls looked
-        by_policy = self.border.verdicts(found)
+        assert self.write_filter.verdicts is not None  # noqa: S101 - whoever calls looked
+        by_policy = self.write_filter.verdicts(found)
         told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
         if by_policy == "block":
             raise privacy.blocked(write, told)
@@ -324,9 +326,9 @@ class ScopeFilter:
     def _redactor(self, verdict: str) -> Redacts | None:
         if self._redacts is not None or verdict != "redact":
             return self._redacts
-        if self._reserved is None and self.border.reserve is not None:
+        if self._reserved is None and self.write_filter.reserve is not None:
             place = self.app, self.user, self.session
-            self._reserved = self.border.redacts(self.border.reserve(), place)
+            self._reserved = self.write_filter.redacts(self.write_filter.reserve(), place)
         return self._reserved
 
 

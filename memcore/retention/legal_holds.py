@@ -145,8 +145,8 @@ def hold_user(
         done = []
         for scope, number, its_app in places:
             shown = told
-            if engine.border is not None:
-                shown = engine.border.at(its_app, user, session).again(told)
+            if engine.write_filter is not None:
+                shown = engine.write_filter.at(its_app, user, session).again(told)
             done.append((its_app, hold_in(txn, scope, number, shown, now_ms)))
         return done
 

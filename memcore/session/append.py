@@ -100,7 +100,7 @@ def options_of(
 def encode_items(
     ref: SessionRef, items: Iterable[Any], options: ItemOptions, *, admitted: bool = False
 ) -> list[Prepared]:
-    """Check, classify, count and encode items; ``admitted`` ones passed the border before.
+    """Check, classify, count and encode items; ``admitted`` ones passed the write filter before.
 
     Raises:
         InvalidItemError: one of them is no JSON object or too large; it is named.
@@ -117,7 +117,7 @@ def encode_items(
         counter = log.counter
     seed, now_us = engine.seed, engine.now_us()
     meta, request_id, envelope = options.meta, options.request_id, options.envelope
-    if engine.border is not None and not admitted:
+    if engine.write_filter is not None and not admitted:
         found = [_admitted(ref, item, counter, now_us, options) for item in items]
         return found if engine.size_guard is None else split_large(ref, found)
     prepared: list[Prepared] = []
@@ -166,9 +166,9 @@ def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
         is_event = item.facts[0] == ItemKind.EVENT
         whole = item.message["payload"] if is_event else item.message
         shown, texts = guard.replaced(whole, size, engine.seed)
-        if ref.passage is not None:  # a caller's summary may say what it likes
-            shown = ref.passage.again(shown)
-        # What the item's own meta and envelope are passed the border; the options did not.
+        if ref.scope_filter is not None:  # a caller's summary may say what it likes
+            shown = ref.scope_filter.again(shown)
+        # What the item's own meta and envelope are passed the filter; the options did not.
         made: dict[str, Any] = {
             "counter": engine.counter if is_event else _counter_of(ref),
             "seed": engine.seed,
@@ -197,10 +197,10 @@ def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any
     Raises:
         BlockedError: a guard refuses one, or would have it quarantined.
     """
-    passage = ref.passage
-    if passage is None:
+    scope_filter = ref.scope_filter
+    if scope_filter is None:
         return list(items)
-    found = [session.admitted_item(passage, item, None) for item in items]
+    found = [session.admitted_item(scope_filter, item, None) for item in items]
     if any(each.held is not None for each in found):
         msg = "an item is to be quarantined, which encrypted ones cannot be: nothing was stored"
         raise BlockedError(msg, verdict="quarantine", reason="encrypted")
@@ -211,9 +211,9 @@ def _admitted(
     ref: SessionRef, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions
 ) -> Prepared:
     """Filter an item and encode what is left of it."""
-    passage = ref.passage
-    assert passage is not None  # noqa: S101 - there is a border
-    admitted = session.admitted_item(passage, item, options.meta)
+    scope_filter = ref.scope_filter
+    assert scope_filter is not None  # noqa: S101 - there is a write filter
+    admitted = session.admitted_item(scope_filter, item, options.meta)
     prepared = prepare_item(
         admitted.message,
         counter=counter,
@@ -222,7 +222,7 @@ def _admitted(
         meta=admitted.meta,
         request_id=options.request_id,
         envelope=session.told(
-            passage,
+            scope_filter,
             options.envelope,
             redacted=admitted.redacted,
             request_id=options.request_id,
@@ -262,12 +262,14 @@ def encode_event(
     if event_type == ABANDON_EVENT and not abandons:
         msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
         raise InvalidOptionError(msg)
-    engine, passage = ref.engine, ref.passage
+    engine, scope_filter = ref.engine, ref.scope_filter
     meta, envelope, held = options.meta, options.envelope, None
-    if passage is not None and not abandons:
-        admitted = session.admitted_event(passage, event_type, payload, meta)
+    if scope_filter is not None and not abandons:
+        admitted = session.admitted_event(scope_filter, event_type, payload, meta)
         payload, meta, redacted, held, _ = admitted
-        envelope = session.told(passage, envelope, redacted=redacted, request_id=options.request_id)
+        envelope = session.told(
+            scope_filter, envelope, redacted=redacted, request_id=options.request_id
+        )
     prepared = prepare_event(
         event_type,
         payload,

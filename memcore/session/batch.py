@@ -260,7 +260,7 @@ class ChangeBatch:
 
     def _new_change(self) -> ScopedChange:
         ref = self._ref
-        return ScopedChange(ref.options.state, ref.temporary, ref.passage)
+        return ScopedChange(ref.options.state, ref.temporary, ref.scope_filter)
 
     def change(self) -> Change[Receipt]:
         """The batch as one change; an empty batch writes nothing."""

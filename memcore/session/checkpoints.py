@@ -123,10 +123,10 @@ def saving(
     """
     if name is not None:
         names.check_name(name, "checkpoint")
-    kept, passage = _checked_meta(meta), ref.passage
-    if passage is not None:  # people write what they like into a name, too
-        name = None if name is None else passage.text(name, "checkpoint")
-        kept = None if kept is None else passage.value(kept, "checkpoint")
+    kept, scope_filter = _checked_meta(meta), ref.scope_filter
+    if scope_filter is not None:  # people write what they like into a name, too
+        name = None if name is None else scope_filter.text(name, "checkpoint")
+        kept = None if kept is None else scope_filter.value(kept, "checkpoint")
     now_ms = ref.engine.now_ms()
 
     def step(session: SessionTxn, ahead: int = 0) -> Checkpoint:
@@ -328,9 +328,11 @@ def _stored_number_of(
     ref: SessionRef, txn: ReadTxn, place: tuple[int, int], which: Position
 ) -> int:
     number = _number_of(txn, *place, which)
-    if number or not isinstance(which, str) or ref.passage is None:
+    if number or not isinstance(which, str) or ref.scope_filter is None:
         return number
-    return _number_of(txn, *place, ref.passage.again(which))  # the name was redacted when saved
+    return _number_of(
+        txn, *place, ref.scope_filter.again(which)
+    )  # the name was redacted when saved
 
 
 def _missing(ref: SessionRef, which: Position) -> NotFoundError:

@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-# --- What ``redact`` and ``guard`` of ``memcore.open`` come to: the border of one open file -------
+# --- What ``redact`` and ``guard`` of ``memcore.open`` come to: the write filter of one open file -
 
 Redact: TypeAlias = "RedactionPolicy | str | Mapping[str, Any] | bool | None"
 Guards: TypeAlias = "WriteGuard | Sequence[WriteGuard] | None"
@@ -93,8 +93,8 @@ class Admission(NamedTuple):
     policy: RedactionPolicy | None
     guards: tuple[WriteGuard, ...]
 
-    def border(self, store: LmdbStore, told: Told | None) -> WriteFilter | None:
-        """The border of an open file; None if everything may be stored as it is.
+    def write_filter(self, store: LmdbStore, told: Told | None) -> WriteFilter | None:
+        """The write filter of an open file; None if everything may be stored as it is.
 
         ``told`` is called with what was found, by class.
 
@@ -136,7 +136,7 @@ def admission(redact: Redact, guard: Guards) -> Admission:
     return Admission(policy, () if guard is None else privacy.checked_guard(guard))
 
 
-def admitted_line(passage: ScopeFilter, found: Any) -> Any:
+def admitted_line(scope_filter: ScopeFilter, found: Any) -> Any:
     """A line of an export that is no item, as it may be stored: a view, a checkpoint, a state.
 
     Raises:
@@ -147,17 +147,17 @@ def admitted_line(passage: ScopeFilter, found: Any) -> Any:
     made = dict(found)
     for name, fields in _CONTENT.items():
         if isinstance(found.get(name), dict):
-            made[name] = _told(passage, found[name], fields, _KINDS[name])
+            made[name] = _told(scope_filter, found[name], fields, _KINDS[name])
     if isinstance(found.get("state"), dict):
         made["state"] = dict(found["state"])
         for name in ("values", "set"):
             if isinstance(made["state"].get(name), dict):
-                made["state"][name] = admitted_fields(passage, made["state"][name])
+                made["state"][name] = admitted_fields(scope_filter, made["state"][name])
     return made
 
 
 def admitted_fields(
-    passage: ScopeFilter, values: Mapping[str, Any], shown: str = ""
+    scope_filter: ScopeFilter, values: Mapping[str, Any], shown: str = ""
 ) -> dict[str, Any]:
     """Values of a state as they may be stored; guards know fields with ``shown`` before them.
 
@@ -165,18 +165,20 @@ def admitted_fields(
         BlockedError: a guard refuses one, or something is found in the name of a field.
     """
     for key in values:
-        passage.name(key, "name of a field")
+        scope_filter.name(key, "name of a field")
     return {
-        key: passage.value(value, "state", name=f"{shown}{key}", under=key, source="import")
+        key: scope_filter.value(value, "state", name=f"{shown}{key}", under=key, source="import")
         for key, value in values.items()
     }
 
 
 def _told(
-    passage: ScopeFilter, found: dict[str, Any], fields: tuple[str, ...], kind: str
+    scope_filter: ScopeFilter, found: dict[str, Any], fields: tuple[str, ...], kind: str
 ) -> dict[str, Any]:
     told = {name: found[name] for name in fields if found.get(name) is not None}
-    checked = {name: passage.value(value, kind, source="import") for name, value in told.items()}
+    checked = {
+        name: scope_filter.value(value, kind, source="import") for name, value in told.items()
+    }
     return {**found, **checked}
 
 
@@ -438,7 +440,7 @@ def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
     store.transact(closure)
 
 
-# --- Items at the border of the file: judged and redacted before they are classified and counted --
+# --- Items on their way in: judged and redacted before they are classified and counted -----------
 # What a guard quarantines is replaced by a placeholder with the same ids, so that calls and results
 # stay pairs; the original goes to a row of the quarantine in the same commit.
 
@@ -472,7 +474,11 @@ class Admitted(NamedTuple):
 
 
 def admitted_item(
-    passage: ScopeFilter, item: Any, meta: Mapping[str, Any] | None, *, source: str | None = None
+    scope_filter: ScopeFilter,
+    item: Any,
+    meta: Mapping[str, Any] | None,
+    *,
+    source: str | None = None,
 ) -> Admitted:
     """One wire object that may be stored; without ``source`` its kind says who said it.
 
@@ -484,10 +490,10 @@ def admitted_item(
         return Admitted(item, meta, redacted=None, held=None)  # whoever prepares it refuses it
     message: Message = _plain(dict(item), "item")
     source = source or _SOURCES[classify(message)[0]]
-    passed = passage.item(message, "item", source)
+    passed = scope_filter.item(message, "item", source)
     if passed.dropped:
         return Admitted(placeholder(message, DROPPED), None, True, None)
-    told, is_told = _meta(passage, meta, source)
+    told, is_told = _meta(scope_filter, meta, source)
     if passed.reason is None:
         return Admitted(passed.value, told, is_told or passed.redacted, None)
     held = _held(passed.value, source, passed.reason)
@@ -495,15 +501,15 @@ def admitted_item(
 
 
 def admitted_event(
-    passage: ScopeFilter, event_type: str, payload: Any, meta: Mapping[str, Any] | None
+    scope_filter: ScopeFilter, event_type: str, payload: Any, meta: Mapping[str, Any] | None
 ) -> Admitted:
     """The payload of an event; raises what ``admitted_item`` raises."""
-    passage.name(event_type, "type of an event")
+    scope_filter.name(event_type, "type of an event")
     plain = _plain(payload, "item")
-    passed = passage.item({"type": event_type, "payload": plain}, "event", "event")
+    passed = scope_filter.item({"type": event_type, "payload": plain}, "event", "event")
     if passed.dropped:
         return Admitted(DROPPED, None, True, None)
-    told, is_told = _meta(passage, meta, "event")
+    told, is_told = _meta(scope_filter, meta, "event")
     if passed.reason is None:
         return Admitted(passed.value["payload"], told, is_told or passed.redacted, None)
     held = _held(passed.value, "event", passed.reason)
@@ -511,7 +517,7 @@ def admitted_event(
 
 
 def told(
-    passage: ScopeFilter,
+    scope_filter: ScopeFilter,
     envelope: Envelope | None,
     *,
     redacted: bool | None,
@@ -525,12 +531,12 @@ def told(
     Raises:
         BlockedError: something is found in one of its names, or in ``request_id``.
     """
-    passage.name(request_id, "request_id")
+    scope_filter.name(request_id, "request_id")
     if envelope is not None:
         for name in _NAMES:
-            passage.name(getattr(envelope, name), f"{name} of an envelope")
+            scope_filter.name(getattr(envelope, name), f"{name} of an envelope")
     if envelope is not None and envelope.status is not None:
-        status = passage.again(envelope.status)
+        status = scope_filter.again(envelope.status)
         if status != envelope.status:
             return replace(envelope, status=status, redacted=True)
     if redacted is None or (envelope is not None and envelope.redacted):
@@ -541,12 +547,12 @@ def told(
 
 
 def _meta(
-    passage: ScopeFilter, meta: Mapping[str, Any] | None, source: str
+    scope_filter: ScopeFilter, meta: Mapping[str, Any] | None, source: str
 ) -> tuple[Mapping[str, Any] | None, bool]:
     if not meta or not isinstance(meta, Mapping):
         return meta, False
     plain = _plain(dict(meta), "meta")
-    told = passage.value(plain, "meta", source=source)
+    told = scope_filter.value(plain, "meta", source=source)
     return told, told is not plain
 
 
@@ -610,16 +616,16 @@ def _silenced(value: Any, said: str, name: str = "") -> Any:
     return 0
 
 
-# --- Views at the border of the file: what a summarizer or a reducer made is redacted as items are
+# --- Views on their way in: what a summarizer or a reducer made is redacted as items are ----------
 
 
 def admitted_summary(ref: SessionRef, summary: str) -> str | BlockedError:
     """A summary as it may be stored, or why it must not be."""
-    passage = ref.passage
-    if passage is None:
+    scope_filter = ref.scope_filter
+    if scope_filter is None:
         return summary
     try:
-        return passage.text(summary, "summary", source="model")
+        return scope_filter.text(summary, "summary", source="model")
     except BlockedError as exc:
         return exc
 
@@ -630,27 +636,27 @@ def admitted_outcome(ref: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
     Summaries were judged when they came; masks show parts of items, which may be older than the
     policy.
     """
-    passage = ref.passage
-    if passage is None or not passage.redacts:
+    scope_filter = ref.scope_filter
+    if scope_filter is None or not scope_filter.redacts:
         return outcome
     counter = ref.engine.counter_named(outcome.counter)
-    masks = admitted_masks(passage, outcome.plan.masks, counter)
+    masks = admitted_masks(scope_filter, outcome.plan.masks, counter)
     return replace(
         outcome,
         plan=outcome.plan if masks == outcome.plan.masks else replace(outcome.plan, masks=masks),
-        summary=None if outcome.summary is None else passage.again(outcome.summary),
-        reason=None if outcome.reason is None else passage.again(outcome.reason),
+        summary=None if outcome.summary is None else scope_filter.again(outcome.summary),
+        reason=None if outcome.reason is None else scope_filter.again(outcome.reason),
     )
 
 
 def admitted_masks(
-    passage: ScopeFilter, masks: tuple[Mask, ...], counter: TokenCounter
+    scope_filter: ScopeFilter, masks: tuple[Mask, ...], counter: TokenCounter
 ) -> tuple[Mask, ...]:
     """Masks as they may be stored; those that change are counted again."""
     found = []
     for mask in masks:
         message = mask.message
-        shown = message if message is None else passage.again(message)
+        shown = message if message is None else scope_filter.again(message)
         if shown is not None and shown is not message:
             mask = mask._replace(message=shown, tokens=count_message(shown, counter))  # noqa: PLW2901
         found.append(mask)

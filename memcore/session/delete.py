@@ -319,8 +319,10 @@ def hold(engine: Engine, app: str, user: str, session: str | None, *, reason: st
         NotFoundError: there is no such session.
     """
     told = checked_reason(reason)
-    if engine.border is not None:  # a reason is content; who sets a hold is no guard's business
-        told = engine.border.at(app, user, session).again(told)
+    if (
+        engine.write_filter is not None
+    ):  # a reason is content; who sets a hold is no guard's business
+        told = engine.write_filter.at(app, user, session).again(told)
     now_ms = engine.now_ms()
 
     def closure(txn: Txn) -> bool:

@@ -532,7 +532,7 @@ class Engine:
     """The key of the audit, and how it is anchored."""
     access: Access | None = None
     """Authorizer and actor, asked before a handle is opened; None: nobody is asked."""
-    border: WriteFilter | None = None
+    write_filter: WriteFilter | None = None
     """Filter that everything passes before it is stored; None: nobody judges or redacts it."""
     size_guard: SizeGuard | None = None
     """Limit on the size of items; None: as large as the file can hold."""
@@ -572,7 +572,7 @@ class Engine:
     @property
     def redaction(self) -> RedactsPlaces | None:
         """Redaction of what is stored; None if there is none."""
-        return None if self.border is None else self.border.redaction
+        return None if self.write_filter is None else self.write_filter.redaction
 
     def counter_named(self, name: str) -> TokenCounter:
         """The counter of that id: one that the caller gave, else a built-in one."""
@@ -741,8 +741,8 @@ class SessionRef:
     """The name of a session, and its numbers once they are known to be committed."""
 
     __slots__ = (
-        "_passage",
         "_process",
+        "_scope_filter",
         "_touching",
         "access",
         "app",
@@ -781,7 +781,7 @@ class SessionRef:
         self.lease: LeaseToken | None = None
         """Token of the lease that the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
-        self._passage: ScopeFilter | None = None
+        self._scope_filter: ScopeFilter | None = None
         self.uses: AccessStats | None = None
         """Counts who reads it; None: nobody does."""
         counts = engine.access_counts if options.access_counts is None else options.access_counts
@@ -796,14 +796,14 @@ class SessionRef:
         self.asks = options.policy is not None or options.counter is not None
 
     @property
-    def passage(self) -> ScopeFilter | None:
+    def scope_filter(self) -> ScopeFilter | None:
         """The write filter for the session's content; None: none."""
-        border = self.engine.border
-        if border is None:
+        write_filter = self.engine.write_filter
+        if write_filter is None:
             return None
-        if self._passage is None:
-            self._passage = border.at(self.app, self.user, self.name)
-        return self._passage
+        if self._scope_filter is None:
+            self._scope_filter = write_filter.at(self.app, self.user, self.name)
+        return self._scope_filter
 
     def touch(self) -> None:
         """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""

@@ -145,8 +145,8 @@ class TakeLease(Change[LeaseRow]):
         self.owner = owner
         self.ttl_ms, self.force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
         super().__init__(ref)
-        if ref.passage is not None:
-            ref.passage.name(owner, "owner of a lease")
+        if ref.scope_filter is not None:
+            ref.scope_filter.name(owner, "owner of a lease")
 
     def run(self, session: SessionTxn) -> Unchanged:
         """Write the lease's row, with the next epoch if the owner is another one."""

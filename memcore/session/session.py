@@ -180,7 +180,7 @@ class Session:
     @property
     def is_admitting(self) -> bool:
         """True if content is redacted or judged before it is stored."""
-        return self._ref.engine.border is not None
+        return self._ref.engine.write_filter is not None
 
     @property
     def counter(self) -> str:

@@ -190,7 +190,7 @@ class SessionState(Fields[ScopedChange]):
     def plan(self, expected: int | None = None) -> ScopedChange:
         """A change that is to be filled, then stored by ``UpdateState``."""
         ref = self._ref
-        change = ScopedChange(self.schema, ref.temporary, ref.passage)
+        change = ScopedChange(self.schema, ref.temporary, ref.scope_filter)
         change.expect(expected)
         return change
 

@@ -60,7 +60,7 @@ __all__ = [
 # --- Content filter of state values: judged and redacted where the change is made -----------------
 
 
-def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
+def admitted_write(scope_filter: ScopeFilter, name: str, value: Any) -> Any:
     """Filter a write to a field; ``name`` is the field's, with its full prefix.
 
     A value that is not JSON, for a reducer, is only judged here: the reducer's result is redacted
@@ -70,43 +70,43 @@ def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
         BlockedError: a guard refuses it.
     """
     if value is Delete:
-        passage.judge(None, "state", name=name)
+        scope_filter.judge(None, "state", name=name)
         return value
     if isinstance(value, Overwrite):
-        return Overwrite(admitted_write(passage, name, value.value))
+        return Overwrite(admitted_write(scope_filter, name, value.value))
     if isinstance(value, Merge):
-        return Merge(_entries(passage, name, value.entries))
+        return Merge(_entries(scope_filter, name, value.entries))
     with suppress(TypeError, ValueError, RecursionError):  # raised where it is encoded
         plain = plain_json(value)
-        return passage.value(plain, "state", name=name, under=name[len(prefix_of(name)) :])
-    passage.judge(value, "state", name=name)
+        return scope_filter.value(plain, "state", name=name, under=name[len(prefix_of(name)) :])
+    scope_filter.judge(value, "state", name=name)
     return value
 
 
-def _entries(passage: ScopeFilter, name: str, entries: Any) -> Any:
+def _entries(scope_filter: ScopeFilter, name: str, entries: Any) -> Any:
     if not isinstance(entries, Mapping):
         return entries  # refused where it is merged
     return {
-        key: _entries(passage, name, entry)
+        key: _entries(scope_filter, name, entry)
         if isinstance(entry, Mapping)
-        else _entry(passage, name, key, entry)
+        else _entry(scope_filter, name, key, entry)
         for key, entry in entries.items()
     }
 
 
-def _entry(passage: ScopeFilter, name: str, key: Any, entry: Any) -> Any:
-    admitted = admitted_write(passage, name, entry)
+def _entry(scope_filter: ScopeFilter, name: str, key: Any, entry: Any) -> Any:
+    admitted = admitted_write(scope_filter, name, entry)
     return (
         admitted
         if admitted is Delete or not isinstance(key, str)
-        else _named(passage, key, admitted)
+        else _named(scope_filter, key, admitted)
     )
 
 
-def _named(passage: ScopeFilter, key: str, entry: Any) -> Any:
+def _named(scope_filter: ScopeFilter, key: str, entry: Any) -> Any:
     """Filter an entry once more, by the key it has in a Merge, which may classify it."""
     with suppress(TypeError, ValueError, RecursionError):
-        return passage.again(plain_json(entry), key)
+        return scope_filter.again(plain_json(entry), key)
     return entry
 
 
@@ -133,15 +133,15 @@ class StateChange:
     """Steps on one state; ``run`` may be called again by another attempt.
 
     Reducers run inside the write transaction, on its values. All names begin with ``prefix``, as
-    in the schema and in messages; rows leave it out. Values pass the content filter ``passage``,
+    in the schema and in messages; rows leave it out. Values pass ``scope_filter``,
     which is given field names with ``shown`` in front.
     """
 
     __slots__ = (
         "_expected",
-        "_passage",
         "_prefix",
         "_schema",
+        "_scope_filter",
         "_shown",
         "_steps",
         "_traced",
@@ -154,11 +154,11 @@ class StateChange:
         schema: StateSchema | None,
         *,
         prefix: str = "",
-        passage: ScopeFilter | None = None,
+        scope_filter: ScopeFilter | None = None,
         shown: str = "",
     ) -> None:
         self._schema = schema or OPEN
-        self._passage = passage
+        self._scope_filter = scope_filter
         self._shown = shown
         self._prefix = prefix
         self._steps: list[Callable[[StateWriter], None]] = []
@@ -207,9 +207,9 @@ class StateChange:
             self._packed(key)
             field = schema.field(key)
             if field.stored:
-                if self._passage is not None:
-                    self._passage.name(key, "name of a field")
-                    value = admitted_write(self._passage, self._shown + key, value)  # noqa: PLW2901
+                if self._scope_filter is not None:
+                    self._scope_filter.name(key, "name of a field")
+                    value = admitted_write(self._scope_filter, self._shown + key, value)  # noqa: PLW2901
                 is_final = field.reducer is None and value is not Delete
                 kept.append((key, _final(key, value) if is_final else _kept(key, value)))
         return kept
@@ -225,15 +225,15 @@ class StateChange:
         gone = list(names)
         for key in gone:
             self._packed(key)
-            if self._passage is not None:
-                self._passage.judge(None, "state", name=self._shown + key)
+            if self._scope_filter is not None:
+                self._scope_filter.judge(None, "state", name=self._shown + key)
         if gone:
             self._steps.append(lambda writer: writer.delete(gone))
 
     def clear(self) -> None:
         """Delete the values of all fields."""
-        if self._passage is not None:
-            self._passage.judge(None, "state", name=f"{self._shown or self._prefix}*")
+        if self._scope_filter is not None:
+            self._scope_filter.judge(None, "state", name=f"{self._shown or self._prefix}*")
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
@@ -251,7 +251,7 @@ class StateChange:
         Scope 0 stands for one that is yet to be created.
         """
         self._traced.clear()
-        writer = StateWriter(txn, (scope, session), self._prefix, self._traced, self._passage)
+        writer = StateWriter(txn, (scope, session), self._prefix, self._traced, self._scope_filter)
         self.check(writer.header.counter)
         for step in self._steps:
             step(writer)
@@ -290,7 +290,7 @@ class StateWriter:
         place: tuple[int, int],
         prefix: str,
         traced: list[tuple[Trace, Reduction]],
-        passage: ScopeFilter | None,
+        scope_filter: ScopeFilter | None,
     ) -> None:
         self.header = read_header(txn, *place)
         self._txn = txn
@@ -298,7 +298,7 @@ class StateWriter:
         self._prefix = prefix
         self._rows = keys.state_rows(*place)
         self._traced = traced
-        self._passage = passage
+        self._scope_filter = scope_filter
         self._changed: dict[str, _Stored] = {}
         self._before: dict[str, _Stored] = {}
         self._damaged: dict[str, CorruptValueError] = {}
@@ -368,10 +368,10 @@ class StateWriter:
     def _made(self, key: str, value: Any) -> tuple[bytes, int]:
         """Encode the result of a reducer or a merge, redacted."""
         body, flags = _encoded(key, value)
-        if self._passage is None:
+        if self._scope_filter is None:
             return body, flags
         plain = decode_json(body, flags)
-        made = self._passage.again(plain, key.removeprefix(self._prefix))
+        made = self._scope_filter.again(plain, key.removeprefix(self._prefix))
         return (body, flags) if made is plain else _encoded(key, made)
 
     @property
@@ -484,14 +484,14 @@ class ScopedChange:
         self,
         schema: StateSchema | None,
         temporary: dict[str, Any],
-        passage: ScopeFilter | None = None,
+        scope_filter: ScopeFilter | None = None,
     ) -> None:
         self._schema = schema or OPEN
         self._temporary = temporary
-        user, app = (None, None) if passage is None else passage.shared
-        self.own = StateChange(schema, passage=passage)
-        self.user = StateChange(schema, prefix=USER, passage=user)
-        self.app = StateChange(schema, prefix=APP, passage=app)
+        user, app = (None, None) if scope_filter is None else scope_filter.shared
+        self.own = StateChange(schema, scope_filter=scope_filter)
+        self.user = StateChange(schema, prefix=USER, scope_filter=user)
+        self.app = StateChange(schema, prefix=APP, scope_filter=app)
         self.request: StateRequest | None = None
         """As of a ``StateChange``."""
         self._later: list[Callable[[], object]] = []

@@ -350,7 +350,7 @@ class SharedState(Fields[StateChange]):
     here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
     """
 
-    __slots__ = ("_ensure", "_find", "_label", "_once", "_passage", "_store")
+    __slots__ = ("_ensure", "_find", "_label", "_once", "_scope_filter", "_store")
 
     def __init__(
         self,
@@ -360,10 +360,10 @@ class SharedState(Fields[StateChange]):
         *,
         label: str,
         once: Once | None = None,
-        passage: ScopeFilter | None = None,
+        scope_filter: ScopeFilter | None = None,
     ) -> None:
         self._once = once
-        self._passage = passage
+        self._scope_filter = scope_filter
         self._store = store
         self._find = find
         self._ensure = ensure
@@ -413,9 +413,9 @@ class SharedState(Fields[StateChange]):
 
     def plan(self, expected: int | None = None) -> StateChange:
         """An empty change, to be filled and then stored by ``closure``."""
-        passage = self._passage
-        shown = "" if passage is None else USER if passage.user else APP
-        change = StateChange(None, passage=passage, shown=shown)
+        scope_filter = self._scope_filter
+        shown = "" if scope_filter is None else USER if scope_filter.user else APP
+        change = StateChange(None, scope_filter=scope_filter, shown=shown)
         change.expect(expected)
         return change
 

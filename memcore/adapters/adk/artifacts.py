@@ -29,7 +29,7 @@ from memcore.adapters.adk.names import place_of as told_place
 from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
 from memcore.codec.values import check_json, encode_json
-from memcore.database.scope import passage_of, rows_of
+from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
@@ -430,10 +430,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         part = checked_part(
             given, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
         )
-        passage = passage_of(self.database.scope(app=app_name, user=user_id))
-        if passage is not None:
-            passage.name(filename, "name of an artifact")
-            part = admitted_part(passage, part)
+        scope_filter = scope_filter_of(self.database.scope(app=app_name, user=user_id))
+        if scope_filter is not None:
+            scope_filter.name(filename, "name of an artifact")
+            part = admitted_part(scope_filter, part)
         row, content = encode_part(part)
         once_by = None
         if idempotency_key is not None:
@@ -444,7 +444,9 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         row["at"] = ArtifactVersion(version=0, canonical_uri="").create_time
         metadata = json_metadata(custom_metadata)
         row["metadata"] = (
-            metadata if passage is None else passage.value(metadata, "artifact", name=filename)
+            metadata
+            if scope_filter is None
+            else scope_filter.value(metadata, "artifact", name=filename)
         )
         if not place.is_told:
             row["name"] = place.name

@@ -106,42 +106,42 @@ async def _staged(kv: KeyValue, content: bytes | None) -> BlobRef:
 M = TypeVar("M", bound=BaseModel)
 
 
-def admitted_part(passage: ScopeFilter, part: types.Part) -> types.Part:
+def admitted_part(scope_filter: ScopeFilter, part: types.Part) -> types.Part:
     """Filter a part before it is stored; the given part is not changed.
 
     Raises:
         BlockedError: a guard refuses it.
     """
-    part = _admitted(passage, part, "artifact", exclude={"inline_data": {"data"}})
+    part = _admitted(scope_filter, part, "artifact", exclude={"inline_data": {"data"}})
     inline = part.inline_data
     if inline is None or not inline.data:
         return part
-    data = passage.bytes(inline.data, "artifact")
+    data = scope_filter.bytes(inline.data, "artifact")
     if data is inline.data:
         return part
     return part.model_copy(update={"inline_data": inline.model_copy(update={"data": data})})
 
 
-def admitted_content(passage: ScopeFilter, content: types.Content) -> types.Content:
+def admitted_content(scope_filter: ScopeFilter, content: types.Content) -> types.Content:
     """Filter the content of a memory before it is stored; raises what ``admitted_part`` does.
 
     Inline data of it are left as they are.
     """
-    return _admitted(passage, content, "memory")
+    return _admitted(scope_filter, content, "memory")
 
 
-def admitted_metadata(passage: ScopeFilter, metadata: Mapping[str, Any] | None) -> Any:
+def admitted_metadata(scope_filter: ScopeFilter, metadata: Mapping[str, Any] | None) -> Any:
     """Filter metadata before they are stored; what is no JSON is refused later, by the encoder."""
     if not metadata:
         return metadata
     with suppress(PydanticSerializationError, TypeError, ValueError, RecursionError):
-        return passage.value(to_jsonable_python(dict(metadata)), "memory")
+        return scope_filter.value(to_jsonable_python(dict(metadata)), "memory")
     return metadata
 
 
-def _admitted(passage: ScopeFilter, model: M, kind: str, exclude: Any = None) -> M:
+def _admitted(scope_filter: ScopeFilter, model: M, kind: str, exclude: Any = None) -> M:
     dumped = model.model_dump(mode="json", exclude_none=True, exclude=exclude)
-    made = passage.value(dumped, kind)
+    made = scope_filter.value(dumped, kind)
     if made is dumped:
         return model
     if exclude is None:

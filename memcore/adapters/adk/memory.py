@@ -45,7 +45,7 @@ from memcore.adapters.adk.memory_index import (
 from memcore.adapters.adk.names import label, located, name_of, place_of
 from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
-from memcore.database.scope import passage_of, rows_of
+from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
@@ -281,11 +281,11 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
         ``mark`` returns the watermark for a number of events.
         """
-        kv, passage = handle
+        kv, scope_filter = handle
         if not events or _wants_none(kv):
             return
-        if passage is not None:
-            metadata = admitted_metadata(passage, metadata)
+        if scope_filter is not None:
+            metadata = admitted_metadata(scope_filter, metadata)
         for start in range(0, len(events), _PAGE):
             page = events[start : start + _PAGE]
             new = kv.read(lambda view, page=page: _unknown(view, page, session_id))  # type: ignore[misc]
@@ -294,7 +294,9 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
                 lambda new=new: [  # type: ignore[misc]
                     (
                         at,
-                        memory_of(_admitted(passage, each), session_id, metadata, secret=kv.secret),
+                        memory_of(
+                            _admitted(scope_filter, each), session_id, metadata, secret=kv.secret
+                        ),
                     )
                     for at, each in new
                 ],
@@ -332,17 +334,17 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         Raises:
             InvalidItemError: metadata is no JSON; nothing is stored.
         """
-        kv, passage = self._handle(app_name, user_id)
+        kv, scope_filter = self._handle(app_name, user_id)
         if _wants_none(kv):
             return
         given = [
             (entry, entry.id or _made_id(idempotency_key, at)) for at, entry in enumerate(memories)
         ]
-        if passage is not None:
+        if scope_filter is not None:
             for _, id_ in given:
-                passage.name(id_, "id of a memory")
-            given = [(_admitted_entry(passage, entry), id_) for entry, id_ in given]
-            custom_metadata = admitted_metadata(passage, custom_metadata)
+                scope_filter.name(id_, "id of a memory")
+            given = [(_admitted_entry(scope_filter, entry), id_) for entry, id_ in given]
+            custom_metadata = admitted_metadata(scope_filter, custom_metadata)
         made = await _prepared(
             sum(chars_of(entry.content) for entry in memories),
             lambda: [Memory.of_entry(entry, id_, custom_metadata) for entry, id_ in given],
@@ -382,8 +384,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
         Of those that have equally many, the ones with rarer words come first, then the newer ones.
         """
-        kv, passage = self._handle(app_name, user_id)
-        words = query_words(query if passage is None else passage.again(query))
+        kv, scope_filter = self._handle(app_name, user_id)
+        words = query_words(query if scope_filter is None else scope_filter.again(query))
         if not words:
             return SearchMemoryResponse()
 
@@ -426,7 +428,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
                 self._handles.clear()
             scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
             kv = rows_of(scope, _NAMESPACE, memory=True)
-            found = self._handles[app_name, user_id] = kv, passage_of(scope)
+            found = self._handles[app_name, user_id] = kv, scope_filter_of(scope)
         return found
 
 
@@ -445,20 +447,20 @@ def _made_id(key: str | None, at: int) -> str:
     return blake2b(named, digest_size=16, salt=at.to_bytes(8, "little")).hexdigest()
 
 
-def _admitted(passage: ScopeFilter | None, event: Event) -> Event:
+def _admitted(scope_filter: ScopeFilter | None, event: Event) -> Event:
     """The event with its content and its author filtered."""
-    if passage is None or event.content is None:
+    if scope_filter is None or event.content is None:
         return event
-    passage.name(event.id, "id of a memory")
-    made = {"content": admitted_content(passage, event.content)}
-    return event.model_copy(update={**made, "author": passage.again(event.author)})
+    scope_filter.name(event.id, "id of a memory")
+    made = {"content": admitted_content(scope_filter, event.content)}
+    return event.model_copy(update={**made, "author": scope_filter.again(event.author)})
 
 
-def _admitted_entry(passage: ScopeFilter, entry: MemoryEntry) -> MemoryEntry:
+def _admitted_entry(scope_filter: ScopeFilter, entry: MemoryEntry) -> MemoryEntry:
     """An entry with its content filtered."""
-    told = admitted_metadata(passage, entry.custom_metadata)
-    made = {"content": admitted_content(passage, entry.content), "custom_metadata": told}
-    return entry.model_copy(update={**made, "author": passage.again(entry.author)})
+    told = admitted_metadata(scope_filter, entry.custom_metadata)
+    made = {"content": admitted_content(scope_filter, entry.content), "custom_metadata": told}
+    return entry.model_copy(update={**made, "author": scope_filter.again(entry.author)})
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:

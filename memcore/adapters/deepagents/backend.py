@@ -52,7 +52,7 @@ from memcore.adapters.deepagents.files import (
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database import open_database
-from memcore.database.scope import passage_of, rows_of
+from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -217,13 +217,13 @@ _UPLOAD_BYTES: Final = 4 * 1024**2
 
 
 def put_all(
-    files: Files, passage: ScopeFilter | None, uploads: Sequence[Upload]
+    files: Files, scope_filter: ScopeFilter | None, uploads: Sequence[Upload]
 ) -> list[FileUploadResponse]:
     """Store whole files; return a response for each, with the error if it was refused."""
     responses: list[FileUploadResponse] = []
     at = 0
-    if passage is not None:
-        uploads = [_admitted(passage, upload) for upload in uploads]
+    if scope_filter is not None:
+        uploads = [_admitted(scope_filter, upload) for upload in uploads]
     while at < len(uploads):
         stop, size = at + 1, len(uploads[at].payload)
         while stop < len(uploads) and size + len(uploads[stop].payload) <= _UPLOAD_BYTES:
@@ -247,10 +247,10 @@ def put_all(
     return responses
 
 
-def _admitted(passage: ScopeFilter, upload: Upload) -> Upload:
+def _admitted(scope_filter: ScopeFilter, upload: Upload) -> Upload:
     """Filter a whole content before it is stored."""
-    passage.name(upload.path, "path of a file")
-    payload = passage.bytes(upload.payload, "file")
+    scope_filter.name(upload.path, "path of a file")
+    payload = scope_filter.bytes(upload.payload, "file")
     return upload if payload is upload.payload else replace(upload, payload=payload)
 
 
@@ -348,16 +348,16 @@ class MemcoreBackend(Opened, BackendProtocol):
 
     def _admitted(self, text: str, path: str) -> str:
         """Filter a text before it is stored."""
-        passage = passage_of(self._scope)
-        if passage is None:
+        scope_filter = scope_filter_of(self._scope)
+        if scope_filter is None:
             return text
-        passage.name(path, "path of a file")
-        return passage.text(text, "file")
+        scope_filter.name(path, "path of a file")
+        return scope_filter.text(text, "file")
 
     def _stored(self, text: str) -> str:
         """A text as it reads in a file in which it was redacted."""
-        passage = passage_of(self._scope)
-        return text if passage is None else passage.again(text)
+        scope_filter = scope_filter_of(self._scope)
+        return text if scope_filter is None else scope_filter.again(text)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -476,7 +476,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                     done = files.create(Upload(file_path, more, "utf-8"), once=once)
                 elif row.encoding == "base64":
                     return WriteResult(error=_BINARY)
-                elif passage_of(self._scope) is not None:
+                elif scope_filter_of(self._scope) is not None:
                     done = self._lengthen(files, file_path, content, once)
                 else:
                     done = files.grow(file_path, row, more, once=once)
@@ -568,7 +568,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         Content that is not UTF-8 is binary. Small ones share a commit.
         """
         uploads = [Upload(path, payload, encoding_of(payload)) for path, payload in files]
-        return put_all(self._files, passage_of(self._scope), uploads)
+        return put_all(self._files, scope_filter_of(self._scope), uploads)
 
     def import_files(self, files: Mapping[str, FileData]) -> list[FileUploadResponse]:
         """Files as StateBackend and StoreBackend keep them, with their times.
@@ -589,7 +589,7 @@ class MemcoreBackend(Opened, BackendProtocol):
             uploads.append(Upload(path, payload, encoding, *times))
         done = {
             response.path: response
-            for response in put_all(self._files, passage_of(self._scope), uploads)
+            for response in put_all(self._files, scope_filter_of(self._scope), uploads)
         }
         return [refused.get(path) or done[path] for path in files]
 

@@ -22,7 +22,7 @@ from memcore.adapters.langgraph.serde import (
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.aio.commit import settled
 from memcore.codec.values import decoding
-from memcore.database.scope import passage_of, rows_of
+from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError, InvalidItemError, UntrustedTypeError
 from memcore.graph import Coder, admitting
 from memcore.kv import KeyValueTxn
@@ -97,7 +97,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
         self._kv = rows_of(scope, namespace)
-        self._passage = passage_of(scope)
+        self._scope_filter = scope_filter_of(scope)
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
 
     @classmethod
@@ -208,10 +208,10 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
 
     def _dumped(self, full: FullKey, value: ValueT) -> tuple[str, bytes]:
         coder: Coder = self._coder
-        if self._passage is not None:
+        if self._scope_filter is not None:
             for name in (*full[0], full[1]):
-                self._passage.name(name, "key of a cached value")
-            coder = admitting(self._passage, coder, [("cache", value)])
+                self._scope_filter.name(name, "key of a cached value")
+            coder = admitting(self._scope_filter, coder, [("cache", value)])
         return coder.seal(coder.encode(value))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:

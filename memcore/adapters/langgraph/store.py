@@ -48,7 +48,7 @@ from memcore.adapters.langgraph.items import (
 from memcore.adapters.source import Done, Opened, Source, scope_of
 from memcore.aio.commit import settled
 from memcore.codec.values import plain_json
-from memcore.database.scope import engine_of, passage_of, rows_of
+from memcore.database.scope import engine_of, rows_of, scope_filter_of
 from memcore.errors import ClosedError, InvalidOptionError, MemcoreError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_bool, checked_choice, need_known
@@ -69,7 +69,7 @@ __all__ = [
 # --- Content filter of a store's operations -------------------------------------------------------
 
 
-def admitted_op(passage: ScopeFilter, op: Op, name: str) -> Op:
+def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
     """Filter an operation: redact what it stores, and what a search filter compares with.
 
     Placeholders are the same for the same value, so a filter for a value that was redacted still
@@ -80,24 +80,24 @@ def admitted_op(passage: ScopeFilter, op: Op, name: str) -> Op:
     """
     if isinstance(op, PutOp):
         if op.value is None:
-            passage.judge(None, "kv", name=name)
+            scope_filter.judge(None, "kv", name=name)
             return op
         for label in op.namespace:
-            passage.name(label, "namespace of an entry")
-        passage.name(op.key, "key of an entry")
-        return op._replace(value=_admitted(passage, op.value, name))
+            scope_filter.name(label, "namespace of an entry")
+        scope_filter.name(op.key, "key of an entry")
+        return op._replace(value=_admitted(scope_filter, op.value, name))
     if isinstance(op, SearchOp) and op.filter:
         with suppress(TypeError, ValueError, RecursionError):  # raised where the filter is checked
-            return op._replace(filter=passage.again(plain_json(op.filter)))
+            return op._replace(filter=scope_filter.again(plain_json(op.filter)))
     return op
 
 
-def _admitted(passage: ScopeFilter, value: Any, name: str) -> Any:
+def _admitted(scope_filter: ScopeFilter, value: Any, name: str) -> Any:
     try:
         plain = plain_json(dict(value))
     except (TypeError, ValueError, RecursionError):
         return value  # refused with the reason where it is encoded
-    return passage.value(plain, "kv", name=name)
+    return scope_filter.value(plain, "kv", name=name)
 
 
 # --- One batch of operations: what is read, what is embedded, what is written ---------------------
@@ -507,7 +507,7 @@ class MemcoreStore(Opened, BaseStore):
         )
         self._engine = engine_of(scope)
         self._kv = rows_of(scope, namespace, memory=checked_bool("memory", memory))
-        self._passage, self._name = passage_of(scope), namespace
+        self._scope_filter, self._name = scope_filter_of(scope), namespace
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
         self._sweeper = Sweeper(partial(_sweep, self._kv, self._engine))
 
@@ -534,8 +534,8 @@ class MemcoreStore(Opened, BaseStore):
 
     def _admitted(self, ops: Iterable[Op]) -> Iterable[Op]:
         """Filter the operations of a batch, as ``admitted_op``."""
-        passage, name = self._passage, self._name
-        return ops if passage is None else [admitted_op(passage, op, name) for op in ops]
+        scope_filter, name = self._scope_filter, self._name
+        return ops if scope_filter is None else [admitted_op(scope_filter, op, name) for op in ops]
 
     @property
     def embeddings(self) -> Embeddings | None:

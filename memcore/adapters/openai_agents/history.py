@@ -745,7 +745,7 @@ class History(Opened):
             TypeError: one cannot be written as JSON.
         """
         ref = bound.address
-        if ref.passage is not None and self._keys is not None:
+        if ref.scope_filter is not None and self._keys is not None:
             return self._sealed(bound, items, request)
         messages = bound.coder.quick(items)
         if messages is not None:

@@ -286,8 +286,8 @@ class SessionManager(Opened):
 
 async def _found(session: MemcoreSession, each: ManagedSession, query: str) -> FoundSession | None:
     """Search a session for all words of a query; None if one is missing."""
-    passage = session.bound_in(session.scope).address.passage
-    asked = query if passage is None else passage.again(query)
+    scope_filter = session.bound_in(session.scope).address.scope_filter
+    asked = query if scope_filter is None else scope_filter.again(query)
     words = asked.casefold().split()
     texts = [("title", each.title or "")]
     if each.metadata:

@@ -93,8 +93,8 @@ class Branches(Usage):
         while True:
             bound = self.bound_in(scope)
             await self.remove_due(bound)
-            if bound.address.passage is not None:
-                bound.address.passage.name(branch_name, "name of a branch")
+            if bound.address.scope_filter is not None:
+                bound.address.scope_filter.name(branch_name, "name of a branch")
             spot = read_log(
                 ref_of(bound.session.sync), lambda log, txn: spot_of(log, txn, turn_number), None
             )
@@ -463,9 +463,9 @@ class Notes(Branches):
 
     def _sealed_note(self, bound: Bound, name: str, value: Any) -> dict[str, Any]:
         """The value as it is stored: admitted, and encrypted if items are."""
-        passage = bound.address.passage
-        if passage is not None:
-            value = passage.value(plain_json(value), "state", name=name, under=name)
+        scope_filter = bound.address.scope_filter
+        if scope_filter is not None:
+            value = scope_filter.value(plain_json(value), "state", name=name, under=name)
         return self._note_coder(bound, name).encode([{"value": value}], None)[0]
 
     def _note_coder(self, bound: Bound, name: str) -> Coder:

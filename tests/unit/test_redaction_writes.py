@@ -318,7 +318,7 @@ def test_a_policy_that_names_unknown_classes_opens_nothing(folder):
             _open(folder, redact=policy)
     assert not os.listdir(folder)
     with _open(folder, redact=None) as db:
-        assert db.engine.border is None
+        assert db.engine.write_filter is None
     assert not (folder / "a.memcore.secret").exists()
 
 
@@ -384,7 +384,7 @@ def test_memcore_redact_counts_and_rewrites(folder, capsys):
 
 
 def test_what_is_said_of_an_item_that_is_too_large_is_redacted(tmp_path):
-    """Its meta and its status are those that passed the border, as are those of its parts."""
+    """Its meta and its status are those that passed the filter, as are those of its parts."""
     path = tmp_path / "x.memcore"
 
     def told(text):
