@@ -194,7 +194,7 @@ class ItemRow:
 
     @property
     def times(self) -> tuple[datetime, datetime]:
-        """When it was created, and when it was last put.
+        """The times of its creation and of its last put.
 
         Raises:
             CorruptValueError: no calendar has such a time.
