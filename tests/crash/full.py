@@ -32,11 +32,11 @@ _MODES: Final = ("full", "relaxed")
 
 SWEEPS: Final = {
     # kind: (modes, most bytes left free, bytes of a step in the long run, cases in the short one)
-    "workload": (_MODES, 4 * _KIB**2, 8 * _KIB, 6),
-    "blind": (_MODES, 4 * _KIB**2, 8 * _KIB, 6),
-    "create": (_MODES, 900 * _KIB, 2 * _KIB, 6),
+    "workload": (_MODES, 4 * _KIB**2, 8 * _KIB, 4),
+    "blind": (_MODES, 4 * _KIB**2, 8 * _KIB, 4),
+    "create": (_MODES, 900 * _KIB, 2 * _KIB, 4),
     "backup": (_MODES, 4 * _KIB**2, 16 * _KIB, 2),
-    "recover": (("full",), 256 * _KIB, 2 * _KIB, 3),
+    "recover": (("full",), 256 * _KIB, 2 * _KIB, 2),
     "roll_back": (("relaxed",), 64 * _KIB, 2 * _KIB, 2),
     "open_anew": (_MODES, 256 * _KIB, 4 * _KIB, 2),
     "shred": (_MODES, 256 * _KIB, 4 * _KIB, 4),
