@@ -37,8 +37,9 @@ KILLS_SHORT, KILLS_LONG = 10, 200
 KILLS_A_FILE, KILLS_A_ROUND = 100, 25
 MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))
 """Durability, and whether the file is encrypted."""
-FILE_BYTES_MAX = 48 * 1024**2
-"""Live rows are a few MiB; the rest is what killed readers may pin until they are cleared."""
+USED_BYTES_MAX, FILE_BYTES_MAX = 32 * 1024**2, 256 * 1024**2
+"""Live rows take up to 16 MiB of pages. The rest of the file are pages that are free again: while a
+reader stands still, as one does on a machine that is busy, others write 12 MiB a second."""
 LIFE_SECONDS = 1.0
 POINT_PATIENCE = 4
 """How much longer a process lives that is to end at a fail point."""
@@ -150,12 +151,14 @@ class Fleet:
                     ledger.settle(db)
                     ledger.close()
                 self.findings += [f"check: {found}" for found in db.check()]
-                size = int(db.stats()["file_bytes"])
+                stats = db.stats()
+                size = int(stats["file_bytes"])
+                used = int(stats["pages_used"]) * int(stats["page_bytes"])
         except (WrongError, MemcoreError) as error:
             self.findings.append(f"{type(error).__name__}: {error}")
-            size = self.path.stat().st_size
-        if size > FILE_BYTES_MAX:
-            self.findings.append(f"the file grew to {size} bytes, above {FILE_BYTES_MAX}")
+            size, used = self.path.stat().st_size, 0
+        if size > FILE_BYTES_MAX or used > USED_BYTES_MAX:
+            self.findings.append(f"the file grew to {size} bytes, of which {used} are in use")
         return size
 
 

@@ -108,9 +108,10 @@ def test_a_file_that_went_back_in_time_is_found(fleet) -> None:
     assert "lost" in findings(fleet)
 
 
-def test_a_file_that_grows_without_bound_is_found(fleet, monkeypatch) -> None:
-    monkeypatch.setattr(kill, "FILE_BYTES_MAX", 2**16)
-    assert "above" in findings(fleet)
+@pytest.mark.parametrize("bound", ["FILE_BYTES_MAX", "USED_BYTES_MAX"])
+def test_a_file_that_grows_without_bound_is_found(fleet, monkeypatch, bound) -> None:
+    monkeypatch.setattr(kill, bound, 2**16)
+    assert "the file grew" in findings(fleet)
 
 
 def test_a_process_that_fails_is_found(fleet) -> None:
