@@ -87,7 +87,8 @@ _LOOK_NODES: Final = 1200
 _LOOK_FREE_NODES: Final = 100
 """Nodes of the two trees verified at each opening: under a millisecond at any file size."""
 _ATTEMPTS: Final = 20
-_LOCK_PATIENCE_SECONDS: Final = 0.5
+_LOCK_PATIENCE_SECONDS: Final = 5.0
+"""How long an opening waits for who holds the file exclusively; as long as Python's sqlite3."""
 _LOCK_LOOK_SECONDS: Final = 0.005
 _MISSING_PAGES_MAX: Final = 2**24
 
@@ -137,12 +138,13 @@ def open_locked(path: str, *, read_only: bool) -> int:
 
 
 def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
-    """Take the shared flock; wait a moment for an opener that rolls back to a steady point.
+    """Take the shared flock; wait for who holds the file exclusively, most for milliseconds.
 
-    ``lock=LOCK_EX`` takes the exclusive one, of a file that nobody keeps open.
+    A start of an audit does, a renewal of keys, a compact copy, an opener that rolls back to a
+    steady point. ``lock=LOCK_EX`` takes the exclusive one, of a file that nobody keeps open.
 
     Raises:
-        StoreLockedError: another process holds the file exclusively.
+        StoreLockedError: another process held it for ``_LOCK_PATIENCE_SECONDS``.
     """
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:

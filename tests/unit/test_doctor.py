@@ -242,9 +242,12 @@ def test_a_file_that_may_be_lost(open_db, path) -> None:
     assert "durability is 'none'" in examine(path).advice[0]
 
 
-def test_a_file_that_is_held(store) -> None:
+def test_a_file_that_is_held(store, monkeypatch) -> None:
     import fcntl
 
+    from memcore.store import datafile
+
+    monkeypatch.setattr(datafile, "_LOCK_PATIENCE_SECONDS", 0.1)
     with store.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         found = examine(store)

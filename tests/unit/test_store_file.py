@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -301,13 +302,30 @@ def holder(path):
         process.communicate()
 
 
-def test_an_exclusive_holder_keeps_others_out(path, holder) -> None:
+def test_an_exclusive_holder_keeps_others_out(path, holder, monkeypatch) -> None:
+    monkeypatch.setattr(file_module, "_LOCK_PATIENCE_SECONDS", 0.1)
     process = holder("ex")
     for options in ({}, {"read_only": True}):
         with pytest.raises(StoreLockedError):
             open_store(path, **options)
     process.communicate()
     open_store(path).close()
+
+
+@pytest.mark.parametrize("options", [{}, {"read_only": True}])
+def test_an_opening_waits_for_an_exclusive_holder(path, holder, monkeypatch, options) -> None:
+    process, looks = holder("ex"), []
+
+    def look_later(seconds):
+        looks.append(seconds)
+        if len(looks) == 4:
+            process.communicate()  # the holder ends: the next look finds the file free
+
+    # Half a second passes between two looks.
+    clock = SimpleNamespace(sleep=look_later, monotonic=lambda: len(looks) / 2)
+    monkeypatch.setattr(file_module, "time", clock)
+    open_store(path, **options).close()
+    assert len(looks) == 4
 
 
 def test_exclusive_needs_to_be_alone(path, holder) -> None:
@@ -324,7 +342,13 @@ def test_exclusive_needs_to_be_alone(path, holder) -> None:
     store.close()
 
 
-OPENER = "import sys; from memcore.store import open_store; open_store(sys.argv[1]).close()"
+OPENER = """
+import sys
+from memcore.store import datafile, open_store
+
+datafile._LOCK_PATIENCE_SECONDS = 0.1
+open_store(sys.argv[1]).close()
+"""
 
 
 def test_a_replaced_file_is_noticed_by_exclusive(path) -> None:
