@@ -88,7 +88,7 @@ _LOOK_FREE_NODES: Final = 100
 """Nodes of the two trees verified at each opening: under a millisecond at any file size."""
 _ATTEMPTS: Final = 20
 _LOCK_PATIENCE_SECONDS: Final = 5.0
-"""How long an opening waits for who holds the file exclusively; as long as Python's sqlite3."""
+"""Patience of an opening with who holds the file exclusively; that of Python's sqlite3."""
 _LOCK_LOOK_SECONDS: Final = 0.005
 _MISSING_PAGES_MAX: Final = 2**24
 
