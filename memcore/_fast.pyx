@@ -857,7 +857,7 @@ cdef class Ledger:
             2 keeps a thinking tool loop whole.
         orphan: 0 leaves orphans out (they count nothing), 1 lets no cut be safe at or before one,
             plus 2 if a result without any id is an orphan too.
-        open_tokens: what the synthetic result of one call may cost, in tokens.
+        open_tokens: what the synthetic result of one unanswered call may cost, in tokens.
         expect_items, expect_calls: make room for that many at once.
     """
 
@@ -895,11 +895,15 @@ cdef class Ledger:
     cdef int32_t run            # where the newest run of calling items, or else of results, starts
     cdef int32_t loop_start     # where the running thinking loop starts, -1 if none runs
     cdef bint reasoned          # the last item belongs to a reasoning item
+    # Open calls before `passed` count as unanswered: the last item but for results at the end and
+    # a run of CALLs before these (wire.message.Binding.ends); -1 if there is none.
+    cdef int32_t passed
+    cdef int32_t newest         # the last item that is no event, -1 if there is none
 
     def __cinit__(self, *, uint32_t start_mask=0, int glue=0, int orphan=0,
                   long long open_tokens=0, Ledger base=None, Py_ssize_t expect_items=0,
                   Py_ssize_t expect_calls=0):
-        self.last = self.loop_start = -1
+        self.last = self.loop_start = self.passed = self.newest = -1
         if base is not None:
             self._stand_on(base)
         elif open_tokens < 0 or open_tokens > OPEN_TOKENS_MAX:
@@ -941,6 +945,8 @@ cdef class Ledger:
         self.run = other.run
         self.loop_start = other.loop_start
         self.reasoned = other.reasoned
+        self.passed = other.passed
+        self.newest = other.newest
 
     def __dealloc__(self):
         free(self.low)
@@ -1222,6 +1228,8 @@ cdef class Ledger:
             new.flags |= OPENS
             for i in range(new.n_close, new.n_close + new.n_open):
                 self._open(&new, _load64(facts + 8 * i), run)
+        if new.kind != EVENT:
+            self._pass(&new)
         if new.kind == EVENT:
             tokens = self.open_tokens * new.given_up
         elif new.flags & DROPPED:
@@ -1230,6 +1238,15 @@ cdef class Ledger:
             self._advance(&new, run)
         self._settle(&new, tokens)
         return new.orphans
+
+    cdef inline void _pass(self, New *new) noexcept:
+        """Does the new item leave calls before it unanswered?"""
+        if new.kind == CALL:
+            if self.newest < 0 or self._kind_at(self.newest) != CALL:
+                self.passed = self.newest
+        elif new.kind != RESULT or new.flags & MIXED:
+            self.passed = new.at
+        self.newest = new.at
 
     cdef inline void _judge_result(self, New *new) noexcept:
         """Is a result an orphan?"""
@@ -1553,6 +1570,16 @@ cdef class Ledger:
             if self._flags_at(r) & THINKING and self._flags_at(r) & OPENS:
                 self.loop_start = r
             r = self._shown_before(r)
+        r = self.base_n + self.n - 1
+        while r >= 0 and self._kind_at(r) == EVENT:
+            r -= 1
+        self.newest = r
+        while r >= 0 and (self._kind_at(r) == EVENT or (
+                self._kind_at(r) == RESULT and not self._flags_at(r) & MIXED)):
+            r -= 1
+        while r >= 0 and (self._kind_at(r) == EVENT or self._kind_at(r) == CALL):
+            r -= 1
+        self.passed = r
 
     def copy(self):
         """An independent ledger of the same history."""
@@ -1613,8 +1640,8 @@ cdef class Ledger:
         """How many user items there are."""
         return self.n_turns
 
-    cdef inline int32_t _open_from(self, int32_t i) noexcept:
-        """How many open calls lie at or after position i."""
+    cdef inline int32_t _open_before(self, int32_t i) noexcept:
+        """How many open calls lie before position i."""
         cdef int32_t lo = 0
         cdef int32_t hi = self.opened.n
         cdef int32_t mid
@@ -1624,10 +1651,13 @@ cdef class Ledger:
                 lo = mid + 1
             else:
                 hi = mid
-        return self.opened.n - lo
+        return lo
 
     cdef inline int64_t _cost(self, int32_t i) noexcept:
-        return self.sums[self.n] - self.sums[i] + self.open_tokens * self._open_from(i)
+        cdef int64_t tokens = self.sums[self.n] - self.sums[i]
+        if self.open_tokens and self.opened.n and i < self.passed:
+            tokens += self.open_tokens * (self._open_before(self.passed) - self._open_before(i))
+        return tokens
 
     cdef inline Ints _stack(self, bint starts) noexcept:
         cdef Ints stack
@@ -1639,7 +1669,8 @@ cdef class Ledger:
         """The smallest cut >= ``at_least`` whose suffix costs at most ``budget`` tokens, or -1.
 
         ``starts`` admits only cuts at which the policy lets a context start. The cost of a cut is
-        the sum of its suffix plus ``open_tokens`` for each open call in it.
+        the sum of its suffix plus ``open_tokens`` for each unanswered call in it: one that is open
+        though content follows that is neither a result nor a call of the same run.
         """
         self._need_stacks()
         cdef Ints stack = self._stack(starts)

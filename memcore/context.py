@@ -41,6 +41,8 @@ __all__ = [
 
 _ZERO_SEED = b"memcore-no-seed."
 UNLIMITED = 2**62
+_SHOWN = ~(1 << ItemKind.EVENT) & 0xFF
+_RENDERED = ~(1 << ItemKind.RESULT) & _SHOWN
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class Cut:
 
     cut: int
     lead_in: bool
+    fits: bool = True
+    """True if it fits by the ledger's bound; else only its rendered size tells."""
     last: bool = False
     """True if there is no smaller legal suffix."""
     limited_by: str | None = None
@@ -128,12 +132,12 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
 
     Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
     and any other start costs a lead-in line. The ledger's costs are upper bounds: if by them
-    nothing fits, the smallest legal suffix is chosen all the same, and its rendered size decides.
+    nothing fits, one that may be the smallest is chosen all the same: its rendered size decides.
     """
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
     if first > ledger.last_shown:
-        return Cut(min(first, end), lead_in=False, last=True)
+        return Cut(min(first, end), lead_in=False, fits=False, last=True)
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
     whole_is_legal = demand.uncut or ledger.is_safe(first)
@@ -158,11 +162,9 @@ def _limit(ledger: AnyLedger, cut: int, room: int, *, at_least: int, starts: boo
     """Return the reason why a suffix does not begin earlier: see ``Context.limited_by``."""
     if 0 <= ledger.cut_for_budget(room, at_least=at_least, starts=False) < cut:
         return "start rule"  # another start fits, or would without the line that leads it in
-    open_cost = ledger.cost(cut) - ledger.sum_between(cut, len(ledger))
-    if open_cost:
-        found = ledger.cut_for_budget(room + open_cost, at_least=at_least, starts=starts)
-        if 0 <= found < cut:
-            return "open calls"
+    before = ledger.cut_keep_last(ledger.count_of(_SHOWN, cut) + 1, starts=starts)
+    if before >= at_least and ledger.sum_between(before, len(ledger)) <= room:
+        return "open calls"
     return "budget"
 
 
@@ -183,22 +185,33 @@ def choose_whole(
 def _smallest(
     ledger: AnyLedger, policy: PairPolicy, demand: CutRequest, *, lead_in: int, whole_is_legal: bool
 ) -> Cut:
-    """The cheapest legal suffix that is not empty."""
+    """The first from ``at_least`` on of the suffixes that may be the smallest legal one.
+
+    There are at most two: the latest without the line that leads in, and a later one with it. All
+    before the latest hold more, but those that begin so few items before it that the line weighs
+    more: each item that is no result is rendered, and costs a token or more.
+    """
     first, led_in = demand.first, demand.summary is not None
-    found: list[tuple[int, int, bool]] = []
+    found: list[tuple[int, bool]] = []
     if whole_is_legal:
         odd = policy.must_start and not led_in and not _may_start(ledger, policy, first)
-        found.append((ledger.cost(first) + lead_in * odd, first, odd))
+        found.append((first, odd))
     start = ledger.cut_keep_last(0, starts=True)
     if start >= first:
-        found.append((ledger.cost(start), start, False))
-    cut = ledger.cut_at_most(ledger.last_shown)
-    if cut >= first:
-        found.append((ledger.cost(cut) + lead_in, cut, not led_in))
+        found.append((start, False))
+    latest = ledger.cut_at_most(ledger.last_shown)
+    if latest >= first:
+        found.append((latest, not led_in and (latest, False) not in found))
     if not found:  # no cut is safe: all there is
-        return Cut(first, lead_in=False, last=True)
-    _, cut, odd = min(found)
-    return Cut(cut, lead_in=odd, last=True, limited_by="budget" if cut > first else None)
+        return Cut(first, lead_in=False, fits=False, last=True)
+    plain = [cut for cut, odd in found if not odd]
+    cut, odd = max(found)
+    if odd and plain and demand.at_least <= max(plain):
+        between = ledger.count_of(_RENDERED, max(plain)) - ledger.count_of(_RENDERED, cut)
+        if between <= lead_in:
+            cut, odd = max(plain), False
+    limit = "budget" if cut > first else None
+    return Cut(cut, odd, fits=False, last=(cut, odd) == max(found), limited_by=limit)
 
 
 def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
@@ -397,31 +410,34 @@ def is_regular(ledger: AnyLedger, policy: PairPolicy, cut: int) -> bool:
 
 
 def build(pick: Callable[[int], Selection | None]) -> Context | None:
-    """Pick and assemble; once more from a later cut if the repairs made it too large.
+    """Pick and assemble; once more from a later cut if what was rendered is too large.
 
     None if there is nothing to pick from.
 
     Raises:
         ContextOverflowError: the smallest legal context is larger than the budget.
     """
-    at_least = 0
+    at_least = needed = 0
     generation = None
+    repaired = False
     while True:
         picked = pick(at_least)
         if picked is None:
             return None
         if generation is not None and picked.generation != generation:
-            at_least, generation = 0, None  # the history was cut or replaced meanwhile
+            # The history was cut or replaced meanwhile.
+            at_least, needed, generation, repaired = 0, 0, None, False
             continue
-        messages, tokens, repairs = assemble(
-            picked.material, picked.choice, picked.policy, picked.counter
-        )
+        choice = picked.choice
+        messages, tokens, repairs = assemble(picked.material, choice, picked.policy, picked.counter)
         if tokens <= picked.budget:
             break
-        if picked.choice.last:
-            raise _overflow(tokens, picked.budget)
-        at_least, generation = picked.choice.cut + 1, picked.generation
-    limit = "repair" if at_least else picked.choice.limited_by
+        needed = min(needed or tokens, tokens)
+        if choice.last:
+            raise _overflow(needed, picked.budget)
+        repaired |= choice.fits
+        at_least, generation = choice.cut + 1, picked.generation
+    limit = "repair" if repaired else choice.limited_by
     return Context(
         messages=messages,
         tokens=tokens,

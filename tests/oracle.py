@@ -556,9 +556,18 @@ class OracleLedger:
         ]
 
     def cost(self, i: int) -> int:
-        """The tokens of the suffix, and of a synthetic result for each open call in it."""
-        waiting = sum(position >= i for position in self.open_positions())
+        """The tokens of the suffix, and of a synthetic result for each unanswered call in it."""
+        waiting = sum(i <= position < self._passed() for position in self.open_positions())
         return sum(self.sums[i:]) + self.open_tokens * waiting
+
+    def _passed(self) -> int:
+        """The last item behind which only results come, but for a run of CALLs before these."""
+        items = [(r, item) for r, item in enumerate(self.items) if item.kind != EVENT]
+        while items and items[-1][1].kind == RESULT and not items[-1][1].flags & MIXED:
+            items.pop()
+        while items and items[-1][1].kind == CALL:
+            items.pop()
+        return items[-1][0] if items else -1
 
     def cut_for_budget(self, budget: int, *, at_least: int = 0, starts: bool = True) -> int:
         """The first cut that is cheap enough."""

@@ -260,7 +260,9 @@ def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
     ):
         window = window.with_recent(log, log.full(txn, head))  # more than the end may fit
     choice, open_calls = _choose(log, txn, window)
-    if demand.first < window.recent.offset and (choice.last or choice.cut == window.recent.offset):
+    if demand.first < window.recent.offset and (
+        not choice.fits or choice.cut == window.recent.offset
+    ):
         # What costs nothing, orphans and events, may come before the end that is loaded.
         window = window.with_recent(log, log.full(txn, head))
         choice, open_calls = _choose(log, txn, window)

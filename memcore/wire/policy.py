@@ -51,7 +51,10 @@ class PairPolicy:
     """Only the first system item is pinned, instead of the leading run of them."""
 
     def new_ledger(self, open_tokens: int, *, expect_items: int = 0) -> Ledger:
-        """An empty ledger that keeps this policy's cuts; with room for the items to come."""
+        """An empty ledger that keeps this policy's cuts; with room for the items to come.
+
+        A policy that repairs nothing shows no synthetic result, so none is reckoned with.
+        """
         orphan = ORPHAN_POISON if self.poison else 0
         if not self.standalone_results and not self.poison:
             orphan |= ORPHAN_UNBOUND
@@ -59,7 +62,7 @@ class PairPolicy:
             start_mask=sum(1 << kind for kind in self.starts),
             glue=self.glue,
             orphan=orphan,
-            open_tokens=open_tokens,
+            open_tokens=open_tokens if self.repairs else 0,
             expect_items=expect_items,
             expect_calls=expect_items // 2,
         )

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import memcore
 import strategies
 from legality import found_wrong, plain
+from memcore.context import lead_in_cost
 from memcore.wire import POLICIES
 from messages import attempt, illegal, recount
-from oracle import RESULT, SYSTEM, Event, classify
+from oracle import REASONING, RESULT, SYSTEM, Event, classify
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 relaxed = settings(
@@ -60,6 +61,59 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
         assert context.tokens == budget
     assert recount(context.messages, None) == context.tokens <= budget
     assert found_wrong(context.messages, messages, policy) == []
+
+
+def reckon(messages: list[dict[str, Any]], policy: str) -> tuple[int, dict[int, int]]:
+    """``(pins, tokens by cut)`` of every context that a budget may choose, each one rendered.
+
+    A cut at which no context should start costs the line that leads in; the whole list does so
+    only where the provider insists.
+    """
+    rules = POLICIES[policy]
+    kinds = [classify(message).kind for message in messages]
+    pins = next((at for at, kind in enumerate(kinds) if kind != SYSTEM), len(kinds))
+    if rules.one_pin:
+        pins = min(pins, 1)
+    assume(SYSTEM not in kinds[pins:])  # it would be a pin of what begins with it
+    assume(kinds[-1:] != [REASONING])  # whose response was cut short: it is not shown
+    found = {}
+    for cut in memcore.safe_cuts(messages, policy):
+        if cut < pins:
+            continue
+        context = memcore.fit(messages[:pins] + messages[cut:], policy=policy)
+        if len(context.messages) == pins:
+            continue  # nothing but orphans
+        odd = kinds[cut] not in rules.starts and cut > pins and not rules.must_start
+        found[cut] = context.tokens + odd * lead_in_cost(rules, memcore.get_counter())
+    return pins, found
+
+
+@relaxed
+@given(cases())
+def test_needed_tokens_are_the_least(case):
+    policy, messages = case
+    _, tokens = reckon(messages, policy)
+    assume(tokens)
+    refused = attempt(memcore.fit, messages, 1, policy=policy)
+    assert isinstance(refused, memcore.ContextOverflowError)
+    assert refused.needed_tokens == min(tokens.values())
+
+
+@relaxed
+@given(cases(), st.integers(0, 100))
+def test_a_budget_is_used_to_its_last_token(case, share):
+    """Where nothing but calls at the end is open, and nothing is repaired."""
+    policy, messages = case
+    whole = memcore.fit(messages, policy=policy)
+    assume(not whole.repairs)
+    pins, tokens = reckon(messages, policy)
+    assume(tokens)
+    budget = max(min(tokens.values()), whole.tokens * share // 100)
+    context = memcore.fit(messages, budget, policy=policy)
+    fitting = [cut for cut, cost in tokens.items() if cost <= budget]
+    kinds = [classify(message).kind for message in messages]
+    starts = [cut for cut in fitting if cut == pins or kinds[cut] in POLICIES[policy].starts]
+    assert context.cut == min(starts or fitting)
 
 
 @relaxed

@@ -181,11 +181,27 @@ def test_the_line_that_leads_in_limits_a_context(session):
 
 
 def test_the_room_for_results_of_open_calls_limits_a_context(session):
-    session.extend(history := [user("x" * 400), user("second"), call("a")])
+    session.extend(history := [user(), call("a"), user("x" * 400)])
     budget = session.tokens  # all of it, if the call were answered
     assert limits_of(session, budget, history) == "open calls"
     assert session.context(budget).tokens < budget
     assert session.context(2 * budget).limited_by is None
+
+
+def test_calls_open_at_the_end_take_no_room(session):
+    session.extend([user(), call("a", "b")])
+    for message in (result("b"), user("x" * 400)):
+        context = session.context(session.tokens)
+        assert (context.limited_by, context.tokens) == (None, session.tokens)
+        session.append(message)
+    assert session.context(session.tokens).limited_by == "open calls"  # "a" was passed over
+
+
+def test_a_policy_that_answers_no_call_keeps_no_room_for_answers(db):
+    session = db.session("chat", policy="seed")
+    session.extend([system(), user("x" * 400), call("a"), *turns(2)])
+    context = session.context(session.tokens)
+    assert (context.limited_by, context.tokens) == (None, session.tokens)
 
 
 def test_repairs_limit_a_context(db):

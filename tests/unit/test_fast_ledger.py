@@ -274,8 +274,34 @@ def test_invalid_tool_calls_are_calls():
 def test_a_call_in_flight_is_open_and_regular():
     made = ledger(user(), call("c1", "c2"), open_tokens=5)
     assert made.open_positions() == [1, 1]
-    assert made.cost(0) == 30
+    assert made.cost(0) == 20
     assert regular(made) == [0, 1]
+    made.push(facts_of(result("c1")), 10)
+    assert made.cost(0) == 30
+
+
+def test_calls_are_unanswered_as_soon_as_something_else_follows():
+    made = ledger(user(), call("c1", "c2"), open_tokens=5)
+    made.push(facts_of(user()), 10)
+    assert made.cost(0) == 30 + 2 * 5
+    assert made.cost(2) == 10
+    made.push(facts_of(result("c1")), 10)
+    assert made.cost(0) == 40 + 5
+    made.truncate(2)
+    assert made.cost(0) == 20
+
+
+def test_calls_of_their_own_wait_together():
+    one = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    two, three = one | {"call_id": "c2"}, one | {"call_id": "c3"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": ""}
+    made = ledger(user(), one, two, output, open_tokens=5)
+    assert made.cost(0) == 40
+    made.push(facts_of(three), 10)  # a new response: the second call was passed over
+    assert made.cost(0) == 50 + 5
+    assert made.copy().cost(0) == 55
+    made.truncate(4)
+    assert made.cost(0) == 40
 
 
 def test_a_call_that_something_else_follows_is_irregular_until_the_cut_is_behind_it():
@@ -291,18 +317,20 @@ def test_one_call_that_is_never_answered_blocks_no_cut():
     assert made.cost(0) == 1_015
 
 
-def test_abandoned_calls_still_pay_for_their_synthetic_results():
+def test_abandoned_calls_pay_for_their_synthetic_results():
     keys = ((0, "c1"), (0, "c2"), (0, "gone"))
     made = ledger(user(), call("c1", "c2", "c3"), open_tokens=7)
-    before = made.cost(0)
+    assert made.cost(0) == 20  # all three may still be answered
     made.push(facts_of(Event(keys)), 99)
     assert made.open_count == 1
-    assert made.cost(0) == before
+    assert made.cost(0) == 20 + 2 * 7
     assert made.find_call(0, "c1", SEED) == (1, [2], False)
     made.push(facts_of(Event(keys)), 99)
-    assert made.cost(0) == before
+    assert made.cost(0) == 20 + 2 * 7
+    made.push(facts_of(user()), 10)
+    assert made.cost(0) == 30 + 3 * 7
     made.truncate(2)
-    assert (made.open_count, made.cost(0)) == (3, before)
+    assert (made.open_count, made.cost(0)) == (3, 20)
 
 
 def test_abandoning_splits_nothing():
