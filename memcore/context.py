@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from memcore._fast import Ledger, classify, pack_facts
 from memcore.errors import ContextOverflowError, HistoryViolationError, InvalidItemError
@@ -20,7 +20,6 @@ from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
     PairPolicy,
     WireItem,
-    find_violations,
     get_policy,
     lead_in_message,
     render,
@@ -62,8 +61,7 @@ class Parts:
     """True if masks of repairs or imports change what the ledger knows of the suffix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """Position at which a context is cut; ``lead_in``: the fixed user line precedes it."""
 
     cut: int
@@ -93,8 +91,7 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
     return min(budget - reserve, UNLIMITED)
 
 
-@dataclass(frozen=True, slots=True)
-class CutRequest:
+class CutRequest(NamedTuple):
     """Constraints under which a cut is chosen."""
 
     budget: int
@@ -108,8 +105,7 @@ class CutRequest:
     at_least: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """A choice and what it picked from the history."""
 
     material: Parts
@@ -329,6 +325,8 @@ def validate(
         InvalidItemError: the list or one of its entries is no mapping.
         InvalidOptionError: the policy is unknown.
     """
+    from memcore.wire.validate import find_violations  # noqa: PLC0415 - contexts need none of it
+
     found = find_violations(_checked(messages), get_policy(policy))
     if found and raise_on_error:
         first = found[0]

@@ -22,8 +22,10 @@ from memcore.model import Item, ItemKind, Mask, Message, Plan, Repair, View
 from memcore.options import closest
 from memcore.rows.views import StoredView, write_view
 from memcore.tokens import TokenCounter
-from memcore.wire import PairPolicy, WireItem, apply_mends, find_violations, mend, render
+from memcore.wire import PairPolicy, WireItem, render
 from memcore.wire.message import tool_names
+from memcore.wire.repair import apply_mends, mend
+from memcore.wire.validate import find_violations
 
 __all__ = [
     "NOTHING",

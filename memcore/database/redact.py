@@ -312,7 +312,7 @@ def _shown(engine: Engine, stored: StoredView, redacts: Redacts, told: Finding) 
         mask if message is mask.message else _counted(engine, mask._replace(message=message), view)
         for mask, message in zip(view.masks, messages, strict=True)
     )
-    return replace(stored, view=replace(view, summary=summary, reason=reason, masks=masks))
+    return stored._replace(view=replace(view, summary=summary, reason=reason, masks=masks))
 
 
 def _counted(engine: Engine, mask: Mask, view: View) -> Mask:
@@ -443,7 +443,7 @@ def _redact_saved(
     told.classes.update(classes)
     if not write:
         return
-    after = replace(saved, checkpoint=replace(saved.checkpoint, name=made[0], meta=made[1]))
+    after = saved._replace(checkpoint=replace(saved.checkpoint, name=made[0], meta=made[1]))
 
     def closure(txn: Txn) -> int | None:
         if is_held(txn, *place[:2]):

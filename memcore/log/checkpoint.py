@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore import state
 from memcore.codec import keys
@@ -44,8 +43,7 @@ _WRONG: Final = (CorruptValueError, LookupError, TypeError, ValueError, Attribut
 """Errors that reading a body raises that no writer made."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """A checkpoint with what only the storage layers need."""
 
     checkpoint: Checkpoint

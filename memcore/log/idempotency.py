@@ -16,9 +16,8 @@ nothing. One that never expires has the largest number there is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from memcore.codec import keys
 from memcore.codec.keys import Row, blake2b
@@ -47,8 +46,7 @@ own that is read only where the row is long enough."""
 _NEVER: Final = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotentRequest:
+class IdempotentRequest(NamedTuple):
     """A checked idempotency key and the digest of what it stands for."""
 
     digest: bytes

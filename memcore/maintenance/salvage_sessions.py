@@ -321,8 +321,7 @@ class Resaved:
                 counter=head.counter,
                 view=view[1],
             )
-            again = replace(
-                saved,
+            again = saved._replace(
                 checkpoint=checkpoint,
                 segments=tuple(merged(path)),
                 older=(0, 0, 0),

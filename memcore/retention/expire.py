@@ -705,7 +705,7 @@ def _write(
         found = shown_instead(stored, place[1], seqs, lambda message: expired_message(message, "."))
         view = found.view
         if rule.summaries == "drop" and view.summary is not None and view.cut_seq >= min(seqs):
-            return replace(found, view=replace(view, summary=None))
+            return found._replace(view=replace(view, summary=None))
         return found
 
     done = rewrite_planned(txn, run.engine, *place, piece, views=instead)

@@ -13,8 +13,7 @@ back; one that a compaction covers does when the compaction is taken back.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -65,8 +64,7 @@ PRIOR_TOKENS: Final = 16
 """Weight of the initial factor 1.0, so that no line of three words determines the factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A report, and the messages that it is about."""
 
     input_tokens: int
@@ -100,8 +98,7 @@ class Anchor:
         return (billed, counted) if counted > 0 else (-billed, -counted)
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """From the session's counter to the provider's: a line through one point."""
 
     factor_ppm: int = MILLION
@@ -122,8 +119,7 @@ class Scale:
         return min(self.counted_tokens + beyond, budget * MILLION // FACTOR_MIN_PPM)
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     """Calibration of one model's tokenizer against one counter."""
 
     model: str | None
@@ -156,8 +152,8 @@ class Learned:
         late = anchor is not None and live and stands and self._is_newer(anchor, report)
         if stands and not late:
             anchor = report
-        return replace(
-            self, factor_ppm=factor, seen_tokens=seen, reports=self.reports + 1, anchor=anchor
+        return self._replace(
+            factor_ppm=factor, seen_tokens=seen, reports=self.reports + 1, anchor=anchor
         )
 
     @staticmethod
@@ -234,7 +230,7 @@ def inherit_usage(txn: Txn, scope: int, parent: int, fork: int, *, at: int) -> N
 
 def _up_to(learned: Learned, seq: int) -> Learned:
     anchor = learned.anchor
-    return learned if anchor is None or anchor.seq <= seq else replace(learned, anchor=None)
+    return learned if anchor is None or anchor.seq <= seq else learned._replace(anchor=None)
 
 
 def pack_usage(known: list[Learned]) -> tuple[bytes, int]:

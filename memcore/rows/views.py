@@ -12,8 +12,7 @@ is undone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -40,8 +39,7 @@ _END: Final = 2**64
 _COUNT_END: Final = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class StoredView:
+class StoredView(NamedTuple):
     """A view with what only the storage layers need."""
 
     view: View

@@ -7,9 +7,8 @@ transaction is to bind pairs and to number them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from memcore import blobs, session
 from memcore._fast import prepare_plain
@@ -69,8 +68,7 @@ _RUN_ITEMS: Final = 256
 AnyEnvelope: TypeAlias = Envelope | Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemOptions:
+class ItemOptions(NamedTuple):
     """Options of the items of one change."""
 
     meta: Mapping[str, Any] | None = None

@@ -8,8 +8,7 @@ calls the change again, so a change keeps nothing of one run for the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from memcore import blobs, state
 from memcore.codec import keys
@@ -50,8 +49,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(NamedTuple):
     """Result of a ``Change.run`` after which the session's log and head are not written."""
 
     result: Any

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from memcore._fast import classify, pack_facts
@@ -312,23 +311,23 @@ def _choose(log: CachedSession, txn: ReadTxn, window: Window) -> tuple[Cut, int]
     inside = demand
     if offset:
         first, least = max(demand.first - offset, 0), max(demand.at_least - offset, 0)
-        inside = replace(demand, first=first, at_least=least, uncut=False)
+        inside = demand._replace(first=first, at_least=least, uncut=False)
     choice: Cut | None = None
     if inside.uncut or ledger.is_safe(inside.first) or inside.first >= len(ledger):
         choice = choose(ledger, log.policy, log.counter, inside)
     else:
         earlier = ledger.cut_at_most(inside.first)
         if earlier + offset >= window.pins and inside.at_least <= earlier:
-            shown_again = replace(inside, first=earlier)
+            shown_again = inside._replace(first=earlier)
             choice = choose_whole(ledger, log.policy, log.counter, shown_again)
     if choice is None:
         offset = demand.first
         ledger = log.seen_through(log.load(txn, start=offset), offset, window.masks)
         least = max(demand.at_least - offset, 0)
-        behind = replace(demand, first=0, at_least=least)
+        behind = demand._replace(first=0, at_least=least)
         choice = choose(ledger, log.policy, log.counter, behind)
     open_calls = open_from(ledger, choice) if ledger.open_positions() else 0
-    return (replace(choice, cut=choice.cut + offset) if offset else choice), open_calls
+    return (choice._replace(cut=choice.cut + offset) if offset else choice), open_calls
 
 
 def seen_item(item: Item, masks: dict[int, Mask]) -> Item | None:
@@ -528,8 +527,7 @@ def pick_by_author(
     kept = [at for at in window.kept if shown.visible[at]]
     summary = window.demand.summary
     pin_tokens = sum(shown.tokens[at] for at in pins) + sum(map(shown.tokens_of, kept))
-    demand = replace(
-        window.demand,
+    demand = window.demand._replace(
         fixed_tokens=fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
         first=0,
     )

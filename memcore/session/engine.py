@@ -161,8 +161,7 @@ _ENDS_CHARS: Final = 400
 DIGEST_BYTES: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SizeGuard:
+class SizeGuard(NamedTuple):
     """Limit of the size of items, and the treatment of larger ones."""
 
     item_bytes: int
@@ -702,8 +701,7 @@ def fenced(tenure: LeaseToken, row: LeaseRow | None, name: str) -> FencedError:
 # --- What a session handle stands on: what was asked of it, and where its session lies ------------
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
+class SessionOptions(NamedTuple):
     """Options of a session's handle; None leaves it to the session or the database."""
 
     policy: str | None
@@ -845,7 +843,7 @@ class SessionRef:
         """
         self.need("session", name)
         wanted = None if policy is None else policy_name(policy)
-        options = replace(self.options, policy=wanted, counter=None, recount=False)
+        options = self.options._replace(policy=wanted, counter=None, recount=False)
         ref = SessionRef(self.engine, self.app, self.user, name, options)
         ref.access = self.access
         return ref
@@ -987,13 +985,13 @@ class SessionRef:
     def allow_policy(self, policy: str) -> None:
         """The handle asked for this policy from now on."""
         if self.options.policy is not None:
-            self.ask(replace(self.options, policy=policy))
+            self.ask(self.options._replace(policy=policy))
 
     def allow_counter(self, counter: TokenCounter) -> None:
         """The handle asked for this counter from now on."""
         self.due = None
         if self.options.counter is not None:
-            self.ask(replace(self.options, counter=counter))
+            self.ask(self.options._replace(counter=counter))
 
     def need_writable(self) -> None:
         """Refuse writes early, before anything is encoded; then do what is due.

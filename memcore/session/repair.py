@@ -21,7 +21,7 @@ from memcore.session.context import WHOLE, Picked, find_window, pick
 from memcore.session.engine import SessionRef
 from memcore.session.read import head_of, open_calls, read_log
 from memcore.store.interface import ReadTxn
-from memcore.wire import MODES
+from memcore.wire.repair import MODES
 
 __all__ = [
     "REPAIR_ATTEMPTS",

@@ -237,4 +237,4 @@ def shown_instead(
     )
     if masks == stored.view.masks:
         return stored
-    return replace(stored, view=replace(stored.view, masks=masks))
+    return stored._replace(view=replace(stored.view, masks=masks))

@@ -879,7 +879,7 @@ class Session:
             raise InvalidOptionError(msg)
         ref = self._ref
         beside = ref.beside(f"{ref.name}{CHILD}{name}", policy=None)
-        beside.ask(replace(beside.options, counter=ref.options.counter))
+        beside.ask(beside.options._replace(counter=ref.options.counter))
         return type(self)(beside)
 
     def share(self, child: Session, seq: int | None = None) -> Receipt:

@@ -11,23 +11,16 @@ from memcore.wire.render import (
     synthetic_results,
     synthetic_samples,
 )
-from memcore.wire.repair import MODES, Mend, apply_mends, mend
-from memcore.wire.validate import find_violations
 
 __all__ = [
-    "MODES",
     "POLICIES",
     "Binding",
-    "Mend",
     "PairPolicy",
     "Rendered",
     "WireItem",
-    "apply_mends",
     "bind",
-    "find_violations",
     "get_policy",
     "lead_in_message",
-    "mend",
     "policy_name",
     "rename_repeated_calls",
     "render",

@@ -353,8 +353,7 @@ _SERVER_BLOCKS: Final = ("server_tool_use", "mcp_tool_use", "server_tool_call")
 _CALL_BLOCKS: Final = ("tool_use", "tool_call", "invalid_tool_call")
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of one call, at one of the paths where the message has them."""
 
     path: Path
@@ -485,16 +484,14 @@ _RESPONSES_WHOLE: Final = frozenset(
 _ANSWER_KEYS: Final = ("functionResponse", "function_response")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A text that a user or the model wrote."""
 
     path: Path
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The result of one call."""
 
     path: Path

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message
@@ -48,8 +48,7 @@ _ORDER: Final = ("dropped", "superseded", "orphan", "reasoning")
 """Of several reasons to change a message the first names the change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mend:
+class Mend(NamedTuple):
     """The replacement of one entry."""
 
     at: int

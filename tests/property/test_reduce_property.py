@@ -17,8 +17,9 @@ from memcore.compaction.reducers import REDUCERS, Reducer, Reduction, Visible, r
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask
 from memcore.tokens import get_counter
-from memcore.wire import POLICIES, WireItem, find_violations, render
+from memcore.wire import POLICIES, WireItem, render
 from memcore.wire.message import arguments_of, value_at
+from memcore.wire.validate import find_violations
 
 COUNTER = get_counter("bytes/4")
 TEXTS = (

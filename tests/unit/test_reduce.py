@@ -25,7 +25,8 @@ from memcore.errors import InternalError, InvalidOptionError
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask
 from memcore.tokens import get_counter
-from memcore.wire import POLICIES, WireItem, find_violations, render
+from memcore.wire import POLICIES, WireItem, render
+from memcore.wire.validate import find_violations
 from messages import Message, assistant, result, system, user
 
 COUNTER = get_counter("bytes/4")

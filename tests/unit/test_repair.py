@@ -18,7 +18,8 @@ from legality import found_wrong, plain
 from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.compaction.reducers import ClearResults
-from memcore.wire import POLICIES, find_violations, get_policy
+from memcore.wire import POLICIES, get_policy
+from memcore.wire.validate import find_violations
 from messages import assistant, attempt, call, messages_of, result, system, turns, user
 from oracle import Event
 

@@ -17,7 +17,8 @@ from memcore.context import fit
 from memcore.errors import InvalidItemError, NotFoundError
 from memcore.model import Context
 from memcore.tokens import TokenCounter
-from memcore.wire import find_violations, get_policy
+from memcore.wire import get_policy
+from memcore.wire.validate import find_violations
 
 __all__ = [
     "channel_messages",
