@@ -558,7 +558,7 @@ def compact_file(
             writes until it is opened anew.
     """
     env.hold(lambda _: None)  # a child of a fork opens here
-    lock = env.fd  # ours from the swap on: its flock outlives the environment that had it
+    lock = env.fd  # ours once it is detached: its flock outlives the environment that had it
     try:
         with exclusively(lock, env.path):
             old = os.fstat(lock)
@@ -583,8 +583,7 @@ def compact_file(
 
 def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:
     env.next_key = key  # a thread that opens the path meanwhile shall get this environment
-    env.fd = -1  # who called closes it
-    env.detach(again=True)  # should it not open below
+    env.detach(again=True, keep=True)  # should it not open below; who called closes the descriptor
     failed: OSError | None = None
     try:
         need_unmapped(env.path)

@@ -323,10 +323,11 @@ class Environment:
         if findings:
             raise binding.corrupt(self.path, findings)
 
-    def detach(self, *, settle: bool = True, again: bool = False) -> None:
+    def detach(self, *, settle: bool = True, again: bool = False, keep: bool = False) -> None:
         """Close LMDB's environment and the descriptor. Needs the lead and a shut barrier.
 
-        ``again``: the next use opens them; ``settle``: make what is committed durable first.
+        ``again``: the next use opens them; ``settle``: make what is committed durable first;
+        ``keep``: the descriptor stays open and is the caller's once ``fd`` is -1.
         """
         self.begin = self._begin_closed
         if again:
@@ -346,7 +347,7 @@ class Environment:
                     if raw is not None:
                         raw.close()
                 finally:
-                    if fd >= 0:
+                    if fd >= 0 and not keep:
                         os.close(fd)
 
     def _settle_down(self) -> None:

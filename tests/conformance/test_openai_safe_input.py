@@ -399,6 +399,11 @@ LONG_ID = "c" * 5_000
     [{"type": "function_call_output", "call_id": LONG_ID, "output": "ok"}],
     None,
 )
+@example(
+    [{"type": "function_call", "call_id": "c0"}, thought("rs_1")],
+    [{**output("c0"), "type": "custom_tool_call_output"}, call("c0")],
+    None,
+)
 def test_the_sdk_sends_a_legal_list_and_stores_the_new_input_alone(past, new, budget):
     past = with_ids(past)
     new = [*(item for item in with_ids(new)[:4] if item.get("call_id") != ""), user("last")]
@@ -407,13 +412,16 @@ def test_the_sdk_sends_a_legal_list_and_stores_the_new_input_alone(past, new, bu
     asked, stored = prepared(past, new, callback)
     assert list(map(without_alias, stored)) == list(map(without_alias, new))
     assert json.dumps([past, new]) == before
-    wrong = [asked[at] for at, *_ in found_wrong(asked, [*past, *new], "openai_responses")]
+    wrong = [at for at, *_ in found_wrong(asked, [*past, *new], "openai_responses")]
     fresh = [json.dumps(item) for item in new]
-    # Only the new input may be wrong, or the id of a call before it that it answers: the callback
-    # cannot shorten both.
+    # Only the new input may be wrong, or what it makes wrong: the id of a call before it that it
+    # answers, since the callback cannot shorten both, or reasoning that it cuts off from its item.
     answered = [json.dumps(item["call_id"]) for item in new if "call_id" in item]
-    for item in wrong:
-        assert json.dumps(item) in fresh or json.dumps(item.get("call_id")) in answered
+    for at in wrong:
+        item = asked[at]
+        cut_off = item.get("type") == "reasoning" and at + 1 in wrong
+        at_fault = asked[at + 1] if cut_off else item
+        assert json.dumps(at_fault) in fresh or json.dumps(item.get("call_id")) in answered
     last = filtered(asked)
     assert found_wrong(last, asked, "openai_responses") == []
     assert_unique(last)

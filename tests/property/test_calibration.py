@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -147,7 +146,7 @@ def test_tools_that_are_added_hardly_move_a_settled_factor():
     [
         anchor(8_000, 3_900, 8, cut=3),
         anchor(8_000, 4_000, 8, view=1),
-        replace(anchor(8_000, 4_000, 8), policy="anthropic"),
+        anchor(8_000, 4_000, 8)._replace(policy="anthropic"),
     ],
 )
 def test_messages_that_are_shown_otherwise_teach_nothing(report):
@@ -166,7 +165,7 @@ def test_a_window_that_moved_teaches_if_it_is_of_quite_another_size(report):
 def test_a_late_report_changes_nothing():
     known = told(told(Learned("m", "c"), anchor(5_000, 2_000, 4)), anchor(6_500, 3_000, 8))
     late = told(known, anchor(5_700, 2_400, 6))
-    assert replace(late, reports=2) == known
+    assert late._replace(reports=2) == known
 
 
 def test_a_report_on_what_is_gone_teaches_and_is_no_anchor():
