@@ -1,21 +1,436 @@
-# The leader of group commit: one batch of calls in one transaction.
+# Group commit: calls, the batch of one transaction, its leader, and the queue of those that wait.
+#
+# What is here is atomic for other threads, and for interrupts, as long as it runs no Python code:
+# both come in only where the interpreter runs. Objects that the garbage collector tracks are made
+# before the lines that must stay together, for a collection runs destructors. (A build without the
+# GIL would need a critical section around them.)
 
 cdef enum:
-    THEN_COMMIT = 0     # as in memcore.store.commit
+    NEW = 0             # states of a call, as in memcore.store.commit
+    QUEUED = 1
+    TAKEN = 2
+    LEAD = 3
+    DONE = 4
+
+cdef enum:
+    THEN_COMMIT = 0     # what follows a batch that was run
     THEN_AGAIN = 1
     THEN_GROW = 2
     THEN_GROW_AHEAD = 3
     CLEAR_BATCHES = 256
 
+cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
+
+
+class WriterNeeded(Exception):
+    """A batch would have to wait on a thread that must not: the writer thread runs it."""
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class WriteRequest:
+    """One closure and what became of it.
+
+    Its states: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) -> DONE. An
+    interrupted batch sends its undecided calls back to QUEUED.
+    """
+
+    cdef public object fn, result, error, future
+    cdef public object waiter           # the lock that its thread sleeps on
+    cdef public int state
+    cdef public bint makes_room, done, struck, job
+    cdef WriteRequest after             # the next in the queue
+    cdef WriteRequest wakes             # whom its thread wakes once it is awake itself
+
+    def __init__(self, fn, *, bint makes_room=False):
+        self.fn = fn
+        self.makes_room = makes_room
+
+    cdef int _wake(self) except -1:
+        if self.waiter is not None:
+            try:
+                self.waiter.release()
+            except RuntimeError:
+                pass  # it is awake: it had been given the lead before, or has looked by itself
+        return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class WriteBatch:
+    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
+
+    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
+    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
+    ``refusal`` is what calls that make no room get: they must not be carried out now.
+    """
+
+    cdef public WriteRequest own
+    cdef public object refusal
+    cdef public list calls, back
+    cdef public bint hurried, decided
+
+    def __init__(self, WriteRequest own, *, bint hurried=False):
+        self.own = own
+        self.hurried = hurried
+        self.calls = [] if own is None else [own]
+        self.back = []
+
+    def take_back(self, Py_ssize_t index):
+        """Leave the calls from ``index`` on to the next batch."""
+        if not 0 <= index <= len(self.calls):
+            raise ValueError("there is no such call in the batch")
+        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
+
+
+@cython.auto_pickle(False)
+cdef class RequestQueue:
+    """The calls that wait for a commit, and the lead: one thread at a time runs a batch.
+
+    The first caller leads: it runs everything that waits in one transaction on its own thread, and
+    hands the lead to the next one that waits. There is no timer: the next batch forms while this
+    one is being flushed. A lone caller touches no lock.
+
+    Those whose batch is decided wake each other, one the next: a leader that woke them all would
+    have every one of them wait for the GIL at once.
+
+    ``run`` executes a batch, ``reading`` holds the threads that read, ``most`` is how many calls
+    make a batch. A subclass has ``_refuse(where)``, which raises; ``_hand_over(batch)``, for one
+    that must not wait; ``_wake_futures(calls)``; and ``_wake_writer()``, for calls without a thread
+    of their own.
+    """
+
+    cdef public object _run
+    cdef object reading
+    cdef Py_ssize_t most
+    cdef WriteRequest first, last       # those that wait, linked by ``after``
+    cdef public WriteBatch _batch       # the one that runs
+    cdef public bint _busy              # somebody leads, or was told to
+    cdef public bint _writer_leads      # that is the writer thread
+    cdef unsigned long owner            # the thread that leads
+
+    def __init__(self, run, reading, Py_ssize_t most):
+        self._run = run
+        self.reading = reading
+        self.most = most
+
+    def reset(self):
+        """Forget everybody: in the child of a fork no other thread is left."""
+        cdef WriteRequest call = self.first, after
+        self.first = self.last = None
+        self._batch = None
+        self._busy = self._writer_leads = False
+        self.owner = 0
+        while call is not None:  # one by one: a chain that is freed as a whole is a deep recursion
+            after, call.after = call.after, None
+            call = after
+
+    @property
+    def waiting(self):
+        """The calls that wait, in their order."""
+        cdef list found = []
+        cdef WriteRequest call = self.first
+        while call is not None:
+            found.append(call)
+            call = call.after
+        return found
+
+    @property
+    def led_here(self):
+        """True if this thread is running a batch."""
+        return self._busy and self.owner == PyThread_get_thread_ident()
+
+    cdef int _append(self, WriteRequest call) except -1:
+        if self.last is None:
+            self.first = call
+        else:
+            self.last.after = call
+        self.last = call
+        return 0
+
+    cdef int _push_front(self, WriteRequest call) except -1:
+        call.after = self.first
+        self.first = call
+        if self.last is None:
+            self.last = call
+        return 0
+
+    cdef WriteRequest _pop(self):
+        cdef WriteRequest call = self.first
+        self.first = call.after
+        call.after = None
+        if self.first is None:
+            self.last = None
+        return call
+
+    cdef int _unlink(self, WriteRequest call) except -1:
+        """Take a call out of the queue, if it is there."""
+        cdef WriteRequest before = None, each = self.first
+        while each is not None and each is not call:
+            before, each = each, each.after
+        if each is None:
+            return 0
+        if before is None:
+            self.first = call.after
+        else:
+            before.after = call.after
+        if self.last is call:
+            self.last = before
+        call.after = None
+        return 0
+
+    cdef bint _lead_or_queue(self, WriteRequest call, unsigned long me, object waiter) except -1:
+        """Take the lead, or a place in the queue; False if that needs a ``waiter``."""
+        if not self._busy:
+            call.state = LEAD
+            self.owner = me
+            self._busy = True
+            return True
+        if waiter is None:
+            return False
+        call.waiter = waiter
+        call.state = QUEUED
+        self._append(call)
+        return True
+
+    cdef int _enter(self, WriteRequest call, unsigned long me) except -1:
+        cdef object waiter = None
+        while not self._lead_or_queue(call, me, waiter):
+            if self.owner == me:
+                self._refuse("inside a transaction")
+            waiter = allocate_lock()
+            waiter.acquire()
+        return 0
+
+    def call(self, fn, *, bint job=False, bint makes_room=False):
+        """Run ``fn`` in a batch and return its result; ``makes_room``: even on a full device.
+
+        A ``job`` runs alone and without a transaction: it has the lead, and so the environment.
+
+        Raises:
+            InternalError: this thread reads, or leads.
+            Whatever ``fn`` raises, and what a commit does.
+        """
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef WriteRequest call, next_one
+        cdef object error
+        if self.reading and me in self.reading:
+            self._refuse("inside a read")
+        call = WriteRequest(fn, makes_room=makes_room)
+        call.job = job
+        self._enter(call, me)
+        try:
+            if call.state != LEAD:
+                self._await(call)
+            if call.state == LEAD:
+                self._lead(WriteBatch(call), me)
+        except BaseException:
+            self._leave(call)
+            raise
+        finally:
+            next_one, call.wakes = call.wakes, None
+            if next_one is not None:
+                next_one._wake()
+        error = call.error
+        if error is None:
+            return call.result
+        call.error = None  # its traceback holds frames, and these may hold the call
+        raise error
+
+    cdef int _await(self, WriteRequest call) except -1:
+        """Sleep until the call is done or has the lead."""
+        while call.state < LEAD:
+            call.waiter.acquire(True, LOOK_SECONDS)
+        return 0
+
+    cdef int _leave(self, WriteRequest call) except -1:
+        """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
+        cdef WriteBatch batch = WriteBatch(call)
+        while call.state == TAKEN:
+            try:
+                self._await(call)
+            except Exception:
+                raise
+            except BaseException:
+                pass  # one interrupt is enough to raise
+        if call.state == QUEUED:
+            self._unlink(call)
+            call.state = DONE
+        elif call.state == LEAD:
+            self._unlink(call)
+            self._settle(batch)
+        return 0
+
+    def lead(self, WriteBatch batch not None):
+        """Take the lead for the batch of one call, and run it; False if another has the lead."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self._busy:
+            return False
+        self._lead_or_queue(batch.own, me, None)
+        self._lead(batch, me)
+        return True
+
+    cdef int _lead(self, WriteBatch batch, unsigned long me) except -1:
+        cdef WriteRequest own = batch.own
+        cdef object error
+        self._batch = batch
+        self.owner = me
+        if own.waiter is not None:
+            self._unlink(own)
+        try:
+            if own.job:
+                own.result = own.fn(None)
+            else:
+                self._run(batch)
+        except WriterNeeded:
+            self._hand_over(batch)
+        except Exception as error:
+            own.error = error  # the caller's
+        finally:
+            self._settle(batch)
+        return 0
+
+    def take_more(self, WriteBatch batch not None):
+        """Move waiting calls into the running batch; whether there were any."""
+        return self._take_more(batch)
+
+    cdef bint _take_more(self, WriteBatch batch) except -1:
+        cdef WriteRequest call
+        cdef Py_ssize_t before = len(batch.calls)
+        if batch.hurried or batch.back:
+            return False
+        while self.first is not None and len(batch.calls) < self.most and not self.first.job:
+            call = self._pop()
+            call.state = TAKEN
+            batch.calls.append(call)
+        return len(batch.calls) > before
+
+    def settle(self, WriteBatch batch not None):
+        """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
+        self._settle(batch)
+
+    cdef int _settle(self, WriteBatch batch) except -1:
+        cdef WriteRequest own = batch.own, call, woken = None, heir = None
+        cdef list futures, back
+        cdef Py_ssize_t at
+        if own is not None and self.first is None and len(batch.calls) == 1 and not batch.back:
+            own.state = DONE  # nobody to wake, nobody to lead
+            self.owner = 0
+            self._busy = False
+            self._batch = None
+            return 0
+        futures, back = [], []
+        # From here to the waking nothing runs Python code.
+        for at in range(len(batch.calls) - 1, -1, -1):
+            call = batch.calls[at]
+            if call is own:
+                continue
+            if not (batch.decided or call.done):
+                back.append(call)
+                continue
+            call.state = DONE
+            if call.future is not None:
+                futures.append(call)
+            else:
+                call.wakes, woken = woken, call
+        for at in range(len(batch.back) - 1, -1, -1):
+            call = batch.back[at]
+            call.state = QUEUED
+            self._push_front(call)
+        for call in back:
+            call.state = QUEUED
+            self._push_front(call)
+        if own is not None:
+            own.state = DONE
+        self.owner = 0
+        self._busy = self.first is not None
+        self._batch = None  # its closures know the handle, and that must not outlive its users
+        if self._busy and self.first.future is None:
+            heir = self.first
+            heir.state = LEAD
+            heir._wake()
+        elif self._busy:
+            self._writer_leads = True
+        if woken is not None:
+            woken._wake()
+        if self._writer_leads or futures:
+            futures.reverse()
+            self._wake_others(futures)
+        return 0
+
+    cdef int _wake_others(self, list futures) except -1:
+        """Wake the writer thread if it leads, and the loops of futures, whatever interrupts."""
+        cdef object interrupt = None
+        while True:
+            try:
+                if self._writer_leads:
+                    self._wake_writer()
+                if futures:
+                    self._wake_futures(futures)
+                break
+            except Exception:
+                raise
+            except BaseException as error:  # waking once more harms nothing
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+        return 0
+
+    def claim(self, double patience_seconds):
+        """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef WriteRequest call = WriteRequest(None)
+        call.job = True
+        if self._busy and self.owner == me:
+            return None
+        self._enter(call, me)
+        try:
+            if call.state != LEAD:
+                call.waiter.acquire(True, patience_seconds)
+        except BaseException:
+            self._leave(call)
+            raise
+        self._unlink(call)
+        if call.state != LEAD:
+            call.state = DONE
+            return None
+        self.owner = me
+        return call
+
+    def release(self, WriteRequest claimed not None):
+        """Give back the lead of ``claim``."""
+        self._settle(WriteBatch(claimed))
+
+    def enqueue(self, WriteRequest call not None):
+        """Queue a call that has a future; whether the writer thread has to be woken to lead it."""
+        call.state = QUEUED
+        self._append(call)
+        if self._busy:
+            return False
+        self._busy = self._writer_leads = True
+        return True
+
+    def take_writer_lead(self):
+        """Begin to lead on the writer thread, if it was told to."""
+        if not self._writer_leads:
+            return False
+        self._writer_leads = False
+        self.owner = PyThread_get_thread_ident()
+        return True
+
 
 @cython.auto_pickle(False)
 cdef class BatchRunner:
-    """Runs the calls of a batch in one transaction, for a leader.
+    """Runs the calls of a batch in one transaction, commits it, and settles what it comes to.
 
     A subclass has ``map_full``, the error of a map without room; ``transaction``, the class of a
-    write transaction; ``need_sound()``; ``_commit(txn, batch)``; ``_has_room(txn, batch)``;
-    ``_is_refused(call, refusal)``; ``_follow(txn)``, for a batch that wrote nothing; and
-    ``_typed(error)``, the error that a caller gets.
+    write transaction; and what is rare: ``need_sound()``, ``sync()``, ``_grow(follows, hurried)``,
+    ``_can_free(error, hurried)``, ``_fail(batch, error)``, ``_has_room(txn, batch)``,
+    ``_is_refused(call, refusal)``, ``_typed(error)``, ``_stored_alone(error)``,
+    ``_refuse_forked()`` and ``_need_stored(txn, raw, txnid, error)``.
+
+    From the moment LMDB has committed until a batch is decided, everything runs in a loop that an
+    interrupt can only delay: what is stored must never be taken for what has to run again.
     """
 
     cdef public object env
@@ -28,11 +443,31 @@ cdef class BatchRunner:
         self.env = env
         self.poison = ""
 
-    def attempt(self, WriteBatch batch not None):
-        """Run the batch once and commit it, or say what has to be done before it runs again.
+    def run(self, WriteBatch batch not None):
+        """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
+        cdef bint again = True
+        cdef int follows = THEN_AGAIN
+        cdef object error
+        try:
+            while follows != THEN_COMMIT:
+                try:
+                    follows = self._attempt(batch)
+                except Exception as error:
+                    if not again or not self._can_free(error, hurried=batch.hurried):
+                        raise
+                    again = False
+                    continue
+                if follows >= THEN_GROW:
+                    self._grow(follows, hurried=batch.hurried)
+            if self.env.audit is not None and not batch.hurried:
+                self.env.audit.anchor_if_due()
+        except WriterNeeded:
+            raise
+        except Exception as error:
+            self._fail(batch, error)
 
-        Returns:
-            0: it is decided; 1: run what is left again; 2, 3: the same behind a larger map.
+    cdef int _attempt(self, WriteBatch batch) except -1:
+        """Run the batch once and commit it; what has to be done before it runs again.
 
         Raises:
             WriterNeeded: it is hurried, and something has to be waited for.
@@ -53,7 +488,7 @@ cdef class BatchRunner:
             raw = env.begin_write(hurried=batch.hurried)
             txn = self.transaction(raw, env.redo is not None, env.vault, env.audit)
             self.txn = txn
-            follows = self._run_calls(txn, batch, env.queue, env.redo, &wrote)
+            follows = self._run_calls(txn, batch, env.redo, &wrote)
             if follows == THEN_COMMIT:
                 if wrote:
                     if env.reserve is not None and not self._has_room(txn, batch):
@@ -62,7 +497,7 @@ cdef class BatchRunner:
                         return THEN_GROW_AHEAD
                     self._commit(txn, batch)
                 else:  # an interrupt makes it run again: there is nothing to be stored twice
-                    self._follow(txn)
+                    self._run_callbacks(list(txn.callbacks))
                     batch.decided = True
             return follows
         except self.map_full:
@@ -80,13 +515,14 @@ cdef class BatchRunner:
             if txn is not None:
                 txn.drop()
 
-    cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object queue, object redo,
+    cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object redo,
                         bint *wrote) except -1:
-        """Run every call once, those that queue up meanwhile too; what follows, as ``attempt``.
+        """Run every call once, those that queue up meanwhile too; what follows, as ``_attempt``.
 
         ``wrote``: whether there is anything to commit. A closure that wrote and then raised has
         spoilt the transaction: the others run again.
         """
+        cdef RequestQueue queue = self.env.queue
         cdef Py_ssize_t index = 0, callbacks
         cdef WriteRequest call
         while True:
@@ -119,7 +555,7 @@ cdef class BatchRunner:
                         batch.take_back(index + 1)  # it is committed alone, with a second flush
                     wrote[0] = True
                 index += 1
-            if not queue.waiting or batch.back or not queue.take_more(batch):
+            if queue.first is None or not queue._take_more(batch):
                 if wrote[0] and txn.vault is not None:
                     txn.vault.note(txn)
                 return THEN_COMMIT
@@ -140,4 +576,63 @@ cdef class BatchRunner:
                 raise
             call.error = error
             txn.dirty = True
+        return 0
+
+    def _commit(self, RecordingTxn txn not None, WriteBatch batch not None):
+        """Record, commit, flush what the record does not cover, decide the batch.
+
+        Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
+        interrupt (the batch is decided then).
+        """
+        cdef object env = self.env, raw = txn.raw, redo = env.redo, txnid
+        cdef object error, interrupt = None, steady
+        cdef list callbacks = list(txn.callbacks)
+        cdef bint recorded = redo is not None and txn.size <= redo.capacity
+        cdef bint flushed = redo is None or recorded
+        if raw is None:
+            self._refuse_forked()
+        txnid = raw.id()
+        try:
+            if recorded:
+                redo.write(txnid, txn.ops)
+            raw.commit()
+        except BaseException as error:
+            self._need_stored(txn, raw, txnid, error)
+            if not isinstance(error, Exception):
+                interrupt = error
+        while not batch.decided:
+            try:
+                if self.poison:
+                    self.need_sound()  # a flush of another thread may have failed meanwhile
+                self.unsynced = redo is not None
+                steady = env.steady_sync
+                if steady is not None:
+                    steady.committed()  # counted twice after an interrupt, which harms nothing
+                if not flushed:
+                    self.sync()
+                    flushed = True
+                self._run_callbacks(callbacks)
+                if txn.topics:
+                    env.notifier.publish(txn.topics)
+                self.batches += 1
+                self.closures += len(batch.calls)
+                batch.decided = True
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    cdef int _run_callbacks(self, list callbacks) except -1:
+        """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
+        cdef WriteRequest owner
+        cdef object callback, error
+        while callbacks:
+            owner, callback = callbacks[0]
+            try:
+                callback()
+            except Exception as error:
+                owner.error = self._stored_alone(error)
+            del callbacks[0]
         return 0

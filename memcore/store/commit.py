@@ -1,8 +1,8 @@
-"""Group commit: queue, leader, outcome of a batch, space reserve.
+"""Group commit: the asynchronous callers, the outcome of a commit, the space reserve.
 
-The first caller leads: it runs everything that waits in one transaction on its own thread, and
-hands the lead to the next one that waits. There is no timer: the next batch forms while this one
-is being flushed. A lone caller takes one short mutex twice and no waiter lock.
+The queue, its lead and the batch are in the extension (``_commit.pxi``): between two lines there no
+other thread runs, and no interrupt is seen. Here is what may wait: the writer thread, which leads
+for futures, and what follows a commit that failed.
 
 Interrupts (KeyboardInterrupt and its like) may come between any two bytecodes of the main thread.
 Every step that must not stay half done is idempotent and is repeated until it ran to its end; a
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock, get_ident
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -21,7 +20,7 @@ from threading import Thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
-from memcore._fast import BatchRunner, WriteBatch, WriteRequest
+from memcore._fast import BatchRunner, RequestQueue, WriteBatch, WriteRequest, WriterNeeded
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE",
-    "LEAD",
-    "NEW",
-    "QUEUED",
-    "TAKEN",
     "CommitLatency",
     "CommitQueue",
     "Leader",
@@ -49,39 +44,19 @@ __all__ = [
     "WriteBatch",
     "WriteRequest",
     "WriterNeeded",
-    "await_outcome",
     "deliver",
     "pages_for",
     "release",
     "rows_at_most",
     "rows_in",
-    "run_callbacks",
-    "wake",
+    "wake_futures",
 ]
 
 
-# --- A call that waits for its commit, and the batch of calls that one transaction serves ---------
-# States of a call: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) ->
-# DONE. An interrupted batch sends its undecided calls back to QUEUED.
+DONE: Final = 4
+"""The last state of a request, as in ``_commit.pxi``."""
 
-NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
-
-
-class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
-    """A batch would have to wait on a thread that must not: the writer thread runs it."""
-
-
-# --- Delivery of outcomes: to threads through their locks, to futures through their loops ---------
-
-_LOOK_SECONDS: Final = 0.5
-
-
-def await_outcome(call: WriteRequest) -> None:
-    """Sleep until the call is done or has the lead."""
-    waiter = call.waiter
-    if waiter is not None:
-        while call.state < LEAD:
-            waiter.acquire(True, _LOOK_SECONDS)
+# --- Delivery of outcomes to futures, through their loops -----------------------------------------
 
 
 def release(lock: LockType | None) -> None:
@@ -91,19 +66,16 @@ def release(lock: LockType | None) -> None:
             lock.release()
 
 
-def wake(final: Iterable[WriteRequest], own: WriteRequest | None) -> None:
-    """Wake the threads of the batch but the own one; one ``call_soon_threadsafe`` a loop."""
+def wake_futures(calls: Iterable[WriteRequest]) -> None:
+    """Have the futures of calls settled: one ``call_soon_threadsafe`` a loop."""
     loops: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
-    for call in final:
-        if call is own:
-            continue
-        if call.future is not None:
-            loops.setdefault(call.future.get_loop(), []).append(call)
-        else:
-            release(call.waiter)
-    for loop, calls in loops.items():
+    for call in calls:
+        future = call.future
+        if future is not None:  # else it is settled: an interrupt made this run again
+            loops.setdefault(future.get_loop(), []).append(call)
+    for loop, settled in loops.items():
         with suppress(RuntimeError):  # the loop is closed: nobody awaits these
-            loop.call_soon_threadsafe(deliver, calls)
+            loop.call_soon_threadsafe(deliver, settled)
 
 
 def deliver(calls: Iterable[WriteRequest]) -> None:
@@ -122,20 +94,6 @@ def deliver(calls: Iterable[WriteRequest]) -> None:
         else:
             future.set_exception(error)
         call.error = call.future = None  # the traceback holds frames, and these the call
-
-
-def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
-    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
-    while callbacks:
-        owner, callback = callbacks[0]
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - it is its caller's
-            owner.error = InternalError(
-                f"the transaction is stored, but what was to follow it failed: {error!r}"
-            )
-            owner.error.__cause__ = error
-        callbacks.popleft()
 
 
 # --- Commit latency: a loop's own thread commits only while commits are fast ----------------------
@@ -178,7 +136,7 @@ class CommitLatency:
                 self._owed -= 1
 
 
-# --- Group commit: queue, lead, wake-up -----------------------------------------------------------
+# --- The queue, with the thread that leads for futures --------------------------------------------
 
 T = TypeVar("T")
 
@@ -187,7 +145,7 @@ _IN_A_ROW: Final = 8
 """Of so many commits on a loop's own thread, one lets other tasks run."""
 
 
-class CommitQueue:
+class CommitQueue(RequestQueue):
     """The queue of one environment.
 
     ``run`` executes a batch, ``reading`` holds reading threads, ``is_prompt`` tells whether a
@@ -195,21 +153,8 @@ class CommitQueue:
     """
 
     __slots__ = (
-        "_batch",
-        "_busy",
-        "_here",
-        "_is_prompt",
-        "_mu",
-        "_owner",
-        "_pace",
-        "_reading",
-        "_retired",
-        "_run",
-        "_writer",
-        "_writer_leads",
-        "_writer_wake",
-        "waiting",
-    )
+        "_here", "_is_prompt", "_mu", "_pace", "_reading", "_retired", "_writer", "_writer_wake",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -217,30 +162,21 @@ class CommitQueue:
         reading: Container[int],
         is_prompt: Callable[[], bool],
     ) -> None:
-        self._run = run
+        super().__init__(run, reading, BATCH_CLOSURES_MAX)
         self._reading = reading
         self._is_prompt = is_prompt
         self.reset()
 
     def reset(self) -> None:
         """Forget everybody: in the child of a fork no other thread is left."""
-        self._mu = allocate_lock()
-        self._batch: WriteBatch | None = None
-        self._busy = False
-        self._owner = 0
+        super().reset()
+        self._mu = allocate_lock()  # no writer ends while one is asked for
         self._writer: Thread | None = None
-        self._writer_leads = False
         self._writer_wake = allocate_lock()
         self._writer_wake.acquire()
         self._pace = CommitLatency()
         self._here = 0
         self._retired = False
-        self.waiting: deque[WriteRequest] = deque()
-
-    @property
-    def led_here(self) -> bool:
-        """True if this thread is running a batch."""
-        return self._busy and self._owner == get_ident()
 
     def retire(self) -> None:
         """Let the writer thread end as soon as nothing waits for it: the environment is closed."""
@@ -249,97 +185,10 @@ class CommitQueue:
             if self._writer is not None:
                 release(self._writer_wake)
 
-    # --- callers -----------------------------------------------------------------------------
+    # --- what the queue asks for ---------------------------------------------------------------
 
-    def call(self, fn: Callable[[Any], T], *, job: bool = False, makes_room: bool = False) -> T:
-        """Run ``fn`` in a batch and return its result; ``makes_room``: even on a full device.
-
-        A ``job`` runs alone and without a transaction: it has the lead, and so the environment.
-        """
-        me = get_ident()
-        if me in self._reading:
-            raise InternalError("a write was asked for inside a read on the same thread")
-        call = WriteRequest(fn, makes_room=makes_room)
-        call.job = job
-        try:
-            with self._mu:
-                if not self._busy:
-                    call.state = LEAD
-                    self._owner = me
-                    self._busy = True
-                else:
-                    self._enqueue(call, me)
-            if call.state != LEAD:
-                await_outcome(call)
-            if call.state == LEAD:
-                self._lead(WriteBatch(call), call, me)
-        except BaseException as interrupt:
-            self._leave_surely(call, interrupt)
-            raise
-        error = call.error
-        if error is None:
-            return call.result  # type: ignore[no-any-return]
-        call.error = None
-        try:
-            raise error
-        finally:
-            del error, call  # the traceback would hold this frame, and the frame the traceback
-
-    def _enqueue(self, call: WriteRequest, me: int) -> None:
-        if self._owner == me:
-            raise InternalError("a write was asked for inside a transaction on the same thread")
-        waiter = call.waiter = allocate_lock()
-        waiter.acquire()
-        call.state = QUEUED
-        self.waiting.append(call)
-
-    def _leave_surely(self, call: WriteRequest, interrupt: BaseException) -> None:
-        while True:
-            try:
-                self._leave(call)
-                return
-            except Exception:
-                raise
-            except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
-                again.__cause__ = interrupt
-
-    def _leave(self, call: WriteRequest) -> None:
-        """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
-        while True:
-            with self._mu:
-                state = call.state
-                if state in (QUEUED, LEAD):
-                    with suppress(ValueError):
-                        self.waiting.remove(call)
-                    if state == QUEUED:
-                        call.state = DONE
-            if state == LEAD:
-                batch = self._batch
-                self._settle(batch if batch is not None and batch.own is call else WriteBatch(call))
-            if state != TAKEN:
-                return
-            await_outcome(call)
-
-    # --- the leader --------------------------------------------------------------------------
-
-    def _lead(self, batch: WriteBatch, own: WriteRequest, me: int) -> None:
-        self._batch = batch
-        try:
-            if own.waiter is not None:
-                with self._mu:
-                    self._owner = me
-                    with suppress(ValueError):
-                        self.waiting.remove(own)
-            if own.job:
-                own.result = own.fn(None)
-            else:
-                self._run(batch)
-        except WriterNeeded:
-            self._hand_over(batch)
-        except Exception as error:  # noqa: BLE001 - it is the caller's
-            own.error = error
-        finally:
-            self._settle_surely(batch)
+    def _refuse(self, where: str) -> NoReturn:
+        raise InternalError(f"a write was asked for {where} on the same thread")
 
     def _hand_over(self, batch: WriteBatch) -> None:
         """A hurried batch has to wait: its call is the first that the writer thread takes."""
@@ -347,121 +196,11 @@ class CommitQueue:
             self._need_writer()
             batch.back, batch.calls, batch.own = batch.calls, [], None
 
-    def take_more(self, batch: WriteBatch) -> bool:
-        """Move waiting calls into the running batch; whether there were any."""
-        if batch.hurried:
-            return False
-        calls, waiting = batch.calls, self.waiting
-        before = len(calls)
-        with self._mu:
-            while waiting and len(calls) < BATCH_CLOSURES_MAX and not batch.back:
-                call = waiting[0]
-                if call.job:
-                    break
-                if call.state == QUEUED:  # else an interrupt left it here after it was taken
-                    call.state = TAKEN
-                    calls.append(call)
-                waiting.popleft()
-        return len(calls) > before
+    def _wake_writer(self) -> None:
+        release(self._writer_wake)
 
-    def _settle_surely(self, batch: WriteBatch) -> None:
-        interrupt: BaseException | None = None
-        while True:
-            try:
-                # The short way for a lone caller: nobody to wake, nobody to lead.
-                own = batch.own
-                if own is not None and len(batch.calls) == 1 and not (batch.back or self.waiting):
-                    with self._mu:
-                        if not (self.waiting or batch.settled):
-                            own.state = DONE
-                            self._owner = 0
-                            self._busy = False
-                            self._batch = None
-                            batch.settled = True
-                            break
-                self._settle(batch)
-                break
-            except Exception:
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
-
-    def _settle(self, batch: WriteBatch) -> None:
-        """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
-        own, waiting = batch.own, self.waiting
-        final = [c for c in batch.calls if batch.decided or c.done]
-        back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
-        with self._mu:
-            if not batch.settled:
-                self._pass_on(batch, final, back)
-            heir = waiting[0] if waiting and waiting[0].state == LEAD else None
-            writer = self._writer_leads
-        wake(final, own)
-        if heir is not None:
-            release(heir.waiter)
-        elif writer:
-            release(self._writer_wake)
-
-    def _pass_on(
-        self, batch: WriteBatch, final: list[WriteRequest], back: list[WriteRequest]
-    ) -> None:
-        """Under the mutex: the states of the batch's calls, and who leads next."""
-        own, waiting = batch.own, self.waiting
-        while waiting and waiting[0].state == TAKEN:
-            waiting.popleft()
-        if back and not (waiting and waiting[0] is back[0]):
-            waiting.extendleft(reversed(back))
-        for call in back:
-            call.state = QUEUED
-        for call in final:
-            if call is not own:
-                call.state = DONE
-        if own is not None and own in waiting:
-            waiting.remove(own)  # an interrupt kept it there: it must not be its own heir
-        # Nothing below calls or loops, so no interrupt comes between: one that did would find its
-        # call done, and leave the lead to nobody.
-        if own is not None:
-            own.state = DONE
-        self._owner = 0
-        self._busy = True if waiting else False  # noqa: SIM210 - bool() is a call
-        if waiting and waiting[0].future is None:
-            waiting[0].state = LEAD
-        elif waiting:
-            self._writer_leads = True
-        if self._batch is batch:
-            self._batch = None  # its closures know the handle, and that must not outlive its users
-        batch.settled = True
-
-    def claim(self, patience_seconds: float) -> WriteRequest | None:
-        """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
-        me = get_ident()
-        call = WriteRequest(_nothing)
-        call.job = True
-        with self._mu:
-            if not self._busy:
-                call.state = LEAD
-                self._owner = me
-                self._busy = True
-                return call
-            if self._owner == me:
-                return None
-            self._enqueue(call, me)
-        if call.waiter is not None:
-            call.waiter.acquire(True, patience_seconds)
-        with self._mu:
-            with suppress(ValueError):
-                self.waiting.remove(call)
-            if call.state != LEAD:
-                call.state = DONE
-                return None
-            self._owner = me
-        return call
-
-    def release(self, claimed: WriteRequest) -> None:
-        """Give back the lead of ``claim``."""
-        self._settle_surely(WriteBatch(claimed))
+    def _wake_futures(self, calls: list[WriteRequest]) -> None:
+        wake_futures(calls)
 
     # --- asynchronous callers ----------------------------------------------------------------
 
@@ -481,17 +220,14 @@ class CommitQueue:
         """
         call = WriteRequest(fn, makes_room=makes_room)
         call.future = future = loop.create_future() if future is None else future
-        if not (large or self._busy or self.waiting) and self._pace.is_quick:
-            me = get_ident()
-            if me not in self._reading and self._is_prompt() and self._commit_here(call, me, loop):
+        may_lead = not (large or self._busy) and self._pace.is_quick
+        if may_lead and get_ident() not in self._reading and self._is_prompt():  # noqa: SIM102
+            if self._commit_here(call, loop):
                 return future
         try:
             with self._mu:
                 self._need_writer()
-                call.state = QUEUED
-                self.waiting.append(call)
-                if not self._busy:
-                    self._busy = self._writer_leads = True
+                if self.enqueue(call):
                     release(self._writer_wake)
         except BaseException:
             if self._writer_leads:  # an interrupt: it must not cost the others the writer
@@ -506,21 +242,11 @@ class CommitQueue:
             writer.start()
             self._writer = writer
 
-    def _commit_here(self, call: WriteRequest, me: int, loop: asyncio.AbstractEventLoop) -> bool:
+    def _commit_here(self, call: WriteRequest, loop: asyncio.AbstractEventLoop) -> bool:
         """Lead a batch of this call alone; whether it is done, or on its way to the writer."""
         start = perf_counter_ns()
-        try:
-            with self._mu:
-                if self._busy:
-                    return False
-                call.state = LEAD
-                self._owner = me
-                self._busy = True
-            self._lead(WriteBatch(call, hurried=True), call, me)
-        except BaseException as interrupt:
-            if call.state == LEAD:
-                self._leave_surely(call, interrupt)
-            raise
+        if not self.lead(WriteBatch(call, hurried=True)):
+            return False
         if call.state == DONE:
             self._pace.judge(perf_counter_ns() - start, 1)
             self._here += 1
@@ -535,10 +261,10 @@ class CommitQueue:
             patience = 0.0 if self._retired and not self._busy else _IDLE_SECONDS
             woken = self._writer_wake.acquire(timeout=patience) and not self._retired
             with self._mu:
-                lead, self._writer_leads = self._writer_leads, False
-                if lead:
-                    self._owner = get_ident()
-                elif not (woken or self._busy):  # a batch under way may send its calls back
+                lead = self.take_writer_lead()
+                if not lead and not (
+                    woken or self._busy
+                ):  # a batch under way may send its calls back
                     self._writer = None  # idle: nothing keeps the environment alive
                     return
             if lead:
@@ -558,20 +284,13 @@ class CommitQueue:
                     call.error = error
             batch.decided = True
         finally:
-            self._settle(batch)
+            self.settle(batch)
 
 
-def _nothing(_: Any) -> None:
-    """Do nothing: the closure of a request that only claims the lead."""
+# --- Leader of a batch: what is rare, and the outcome of a commit that raised ---------------------
 
-
-# --- Leader of a batch: runs closures, writes the redo record, commits, resolves the outcome ------
-# An interrupt may be raised at any call. From the moment LMDB has committed until ``decided`` is
-# set, everything runs in a loop that an interrupt can only delay: a batch that is stored must never
-# be taken for one that has to run again.
-
-_COMMIT, _AGAIN, _GROW, _GROW_AHEAD = range(4)
-"""Next step of the leader after it has run a batch, as ``BatchRunner.attempt`` returns it."""
+_GROW: Final = 2
+"""The map has no room; more than that: it will soon have none."""
 
 
 class _CommitOutcome(Enum):
@@ -599,35 +318,6 @@ class Leader(BatchRunner):
             self.txn = None
         self.unsynced = False
 
-    # --- the batch ---------------------------------------------------------------------------
-
-    def run(self, batch: WriteBatch) -> None:
-        """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
-        try:
-            again = True
-            while True:
-                try:
-                    follows = self.attempt(batch)
-                except (RawError, StoreFullError) as error:
-                    if not again or not self._can_free(error, hurried=batch.hurried):
-                        raise
-                    again = False
-                    continue
-                if follows == _COMMIT:
-                    break
-                if follows != _AGAIN:
-                    self._grow(follows, hurried=batch.hurried)
-            if self.env.audit is not None and not batch.hurried:
-                self.env.audit.anchor_if_due()
-        except WriterNeeded:
-            raise
-        except Exception as error:  # noqa: BLE001 - every caller gets it
-            failure = binding.translate(error, self.env.path)
-            for call in batch.calls:
-                if not call.done:
-                    call.error = _copy_of(failure, error)
-            batch.decided = True
-
     def _grow(self, follows: int, *, hurried: bool) -> None:
         if hurried:
             raise WriterNeeded  # growing waits for all who read
@@ -653,9 +343,21 @@ class Leader(BatchRunner):
             steady_sync.sync()
         return True
 
-    def _follow(self, txn: WriteTxn) -> None:
-        """Run what follows a batch that wrote nothing."""
-        run_callbacks(deque(txn.callbacks))
+    def _fail(self, batch: WriteBatch, error: Exception) -> None:
+        """Give every undecided call of a batch the error that it failed with."""
+        failure = binding.translate(error, self.env.path)
+        for call in batch.calls:
+            if not call.done:
+                call.error = _copy_of(failure, error)
+        batch.decided = True
+
+    def _stored_alone(self, error: Exception) -> InternalError:
+        """The error of a caller whose callback failed behind the commit."""
+        failure = InternalError(
+            f"the transaction is stored, but what was to follow it failed: {error!r}"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _typed(self, error: BaseException) -> BaseException:
         """The error that the caller of a closure gets for what it raised."""
@@ -673,57 +375,14 @@ class Leader(BatchRunner):
 
     # --- the commit --------------------------------------------------------------------------
 
-    def _commit(self, txn: WriteTxn, batch: WriteBatch) -> None:
-        """Record, commit, flush what the record does not cover, decide the batch.
+    def _refuse_forked(self) -> NoReturn:
+        raise InternalError("the process was forked inside a transaction")
 
-        Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
-        interrupt (the batch is decided then).
-        """
-        raw = txn.raw
-        if raw is None:
-            raise InternalError("the process was forked inside a transaction")
-        redo = self.env.redo
-        recorded = redo is not None and txn.size <= redo.capacity
-        txnid = raw.id()
-        interrupt: BaseException | None = None
-        # Made here: a call behind the commit could be interrupted, and all be carried out twice.
-        callbacks = deque(txn.callbacks)
-        try:
-            if redo is not None and recorded:
-                redo.write(txnid, txn.ops)
-            raw.commit()
-        except BaseException as error:  # noqa: BLE001 - raised by _give_up, or kept
-            short = self._is_short_write(error, txn)
-            if not self._was_committed(raw, txnid, error, poisons=not short):
-                self._give_up(error, short=short)
-            if not isinstance(error, Exception):
-                interrupt = error
-        while not batch.decided:
-            try:
-                self._stored()  # counted twice after an interrupt, which harms nothing
-                if redo is not None and not recorded:
-                    self.sync()
-                    recorded = True
-                run_callbacks(callbacks)
-                if txn.topics:
-                    self.env.notifier.publish(txn.topics)
-                self.batches += 1
-                self.closures += len(batch.calls)
-                batch.decided = True
-            except Exception:
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
-
-    def _stored(self) -> None:
-        if self.poison:
-            self.need_sound()  # a flush of another thread may have failed meanwhile
-        env = self.env
-        self.unsynced = env.redo is not None
-        if env.steady_sync is not None:
-            env.steady_sync.committed()
+    def _need_stored(self, txn: WriteTxn, raw: RawTxn, txnid: int, error: BaseException) -> None:
+        """Raise, unless a commit that raised is stored all the same."""
+        short = self._is_short_write(error, txn)
+        if not self._was_committed(raw, txnid, error, poisons=not short):
+            self._give_up(error, short=short)
 
     def _has_room(self, txn: WriteTxn, batch: WriteBatch) -> bool:
         """Return True if the batch leaves the space reserved for deletions untouched.

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import lmdb
@@ -20,7 +19,7 @@ from memcore.errors import (
     StorageError,
     StoreFullError,
 )
-from memcore.store import commit, open_store
+from memcore.store import open_store
 from memcore.store.open_file import recover
 from memcore.store.redo_log import RedoLog
 from raw import rows
@@ -486,17 +485,23 @@ def test_followers_survive_the_leader_s_interrupt(store, monkeypatch, when) -> N
     assert (b"\x01leader" in rows(store)) == (when == "after")
 
 
-def test_an_heir_that_is_interrupted_as_it_takes_the_lead_passes_it_on(store, monkeypatch) -> None:
+def test_an_heir_that_is_interrupted_as_it_takes_the_lead_passes_it_on(store) -> None:
     """It still stands in the queue then, and must not be its own heir."""
     crowd = Crowd(store)
     queue = queue_of(store)
-    caught = []
+    caught, asleep = [], threading.Event()
 
-    def interrupted(*kinds):
-        if threading.current_thread() is heir and queue._batch.own.waiter is not None:
-            monkeypatch.setattr(commit, "suppress", suppress)
+    class Waiter:
+        """The lock of the heir; an interrupt comes while it wakes with the lead."""
+
+        def __init__(self, call, lock):
+            self.call, self.lock, self.release = call, lock, lock.release
+
+        def acquire(self, blocking, seconds):
+            asleep.set()
+            self.lock.acquire()
+            assert queue.waiting[0] is self.call
             raise KeyboardInterrupt
-        return suppress(*kinds)
 
     def inherit():
         try:
@@ -512,7 +517,9 @@ def test_an_heir_that_is_interrupted_as_it_takes_the_lead_passes_it_on(store, mo
         thread.start()
         while len(queue.waiting) < number:
             pass
-    monkeypatch.setattr(commit, "suppress", interrupted)
+    call = queue.waiting[0]
+    call.waiter = Waiter(call, call.waiter)
+    asleep.wait()  # it looks at its state now and then, and sleeps on the new lock from then on
     crowd.go.set()
     heir.join()
     last.join(20)

@@ -419,7 +419,7 @@ def test_an_interrupt_anywhere_leaves_the_queue_usable(
             assert not queue.waiting
         return number
 
-    assert run(store, main) > (10 if way == "queued" else 20)
+    assert run(store, main) > (8 if way == "queued" else 16)
     assert store.check() == []
     store.close()
 
