@@ -360,7 +360,7 @@ cdef class RequestQueue:
 
     cdef int _wake_others(self, list futures) except -1:
         """Wake the writer thread if it leads, and the loops of futures, whatever interrupts."""
-        cdef object interrupt = None
+        cdef object interrupt = None, error
         while True:
             try:
                 if self._writer_leads:
