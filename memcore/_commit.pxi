@@ -22,10 +22,6 @@ cdef enum:
 cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
 
 
-class WriterNeeded(Exception):
-    """A batch would have to wait on a thread that must not: the writer thread runs it."""
-
-
 @cython.final
 @cython.auto_pickle(False)
 cdef class WriteRequest:
@@ -95,9 +91,9 @@ cdef class RequestQueue:
     have every one of them wait for the GIL at once.
 
     ``run`` executes a batch, ``reading`` holds the threads that read, ``most`` is how many calls
-    make a batch. A subclass has ``_refuse(where)``, which raises; ``_hand_over(batch)``, for one
-    that must not wait; ``_wake_futures(calls)``; and ``_wake_writer()``, for calls without a thread
-    of their own.
+    make a batch. A subclass has ``new_lock()``; ``writer_needed``, the error of a hurried batch
+    that would have to wait, and ``_hand_over(batch)`` for it; ``_refuse(where)``, which raises;
+    ``_wake_futures(calls)``; and ``_wake_writer()``, for calls without a thread of their own.
     """
 
     cdef public object _run
@@ -198,7 +194,7 @@ cdef class RequestQueue:
         while not self._lead_or_queue(call, me, waiter):
             if self.owner == me:
                 self._refuse("inside a transaction")
-            waiter = allocate_lock()
+            waiter = self.new_lock()
             waiter.acquire()
         return 0
 
@@ -282,7 +278,7 @@ cdef class RequestQueue:
                 own.result = own.fn(None)
             else:
                 self._run(batch)
-        except WriterNeeded:
+        except self.writer_needed:
             self._hand_over(batch)
         except Exception as error:
             own.error = error  # the caller's
@@ -423,11 +419,12 @@ cdef class RequestQueue:
 cdef class BatchRunner:
     """Runs the calls of a batch in one transaction, commits it, and settles what it comes to.
 
-    A subclass has ``map_full``, the error of a map without room; ``transaction``, the class of a
-    write transaction; and what is rare: ``need_sound()``, ``sync()``, ``_grow(follows, hurried)``,
-    ``_can_free(error, hurried)``, ``_fail(batch, error)``, ``_has_room(txn, batch)``,
-    ``_is_refused(call, refusal)``, ``_typed(error)``, ``_stored_alone(error)``,
-    ``_refuse_forked()`` and ``_need_stored(txn, raw, txnid, error)``.
+    A subclass has ``map_full``, the error of a map without room, and ``writer_needed``, that of a
+    hurried batch; ``transaction``, the class of a write transaction; and what is rare:
+    ``need_sound()``, ``sync()``, ``_grow(follows, hurried)``, ``_can_free(error, hurried)``,
+    ``_fail(batch, error)``, ``_has_room(txn, batch)``, ``_is_refused(call, refusal)``,
+    ``_typed(error)``, ``_stored_alone(error)``, ``_refuse_forked()`` and
+    ``_need_stored(txn, raw, txnid, error)``.
 
     From the moment LMDB has committed until a batch is decided, everything runs in a loop that an
     interrupt can only delay: what is stored must never be taken for what has to run again.
@@ -461,7 +458,7 @@ cdef class BatchRunner:
                     self._grow(follows, hurried=batch.hurried)
             if self.env.audit is not None and not batch.hurried:
                 self.env.audit.anchor_if_due()
-        except WriterNeeded:
+        except self.writer_needed:
             raise
         except Exception as error:
             self._fail(batch, error)

@@ -183,8 +183,6 @@ class AppendingTxn:
     def finish(self, *, now_ms: int, revised: bool = True) -> None: ...
     def drop(self) -> None: ...
 
-class WriterNeeded(Exception): ...  # noqa: N818 - no failure: the batch runs elsewhere
-
 @final
 class WriteRequest:
     fn: Callable[[Any], Any]

@@ -20,8 +20,6 @@ from libc.stdint cimport (
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from _thread import allocate_lock
-
 
 cdef extern from *:
     """

@@ -20,7 +20,7 @@ from threading import Thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
-from memcore._fast import BatchRunner, RequestQueue, WriteBatch, WriteRequest, WriterNeeded
+from memcore._fast import BatchRunner, RequestQueue, WriteBatch, WriteRequest
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
@@ -55,6 +55,11 @@ __all__ = [
 
 DONE: Final = 4
 """The last state of a request, as in ``_commit.pxi``."""
+
+
+class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
+    """A batch would have to wait on a thread that must not: the writer thread runs it."""
+
 
 # --- Delivery of outcomes to futures, through their loops -----------------------------------------
 
@@ -155,6 +160,9 @@ class CommitQueue(RequestQueue):
     __slots__ = (
         "_here", "_is_prompt", "_mu", "_pace", "_reading", "_retired", "_writer", "_writer_wake",
     )  # fmt: skip
+
+    new_lock = staticmethod(allocate_lock)
+    writer_needed = WriterNeeded
 
     def __init__(
         self,
@@ -307,6 +315,7 @@ class Leader(BatchRunner):
 
     __slots__ = ()
     map_full = MapFull
+    writer_needed = WriterNeeded
     transaction = WriteTxn
     env: Environment
     txn: WriteTxn | None
