@@ -71,18 +71,18 @@ class SessionRows:
 def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes: ...
 def encode_ops(ops: dict[bytes, bytes | None]) -> bytes: ...
 def encode_plain(item: dict[str, Any], seed: bytes, options: int) -> tuple[bytes, bytes] | None: ...
-def prepare_plain(
-    cls: type[Any],
-    items: list[Any],
-    start: int,
-    stop: int,
-    seed: bytes,
-    options: int,
-    counter: Any,
-    checked: Callable[[str, Any], int],
-    now_us: int,
-    most: int,
-) -> list[Any]: ...
+
+@final
+class PlainEncoder:
+    def __init__(
+        self,
+        cls: type[Any],
+        seed: bytes,
+        options: int,
+        checked: Callable[[str, Any], int],
+        most: int,
+    ) -> None: ...
+    def encode(self, items: list[Any], counter: Any, now_us: int) -> list[Any]: ...
 
 @disjoint_base
 class RecordingTxn:
@@ -177,11 +177,21 @@ class AppendingTxn:
     def __init__(
         self, txn: Any, log: Any, seed: int, new_head: Any = None, base: Any = None
     ) -> None: ...
-    def totals(self, count: int) -> tuple[int, int, int, int, int]: ...
+    def receipt(self, count: int) -> Any: ...
     def append(self, items: Iterable[PreparedFields], *, orphans: str) -> int: ...
     def flush(self) -> None: ...
     def finish(self, *, now_ms: int, revised: bool = True) -> None: ...
     def drop(self) -> None: ...
+
+@disjoint_base
+class DraftFields:
+    seed: int
+    def of(self, txn: Any, log: Any) -> Any: ...
+
+@disjoint_base
+class ChangeFields:
+    ref: Any
+    def __call__(self, txn: Any) -> Any: ...
 
 @final
 class WriteRequest:

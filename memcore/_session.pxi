@@ -79,8 +79,8 @@ cdef class AppendingTxn:
 
     A subclass opens what is not cached, and does what is rare: ``_open(new_head, base)``,
     ``_rebase_on_whole()``, ``_refuse_orphan(item, at)``, ``_special_body(item)``,
-    ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``. Its items have
-    ``recount(counter)``.
+    ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``; and
+    ``receipt_type``, the named tuple of a receipt. Its items have ``recount(counter)``.
     """
 
     cdef public object txn
@@ -119,16 +119,20 @@ cdef class AppendingTxn:
     # --- what it holds ----------------------------------------------------------------------------
 
     @cython.nonecheck(True)
-    def totals(self, count):
-        """``(last seq, revision, tokens, open calls, count)``: a receipt of ``count`` items."""
+    def receipt(self, count):
+        """The receipt of a change that appended ``count`` items.
+
+        That is ``(last seq, revision, tokens, open calls, count)``.
+        """
         cdef list segments = self.head.segments
         cdef Py_ssize_t at = len(segments) - 1
         cdef object owner, lo, last = 0
         cdef tuple parts = _ledger_parts(self.base)
         if at >= 0:
             owner, lo, last = segments[at]
-        return (last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
-                parts[3] + self.overlay.n_open, count)
+        return tuple.__new__(self.receipt_type, (
+            last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
+            parts[3] + self.overlay.n_open, count))
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -232,9 +236,12 @@ cdef class AppendingTxn:
             self._put_held(seq, item)
         return record
 
-    @cython.nonecheck(True)
     def finish(self, *, uint64_t now_ms, bint revised=True):
         """Write everything; one more revision if the log changed and not only its view."""
+        self._finish(now_ms, revised)
+
+    @cython.nonecheck(True)
+    cdef int _finish(self, uint64_t now_ms, bint revised) except -1:
         cdef HeadFields head = self.head
         cdef CacheFields log = self.log
         cdef tuple parts = _ledger_parts(self.base)
@@ -254,6 +261,7 @@ cdef class AppendingTxn:
         self.packed = _seal(log.head_key, head.pack(), 0)
         _put_row(self.txn, log.head_key, self.packed)
         self.older = log.older_of(self.txn, head)
+        return 0
 
     def drop(self):
         """Keep the cache from taking this transaction over."""
@@ -280,3 +288,73 @@ cdef class AppendingTxn:
                 log.head_bytes = self.packed
         finally:
             log.lock.release()
+
+
+@cython.auto_pickle(False)
+cdef class DraftFields:
+    """What finds the drafts of sessions in a transaction.
+
+    A subclass has ``draft_type``, made of a transaction, a cached session and the seed;
+    ``session_gone``, which making it may raise; and ``closed``, which marks a place in the
+    transaction whose draft was closed.
+    """
+
+    cdef public object seed
+
+    def of(self, txn not None, CacheFields log not None):
+        """The draft of a session in a transaction, None if the session is gone.
+
+        Other handles have other caches of the session, and one draft.
+        """
+        cdef dict local = txn.local
+        cdef object place = log.place, draft = local.get(place)
+        if draft is not None:
+            return draft
+        if local and (self.closed, place) in local:
+            # The shared cache must not see what this transaction did before: it may be aborted.
+            log = log.twin()
+        try:
+            draft = self.draft_type(txn, log, self.seed)
+        except self.session_gone:
+            return None
+        local[place] = draft
+        return draft
+
+
+@cython.auto_pickle(False)
+cdef class ChangeFields:
+    """What carries out a change of one session in a write transaction.
+
+    A subclass has what ``memcore.session.change.Change`` documents, and ``unchanged``, the type of
+    a result after which nothing (more) is written.
+    """
+
+    cdef public object ref
+
+    def __call__(self, txn):
+        """Carry the change out in a write transaction."""
+        cdef object ref = self.ref, draft, mark = None, result, found
+        draft = ref.draft(txn, create=self.creates, guarded=self.guarded)
+        if draft is None:
+            return self.missing()
+        if not self.atomic:
+            mark = draft.mark()
+        try:
+            result = self.run(draft)
+        except BaseException:
+            if mark is not None:
+                draft.restore(mark)
+            raise
+        if type(result) is self.unchanged:
+            return result[0]
+        try:
+            (<AppendingTxn?>draft)._finish(ref.engine.now_us() // 1000, self.revised)
+            if ref.uses is not None:
+                ref.uses.write(txn, draft.log.place)
+            found = self.done(draft, result)
+            if draft.is_rebased:
+                ref.engine.drafts.close(txn, draft)
+        except BaseException:
+            txn.spoil()  # neighbours in the batch share this transaction's draft of the session
+            raise
+        return found

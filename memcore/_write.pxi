@@ -339,51 +339,69 @@ cdef class PreparedFields:
         self.was = was
 
 
-def prepare_plain(type cls not None, list items not None, Py_ssize_t start, Py_ssize_t stop,
-                  bytes seed not None, object options, object counter not None, object checked,
-                  uint64_t now_us, Py_ssize_t most):
-    """The items ``start .. stop`` up to the first that is not plain, each as a ``cls`` made ready.
+@cython.final
+@cython.auto_pickle(False)
+cdef class PlainEncoder:
+    """Makes plain items ready to be written.
 
-    Plain is a dict that orjson can write without loss in at most ``most`` bytes. The items have
-    neither meta nor an envelope. ``checked(counter.id, found)`` returns what the counter found, or
+    Plain is a dict that orjson can write without loss in at most ``most`` bytes, with neither meta
+    nor an envelope. ``cls`` is the class of a prepared item, ``seed`` keys the hashes of call ids,
+    ``options`` are orjson's, and ``checked(counter.id, found)`` returns what a counter found, or
     raises.
     """
-    cdef list made = []
-    cdef tuple found
-    cdef bytes facts, encoded, body
-    cdef object item, tokens
-    cdef Py_ssize_t at = start
-    cdef object name = counter.id
-    cdef object count = counter.count_message
-    cdef uint8_t *p
-    cdef PreparedFields one
-    if start < 0:
-        raise ValueError("items are taken from the first on")
-    while at < stop and at < len(items):
-        item = items[at]
-        at += 1
-        if type(item) is not dict:
-            break
-        found = _encode_plain(item, seed, options)
-        if found is None:
-            break
-        facts, encoded = found
-        if PyBytes_GET_SIZE(encoded) > most:
-            break
-        tokens = count(item, encoded)
-        if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
-            tokens = checked(name, tokens)
-        body = PyBytes_FromStringAndSize(NULL, ITEM_HEADER + PyBytes_GET_SIZE(encoded))
-        p = <uint8_t *>PyBytes_AS_STRING(body)
-        p = _put64(_put64(p, <uint8_t>PyBytes_AS_STRING(facts)[0]), now_us)
-        memcpy(p, PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded))
-        one = cls.__new__(cls)
-        one.message = item
-        one.facts = facts
-        one.tokens = tokens
-        one.body = body
-        one.flags = 0
-        one.created_s = <int64_t>(now_us // 1000000)
-        one.counter = name
-        made.append(one)
-    return made
+
+    cdef type cls
+    cdef bytes seed
+    cdef object options, checked
+    cdef Py_ssize_t most
+
+    def __init__(self, type cls not None, bytes seed not None, options, checked, Py_ssize_t most):
+        self.cls = cls
+        self.seed = seed
+        self.options = options
+        self.checked = checked
+        self.most = most
+
+    @cython.nonecheck(True)
+    def encode(self, list items not None, counter not None, uint64_t now_us):
+        """The items made ready, up to the first that is not plain."""
+        cdef list made = []
+        cdef tuple found
+        cdef type cls = self.cls
+        cdef bytes facts, encoded, body
+        cdef object item, tokens
+        cdef object name = counter.id
+        cdef object count = counter.count_message
+        cdef Py_ssize_t at = 0
+        cdef uint8_t *p
+        cdef PreparedFields one
+        while at < len(items):  # each time: a counter may run Python code, as may other threads
+            item = items[at]
+            at += 1
+            if type(item) is not dict:
+                break
+            found = _encode_plain(item, self.seed, self.options)
+            if found is None:
+                break
+            facts, encoded = found
+            if PyBytes_GET_SIZE(encoded) > self.most:
+                break
+            tokens = count(item, encoded)
+            if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
+                tokens = self.checked(name, tokens)
+            body = PyBytes_FromStringAndSize(NULL, ITEM_HEADER + PyBytes_GET_SIZE(encoded))
+            p = <uint8_t *>PyBytes_AS_STRING(body)
+            p = _put64(_put64(p, <uint8_t>PyBytes_AS_STRING(facts)[0]), now_us)
+            memcpy(p, PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded))
+            one = cls.__new__(cls)
+            one.message = item
+            one.facts = facts
+            one.tokens = tokens
+            one.body = body
+            one.flags = 0
+            one.created_s = <int64_t>(now_us // 1000000)
+            one.counter = name
+            made.append(one)
+            if not at % BREATH_ITEMS:
+                _breathe()
+        return made

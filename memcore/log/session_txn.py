@@ -13,11 +13,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from struct import unpack
 from threading import Lock
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
 from memcore import blobs
-from memcore._fast import AppendingTxn, Ledger
+from memcore._fast import AppendingTxn, DraftFields, Ledger
 from memcore.errors import CorruptValueError, InternalError, NotFoundError, RevisionConflict
 from memcore.log.checkpoint import CheckpointRow
 from memcore.log.history import (
@@ -105,6 +105,7 @@ class SessionTxn(AppendingTxn):
     """The working copy of one session inside one transaction."""
 
     __slots__ = ()
+    receipt_type = Receipt
     txn: Txn
     log: CachedSession
     head: Head
@@ -155,9 +156,10 @@ class SessionTxn(AppendingTxn):
         """Results without a call among the draft's own items."""
         return self.overlay.unbound - self.base.ledger.unbound
 
-    def receipt(self, count: int) -> Receipt:
-        """The receipt of a change that appended ``count`` items."""
-        return tuple.__new__(Receipt, self.totals(count))
+    if TYPE_CHECKING:
+
+        def receipt(self, count: int) -> Receipt:
+            """The receipt of a change that appended ``count`` items."""
 
     def expect(self, revision: int | None) -> None:
         """Compare the caller's revision.
@@ -428,32 +430,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class SessionTxns:
+class SessionTxns(DraftFields):
     """The drafts of one database: finds or makes the one of a session in a transaction."""
 
-    __slots__ = ("_logs", "_seed")
+    __slots__ = ("_logs",)
+    draft_type = SessionTxn
+    session_gone = SessionGone
+    closed = CLOSED
 
     def __init__(self, logs: CachedSessions, seed: bytes) -> None:
         self._logs = logs
-        self._seed = int.from_bytes(seed[:8], "little")
+        self.seed = int.from_bytes(seed[:8], "little")
 
     def open(self, txn: Txn, scope: int, session: int) -> SessionTxn | None:
         """The draft of a session, None if the session is gone."""
-        return self.of(txn, self._logs.get(scope, session))
-
-    def of(self, txn: Txn, log: CachedSession) -> SessionTxn | None:
-        """As ``open``, of a log; other handles have other logs of the session, and one draft."""
-        draft: SessionTxn | None = txn.local.get(log.place)
-        if draft is None:
-            if (CLOSED, log.place) in txn.local:
-                # The shared log must not see what this transaction did before: it may be aborted.
-                log = log.twin()
-            try:
-                draft = SessionTxn(txn, log, self._seed)
-            except SessionGone:
-                return None
-            txn.local[log.place] = draft
-        return draft
+        found: SessionTxn | None = self.of(txn, self._logs.get(scope, session))
+        return found
 
     def close(self, txn: Txn, draft: SessionTxn) -> None:
         """The session was deleted or must be read anew: later closures open it again."""
@@ -486,7 +478,7 @@ class SessionTxns:
         """
         self.close_unused(txn, scope, session)
         log = self._logs.get(scope, session).twin()
-        draft = txn.local[log.place] = SessionTxn(txn, log, self._seed, head)
+        draft = txn.local[log.place] = SessionTxn(txn, log, self.seed, head)
         return draft
 
     def create(
@@ -497,5 +489,5 @@ class SessionTxns:
         if log.place in txn.local:
             msg = f"session {session} is created twice in one transaction"
             raise InternalError(msg)
-        draft = txn.local[log.place] = SessionTxn(txn, log, self._seed, head, base)
+        draft = txn.local[log.place] = SessionTxn(txn, log, self.seed, head, base)
         return draft

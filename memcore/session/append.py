@@ -11,8 +11,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from memcore import blobs, session
-from memcore._fast import prepare_plain
-from memcore.codec.values import ORJSON_OPTIONS
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -20,7 +18,7 @@ from memcore.errors import (
     NotFoundError,
     StorageError,
 )
-from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
     Prepared,
     SessionTxn,
@@ -38,9 +36,9 @@ from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
 from memcore.options import checked_optional_int
 from memcore.rows import names
 from memcore.session.change import Change, Unchanged
-from memcore.session.engine import OFFLOADED, SessionRef
+from memcore.session.engine import OFFLOADED, Engine, SessionRef
 from memcore.session.read import open_calls
-from memcore.tokens import TokenCounter, checked_tokens
+from memcore.tokens import TokenCounter
 from memcore.wire.message import ABANDON_EVENT
 
 __all__ = [
@@ -63,8 +61,6 @@ __all__ = [
 
 T = TypeVar("T")
 STAGE_ATTEMPTS: Final = 8
-_RUN_ITEMS: Final = 256
-"""Items that are made ready in one call into the extension."""
 AnyEnvelope: TypeAlias = Envelope | Mapping[str, Any]
 
 
@@ -113,36 +109,36 @@ def encode_items(
         counter = _counter_of(ref)
     else:
         counter = log.counter
-    seed, now_us = engine.seed, engine.now_us()
-    meta, request_id, envelope = options.meta, options.request_id, options.envelope
+    now_us = engine.now_us()
     if engine.write_filter is not None and not admitted:
         found = [_admitted(ref, item, counter, now_us, options) for item in items]
         return found if engine.size_guard is None else split_large(ref, found)
     prepared: list[Prepared] = []
     if options is PLAIN and type(items) is list:
-        # In runs: within one call no other thread runs, and no signal is seen.
-        stop = 0
-        while len(prepared) == stop < len(items):
-            start, stop = stop, stop + _RUN_ITEMS
-            prepared += prepare_plain(
-                Prepared, items, start, stop, seed, ORJSON_OPTIONS, counter, checked_tokens,
-                now_us, ITEM_INLINE_BYTES_MAX,
-            )  # fmt: skip
+        prepared = engine.encoder.encode(items, counter, now_us)
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
         # From the first that is not plain on; what is wrong with an item is said here.
-        prepared += [
-            prepare_item(
-                item,
-                counter=counter,
-                seed=seed,
-                now_us=now_us,
-                meta=meta,
-                request_id=request_id,
-                envelope=envelope,
-            )
-            for item in islice(items, len(prepared), None)
-        ]
+        prepared += _prepare(engine, islice(items, len(prepared), None), counter, now_us, options)
     return prepared if engine.size_guard is None else split_large(ref, prepared)
+
+
+def _prepare(
+    engine: Engine, items: Iterable[Any], counter: TokenCounter, now_us: int, options: ItemOptions
+) -> list[Prepared]:
+    """Check, classify, count and encode items of any kind."""
+    meta, request_id, envelope = options
+    return [
+        prepare_item(
+            item,
+            counter=counter,
+            seed=engine.seed,
+            now_us=now_us,
+            meta=meta,
+            request_id=request_id,
+            envelope=envelope,
+        )
+        for item in items
+    ]
 
 
 def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:

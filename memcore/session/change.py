@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from memcore import blobs, state
+from memcore._fast import ChangeFields
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import FLAG_BLOB, seal_value
@@ -55,8 +56,11 @@ class Unchanged(NamedTuple):
     result: Any
 
 
-class Change(Generic[T]):
+class Change(ChangeFields, Generic[T]):
     """A change of one session; ``store.transact(change)`` carries it out and returns its result.
+
+    Its call is ``_session.pxi`` ``ChangeFields.__call__``: it makes the session's draft, runs the
+    change and finishes the draft.
 
     A subclass says in ``run`` what happens to the session, and in ``done`` what the caller gets
     once the change is numbered.
@@ -65,7 +69,9 @@ class Change(Generic[T]):
         ReadOnlyError: the database was opened read-only.
     """
 
-    __slots__ = ("ref",)
+    __slots__ = ()
+    unchanged = Unchanged
+    ref: SessionRef
 
     creates: bool = True
     """True if a missing session is created."""
@@ -79,6 +85,11 @@ class Change(Generic[T]):
     """True if it is carried out on a full device, too."""
     items: Sequence[Prepared] = ()
     """Items that it appends: large ones are staged before it is run."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, txn: Txn) -> T:
+            """Carry the change out in a write transaction."""
 
     def __init__(self, ref: SessionRef) -> None:
         if ref.due is not None or ref.engine.store.read_only:
@@ -104,33 +115,6 @@ class Change(Generic[T]):
         """
         msg = f"there is no session {self.ref.name!r}"
         raise NotFoundError(msg)
-
-    def __call__(self, txn: Txn) -> T:
-        """Carry the change out in a write transaction."""
-        ref = self.ref
-        session = ref.draft(txn, create=self.creates, guarded=self.guarded)
-        if session is None:
-            return self.missing()
-        mark = None if self.atomic else session.mark()
-        try:
-            result = self.run(session)
-        except BaseException:
-            if mark is not None:
-                session.restore(mark)
-            raise
-        if type(result) is Unchanged:
-            return result.result  # type: ignore[no-any-return]
-        try:
-            session.finish(now_ms=ref.engine.now_us() // 1000, revised=self.revised)
-            if ref.uses is not None:
-                ref.uses.write(txn, session.log.place)
-            found = self.done(session, result)
-            if session.is_rebased:
-                ref.engine.drafts.close(txn, session)
-        except BaseException:
-            txn.spoil()  # neighbours in the batch share this transaction's copy of the session
-            raise
-        return found
 
 
 # --- The state of a session as it was at one of its items -----------------------------------------

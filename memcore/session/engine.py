@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from memcore import graph, state
+from memcore._fast import PlainEncoder
 from memcore.access import Access
 from memcore.codec import keys
 from memcore.codec.keys import Row, blake2b
-from memcore.codec.values import clock_us, encode_json, open_value, seal_value
+from memcore.codec.values import (
+    ORJSON_OPTIONS,
+    clock_us,
+    encode_json,
+    open_value,
+    seal_value,
+)
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -29,15 +36,15 @@ from memcore.errors import (
     PolicyMismatchError,
     ReadOnlyError,
 )
-from memcore.limits import ITEM_BYTES_MAX
-from memcore.log import CachedSession, CachedSessions, Head, SessionTxn, SessionTxns
+from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
+from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTxn, SessionTxns
 from memcore.options import checked_int
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, head_key
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.interface import ReadTxn, Txn
-from memcore.tokens import TokenCounter, get_counter
+from memcore.tokens import TokenCounter, checked_tokens, get_counter
 from memcore.wire import policy_name
 
 if TYPE_CHECKING:
@@ -550,6 +557,7 @@ class Engine:
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: CachedSessions = field(init=False)
     drafts: SessionTxns = field(init=False)
+    encoder: PlainEncoder = field(init=False)
 
     def __post_init__(self) -> None:
         self.counters[self.counter.id] = self.counter
@@ -558,6 +566,9 @@ class Engine:
         )  # not of ours: that were a cycle
         self.seed = self.store.seed
         self.drafts = SessionTxns(self.logs, self.seed)
+        self.encoder = PlainEncoder(
+            Prepared, self.seed, ORJSON_OPTIONS, checked_tokens, ITEM_INLINE_BYTES_MAX
+        )
 
     @property
     def graphs(self) -> Cache:

@@ -319,7 +319,7 @@ def _without(name):
         setattr(working, name, None)
         working.append([_made()], orphans="keep")
         working.finish(now_ms=1)
-        working.totals(1)
+        working.receipt(1)
 
     return use
 
@@ -335,7 +335,7 @@ def _with(name, value):
 
 def _short_segment(working):
     working.head.segments = [(1, 2)]
-    working.totals(0)
+    working.receipt(0)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_what_is_no_part_of_a_session_raises(use) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError)):
         use(working)
     blank = Working.__new__(Working)
-    for call in (lambda: blank.append([], orphans="keep"), lambda: blank.totals(0), blank.flush):
+    for call in (lambda: blank.append([], orphans="keep"), lambda: blank.receipt(0), blank.flush):
         with pytest.raises((TypeError, AttributeError)):
             call()
 
@@ -373,10 +373,10 @@ def test_what_is_committed_becomes_the_cache_once() -> None:
     working = _working(txn, log)
     assert working.append([_made(), _made()], orphans="keep") == 1
     working.finish(now_ms=9)
-    assert working.totals(2) == (2, 1, 6, 0, 2)
+    assert working.receipt(2) == (2, 1, 6, 0, 2)
     for _ in range(2):  # an interrupt may make it run again
         working._take_over()
     assert (log.head, log.head_bytes, len(log.ledger[1])) == (working.head, raw.rows[b"head"], 2)
     again = Working(txn, log, 0)
     assert again.head is not log.head
-    assert again.totals(0) == (2, 1, 6, 0, 0)
+    assert again.receipt(0) == (2, 1, 6, 0, 0)
