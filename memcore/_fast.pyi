@@ -183,6 +183,17 @@ class AppendingTxn:
     def finish(self, *, now_ms: int, revised: bool = True) -> None: ...
     def drop(self) -> None: ...
 
+def judge_page(
+    page: bytes,
+    number: int,
+    branch: bool,
+    numbered: bool,
+    low: bytes | None,
+    high: bytes | None,
+    row: type[Any],
+    runs_only: bool,
+) -> Any: ...
+
 @disjoint_base
 class DraftFields:
     seed: int

@@ -18,7 +18,7 @@ from libc.stdint cimport (
     INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 
 cdef extern from *:
@@ -2163,3 +2163,4 @@ include "_trees.pxi"
 include "_runs.pxi"
 include "_scan.pxi"
 include "_literals.pxi"
+include "_pages.pxi"

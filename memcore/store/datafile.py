@@ -347,10 +347,9 @@ def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
     """Verify up to so many nodes of each tree (0: all), breadth first."""
     walk = TreeWalk(fd, meta.last_page)
     main, *free = _trees(meta)
-    for rows in walk.leaves(main, nodes_max=nodes):
+    for rows in walk.leaves(main, nodes_max=nodes, runs_only=True):
         for row in rows:
-            if row.run:
-                walk.run(row.run, row.size)
+            walk.run(row.run, row.size)
     for tree in free:
         for _ in free_lists(fd, walk, tree, meta.last_page, nodes_max=free_list_nodes):
             pass

@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import repeat
 from struct import Struct, unpack_from
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from memcore._fast import judge_page
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES
 
 __all__ = [
@@ -38,23 +39,18 @@ __all__ = [
 # --- LMDB's B-trees, read from the raw file without trusting a byte -------------------------------
 
 PAGE_HEADER_BYTES: Final = 16
-_BRANCH, _LEAF, _OVERFLOW = 0x01, 0x02, 0x04
+_OVERFLOW: Final = 0x04
 _BIG: Final = 0x01
+_RULE_SIZE: Final = 1
 _METAS: Final = 2
 _PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _RUN_HEADER = Struct("<QHHI")  # first page, pad, flags, pages
-_LEAF_NODE = Struct("<IHH")  # value bytes, flags, key bytes; then key and value
-_BRANCH_NODE = Struct("<IHH")  # child's low 32 bits, its high 16, key bytes; then the key
-_NODE_BYTES: Final = _LEAF_NODE.size
-_PAGE_NUMBER_BYTES: Final = 8
-_INTEGER_KEY_BYTES: Final = 8
+_U64 = Struct("<Q")
 
 _PAGE_COST: Final = 8
 """Cost of reading a page, in nodes verified."""
 
-_Key = Any
-"""Bytes, or in the free list an int."""
-_Place = tuple[int, int, _Key, _Key]
+_Place = tuple[int, int, bytes | None, bytes | None]
 """A page to look at: its number, the levels below it, and the bounds of its keys."""
 
 
@@ -91,8 +87,12 @@ class TreeWalk:
         self._last = last_page
         self.seen: set[int] = set()
 
-    def leaves(self, tree: Tree, *, nodes_max: int = 0) -> Iterator[list[LeafRow]]:
+    def leaves(
+        self, tree: Tree, *, nodes_max: int = 0, runs_only: bool = False
+    ) -> Iterator[list[LeafRow]]:
         """Yield the rows of each leaf, breadth first, up to so many nodes (0: all).
+
+        ``runs_only``: only the rows whose values have pages of their own.
 
         Raises:
             DamageError: a page breaks a rule.
@@ -100,13 +100,19 @@ class TreeWalk:
         waiting: deque[_Place] = deque([(tree.root, tree.depth - 1, *_bounds(tree))])
         looked = 0
         while waiting and (not nodes_max or looked < nodes_max):
-            place = waiting.popleft()
-            page, nodes = self._nodes(tree, *place[:2])
-            looked += len(nodes) + _PAGE_COST
-            if place[1]:
-                waiting += self._children(tree, place, page, nodes)
+            number, level, low, high = waiting.popleft()
+            page = self._page(tree, number)
+            found = judge_page(
+                page, number, level > 0, tree.txnid > 0, low, high, LeafRow, runs_only
+            )
+            if type(found) is int:
+                raise _damage(tree, page, number, found)
+            looked += found[0] + _PAGE_COST
+            if level:
+                _, pages, keys = found
+                waiting += zip(pages, repeat(level - 1), (low, *keys), (*keys, high), strict=False)
             else:
-                yield self._rows(tree, place, page, nodes)
+                yield found[1]
 
     def run(self, first: int, size: int) -> int:
         """The offset in the file of a value of ``size`` bytes in a run of pages that fits it."""
@@ -133,105 +139,37 @@ class TreeWalk:
             first = min(pages)
             raise DamageError(f"{by} refers to a page from {first} on that something else has")
 
-    def _nodes(self, tree: Tree, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
-        """A page and the offsets of its nodes."""
+    def _page(self, tree: Tree, number: int) -> bytes:
+        """The bytes of a page that is referred to for the first time."""
         if not _METAS <= number <= self._last:
             raise DamageError(f"the {tree.name} refers to page {number}, which is outside the file")
         self.take((number,), f"the {tree.name}")
-        page = os.pread(self._fd, PAGE_BYTES, number * PAGE_BYTES)
-        where = f"page {number} of the {tree.name}"
-        if len(page) < PAGE_BYTES:
-            raise DamageError(f"the file is truncated: {where} is missing")
-        found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
-        if found != number:
-            raise DamageError(f"{where} is marked as page {found}")
-        if flags != (_BRANCH if level else _LEAF):
-            raise DamageError(f"{where} has flags {flags:#x}")
-        if not PAGE_HEADER_BYTES < lower <= upper <= PAGE_BYTES or lower & 1:
-            raise DamageError(f"{where} has bounds {lower}..{upper}")
-        nodes = unpack_from(f"<{(lower - PAGE_HEADER_BYTES) // 2}H", page, PAGE_HEADER_BYTES)
-        if max(nodes) > PAGE_BYTES - _NODE_BYTES or min(nodes) != upper:
-            raise DamageError(f"{where} has nodes outside of {upper}..{PAGE_BYTES}")
-        return page, nodes
-
-    def _children(
-        self, tree: Tree, place: _Place, page: bytes, nodes: tuple[int, ...]
-    ) -> list[_Place]:
-        """The pages that a branch points to, with the bounds of their keys."""
-        number, level, low, high = place
-        pages, keys, ends = [], [], []
-        for node in nodes:
-            below, above, size = _BRANCH_NODE.unpack_from(page, node)
-            start = node + _NODE_BYTES
-            end = start + size
-            pages.append(below | above << 32)
-            keys.append(page[start:end])
-            ends.append(end)
-        _check_tiling(tree, number, nodes, ends)
-        del keys[0]  # it stands for all that are lower
-        bounds = _checked_keys(tree, number, keys, low, high, first=False)
-        return list(zip(pages, repeat(level - 1), (low, *bounds), (*bounds, high), strict=False))
-
-    def _rows(
-        self, tree: Tree, place: _Place, page: bytes, nodes: tuple[int, ...]
-    ) -> list[LeafRow]:
-        number, _, low, high = place
-        rows, keys, ends = [], [], []
-        for node in nodes:
-            size, flags, key_bytes = _LEAF_NODE.unpack_from(page, node)
-            start = node + _NODE_BYTES + key_bytes
-            key = page[node + _NODE_BYTES : start]
-            if not flags:
-                end = start + size
-                rows.append(LeafRow(key, page[start:end], size, 0))
-            elif flags == _BIG:
-                end = start + _PAGE_NUMBER_BYTES
-                rows.append(LeafRow(key, b"", size, int.from_bytes(page[start:end], "little")))
-            else:
-                raise DamageError(f"page {number} of the {tree.name} has a row of kind {flags:#x}")
-            keys.append(key)
-            ends.append(end)
-        _check_tiling(tree, number, nodes, ends)
-        _checked_keys(tree, number, keys, low, high, first=True)
-        return rows
+        return os.pread(self._fd, PAGE_BYTES, number * PAGE_BYTES)
 
 
-def _bounds(tree: Tree) -> tuple[_Key, _Key]:
-    return (1, tree.txnid + 1) if tree.txnid else (None, None)
+def _bounds(tree: Tree) -> tuple[bytes | None, bytes | None]:
+    if not tree.txnid:
+        return None, None
+    return _U64.pack(1), _U64.pack(tree.txnid + 1)
 
 
-def _checked_keys(
-    tree: Tree, number: int, keys: list[bytes], low: _Key, high: _Key, *, first: bool
-) -> list[_Key]:
-    """The keys as they are compared; ``first``: the lowest may be ``low`` itself."""
-    sizes = set(map(len, keys))
-    found: list[Any] = list(keys)
-    legal = not sizes or 0 < min(sizes) <= max(sizes) <= KEY_BYTES_MAX
-    if tree.txnid:
-        found = [int.from_bytes(key, "little") for key in keys]
-        legal = sizes <= {_INTEGER_KEY_BYTES}
-    if legal and found:
-        legal = (
-            (low is None or low < found[0] or (first and low == found[0]))
-            and (high is None or found[-1] < high)
-            and found == sorted(set(found))
-        )
-    if not legal:
-        raise DamageError(f"page {number} of the {tree.name} has keys out of order or bounds")
-    return found
-
-
-def _check_tiling(tree: Tree, number: int, nodes: tuple[int, ...], ends: list[int]) -> None:
-    """Check that a page's nodes adjoin each other, from the first to the end of the page.
-
-    Raises:
-        DamageError: they overlap, or leave the page.
-    """
-    starts = sorted(nodes)
-    rounded = sorted([end + (end & 1) for end in ends])
-    del starts[0]
-    if rounded.pop() != PAGE_BYTES or starts != rounded:
-        raise DamageError(f"the nodes of page {number} of the {tree.name} overlap or leave it")
+def _damage(tree: Tree, page: bytes, number: int, rule: int) -> DamageError:
+    """The error for the rule, by its number in ``_pages.pxi``, that a page breaks."""
+    where = f"page {number} of the {tree.name}"
+    if rule == _RULE_SIZE:
+        return DamageError(f"the file is truncated: {where} is missing")
+    found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
+    return DamageError(
+        {
+            2: f"{where} is marked as page {found}",
+            3: f"{where} has flags {flags:#x}",
+            4: f"{where} has bounds {lower}..{upper}",
+            5: f"{where} has nodes outside of {upper}..{PAGE_BYTES}",
+            6: f"{where} has a row of a kind that memcore does not write",
+            7: f"the nodes of {where} overlap or leave it",
+            8: f"{where} has keys out of order or bounds",
+        }[rule]
+    )
 
 
 # --- One raw page of a tree, taken apart without trusting a byte of it ----------------------------
@@ -242,7 +180,6 @@ HEADER_BYTES: Final = 16
 
 _HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _NODE = Struct("<HHHH")  # low, high, flags, key size; then key and value
-_U64 = Struct("<Q")
 
 
 class LeafEntry(NamedTuple):

@@ -24,6 +24,7 @@ from memcore._fast import (
     seal_value,
 )
 from memcore.codec.values import ORJSON_OPTIONS
+from memcore.model import Receipt
 
 SEED = bytes(range(16))
 
@@ -230,6 +231,8 @@ def test_an_item_made_ready_takes_only_what_its_row_holds() -> None:
 
 class Working(AppendingTxn):
     """What a session transaction has in Python, as far as an append goes there."""
+
+    receipt_type = Receipt
 
     def _append_records(self, first, records):
         self.began = (first, list(records))
