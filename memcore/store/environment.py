@@ -134,7 +134,7 @@ class ReaderBarrier:
     and who waits does so on a lock of its own: one that is shared could stay locked.
     """
 
-    __slots__ = ("_shut_by", "_waiting", "is_shut", "live")
+    __slots__ = ("_waiting", "is_shut", "live")
 
     def __init__(self) -> None:
         self.live: dict[int, Snapshot] = {}
@@ -146,19 +146,13 @@ class ReaderBarrier:
             snapshot.drop()
         self.live.clear()
         self.is_shut = False
-        self._shut_by = 0
         self._waiting: deque[LockType] = deque()
 
     def enter(self, me: int, snapshot: Snapshot) -> None:
         """Wait until the barrier is open; ``snapshot`` is in ``live`` then.
 
         The caller pops it, however this ends.
-
-        Raises:
-            InternalError: this thread shut it: a destructor, say, reads while a fork is under way.
         """
-        if self._shut_by == me:  # it would wait for itself
-            raise InternalError("a read was asked for while this thread lets nobody read")
         self.live[me] = snapshot
         while self.is_shut:
             self.live.pop(me, None)
@@ -187,7 +181,6 @@ class ReaderBarrier:
         ``live`` may hold threads after that: they look at the barrier and wait.
         """
         waited = 0.0
-        self._shut_by = get_ident()
         self.is_shut = True
         while self._is_read_elsewhere():
             if patience_seconds is not None and waited >= patience_seconds:

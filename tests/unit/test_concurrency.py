@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.errors import InternalError
 from memcore.session.change import SetPolicy
 from memcore.session.session import ref_of, store_of
 from memcore.store.commit import Leader
@@ -629,13 +628,3 @@ def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(sessi
     store_of(session).transact(change)
     assert seen == ["openai_chat"]
     assert session.policy == "langchain"
-
-
-def test_whoever_lets_nobody_read_is_refused_and_does_not_wait_for_itself(db):
-    """A destructor that the garbage collector runs while a fork is under way may read."""
-    db.session("s").append({"role": "user", "content": "hi"})
-    env = db.engine.store.environment()
-    with pytest.raises(InternalError, match="lets nobody read"):
-        env.barrier.closed(lambda: db.session("s").tail(1))
-    assert len(db.session("s").tail(1)) == 1
-    assert not env.barrier.live
