@@ -6,7 +6,7 @@
 # GIL would need a critical section around them.)
 
 cdef enum:
-    NEW = 0             # states of a call, as in memcore.store.commit
+    NEW = 0             # states of a call; memcore.store.commit knows the last one
     QUEUED = 1
     TAKEN = 2
     LEAD = 3
