@@ -280,6 +280,14 @@ cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
     return start
 
 
+cdef inline bint _is_ideographic_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether a stop that names of hosts may have in place of a dot stands at an offset (RFC 3490).
+
+    It ends sentences, too: only the first dot of a domain is taken for one.
+    """
+    return _byte(s, i) == 0x80 and (_point(s, i) == 0x3002 or _point(s, i) == 0xFF61)
+
+
 cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
     """Where the domain ends that begins at an offset; -1 if none does."""
     cdef Py_ssize_t at = i, label = i, end = -1, letters
@@ -296,7 +304,7 @@ cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
             # A last label of letters; what follows it without a dot is no part of the address.
             if letters == at or _has(s, letters, P_DIGIT) or _byte(s, letters) == c'-':
                 end = at if _says(s, label, b"xn--", 4) else letters
-        if _byte(s, at) != c'.':
+        if _byte(s, at) != c'.' and (dotted or not _is_ideographic_stop(s, at)):
             break
         dotted = True
         at += 1

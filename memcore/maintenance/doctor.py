@@ -29,12 +29,12 @@ from memcore.options import checked_path
 from memcore.privacy.keyring import Key, read_key_file
 from memcore.store import lmdb as binding
 from memcore.store import open_store
+from memcore.store.copy import abandoned
 from memcore.store.datafile import (
     ENCRYPTED,
     FORMAT_KEY,
     Format,
     is_network,
-    leftovers,
     mount_of,
     newest_meta,
 )
@@ -134,7 +134,7 @@ def _leftovers(path: str) -> list[str]:
     """List unfinished files beside the store whose makers are gone."""
     found: list[str] = []
     with suppress(OSError):
-        found += (name for name, pid in leftovers(path) if not Path("/proc", str(pid)).exists())
+        found += abandoned(path)
     return sorted(found)
 
 

@@ -46,6 +46,7 @@ from memcore.store.datafile import (
     Format,
     exclusively,
     inspect,
+    is_name_of,
     leftovers,
     newest_meta,
     open_locked,
@@ -317,11 +318,16 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
     whatever interrupts what. The flock on it says that its maker lives.
     """
     remove_leftovers(final)
-    temporary = temporary_name(final)
-    fd = -1
+    temporary, fd = "", -1
     try:
-        fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        fcntl.flock(fd, fcntl.LOCK_SH)
+        while fd < 0:
+            temporary = temporary_name(final)
+            fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if not is_name_of(temporary, os.fstat(fd)):
+                # Removed before it was locked: in another PID namespace we seem to be dead.
+                unnamed, fd = fd, -1
+                os.close(unnamed)
         if like is not None:
             give_to(fd, like, stat.S_IMODE(like.st_mode))
         yield temporary, fd
@@ -352,45 +358,62 @@ def remove_leftovers(final: str) -> None:
     A leftover may be the second name of ``final`` itself, kept until its directory was flushed:
     so that is done first.
     """
-    found = abandoned(final)
-    if found:
-        sync_directory(final)
-    for leftover in found:
-        for name in (leftover, leftover + LOCK):
-            with suppress(FileNotFoundError):
-                Path(name).unlink()
+    if not abandoned(final):
+        return
+    sync_directory(final)
+    for leftover, pid in leftovers(final):
+        fd = _seize(leftover, pid, final)
+        if fd < 0:
+            continue
+        try:  # under the lock: its maker, if it lives elsewhere, takes another name then
+            for name in (leftover, leftover + LOCK):
+                with suppress(FileNotFoundError):
+                    Path(name).unlink()
+        finally:
+            os.close(fd)
 
 
 def abandoned(final: str) -> list[str]:
     """List the temporary files beside ``final`` that dead processes left."""
-    return [name for name, pid in leftovers(final) if _is_abandoned(name, pid)]
+    found = []
+    for leftover, pid in leftovers(final):
+        fd = _seize(leftover, pid, final)
+        if fd >= 0:
+            os.close(fd)
+            found.append(leftover)
+    return found
 
 
-def _is_abandoned(leftover: str, pid: int) -> bool:
-    """Return True if the process that made a temporary file is gone.
+def _seize(leftover: str, pid: int, final: str) -> int:
+    """A descriptor with the lock of a temporary file whose maker is gone; -1: it may live.
 
-    A container reuses process ids: for our own id, a lock on the file decides.
+    Containers use process ids again and do not see those of others, so an id proves life alone:
+    whose id is ours or nobody's is dead if its file is not locked. The second name of ``final``
+    is no unfinished file: whoever has that one open locks it.
     """
     if pid != os.getpid():
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+            pass
+        except (PermissionError, OverflowError):
+            return -1
+        else:
+            return -1
     try:
-        fd = os.open(leftover, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(leftover, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return False
+        return -1
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not is_name_of(final, os.fstat(fd)):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    else:
-        return True
-    finally:
         os.close(fd)
+        return -1
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 # --- the content ---------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ __all__ = [
     "find_mount",
     "inspect",
     "is_cramped",
+    "is_name_of",
     "is_network",
     "leftovers",
     "lies_in_memory",
@@ -594,7 +595,7 @@ def need_one_name(fd: int, path: str) -> bool:
         status = os.fstat(fd)
         if status.st_nlink <= 1:
             return False
-        known = 1 + sum(_is(name, status) for name, _ in leftovers(path))
+        known = 1 + sum(is_name_of(name, status) for name, _ in leftovers(path))
         if known >= status.st_nlink:
             return True
     raise StoreAccessError(
@@ -604,7 +605,8 @@ def need_one_name(fd: int, path: str) -> bool:
     )
 
 
-def _is(name: str, status: os.stat_result) -> bool:
+def is_name_of(name: str, status: os.stat_result) -> bool:
+    """Return True if the file of that status has the name; a link to it is another file."""
     try:
         return os.path.samestat(os.lstat(name), status)
     except FileNotFoundError:

@@ -132,9 +132,11 @@ class ReaderBarrier:
     ``finally`` where nothing comes before it that could be interrupted: the first line of a
     method that does it, or of an ``__exit__``, could be. ``is_shut`` is set back in the same way,
     and who waits does so on a lock of its own: one that is shared could stay locked.
+
+    ``_shut_by`` is the thread that shut it last; it tells nothing while the barrier is open.
     """
 
-    __slots__ = ("_waiting", "is_shut", "live")
+    __slots__ = ("_shut_by", "_waiting", "is_shut", "live")
 
     def __init__(self) -> None:
         self.live: dict[int, Snapshot] = {}
@@ -146,16 +148,22 @@ class ReaderBarrier:
             snapshot.drop()
         self.live.clear()
         self.is_shut = False
+        self._shut_by = 0
         self._waiting: deque[LockType] = deque()
 
     def enter(self, me: int, snapshot: Snapshot) -> None:
         """Wait until the barrier is open; ``snapshot`` is in ``live`` then.
 
         The caller pops it, however this ends.
+
+        Raises:
+            InternalError: this thread shut it: a destructor reads while a fork is under way, say.
         """
         self.live[me] = snapshot
         while self.is_shut:
             self.live.pop(me, None)
+            if self._shut_by == me:  # it would wait for itself
+                raise InternalError("a read was asked for while this thread lets nobody read")
             self.ring()
             bell = self._bell()
             if self.is_shut:
@@ -181,6 +189,7 @@ class ReaderBarrier:
         ``live`` may hold threads after that: they look at the barrier and wait.
         """
         waited = 0.0
+        self._shut_by = get_ident()  # before ``is_shut``: whoever sees that one reads this one
         self.is_shut = True
         while self._is_read_elsewhere():
             if patience_seconds is not None and waited >= patience_seconds:

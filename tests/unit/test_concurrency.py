@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.errors import InternalError
 from memcore.session.change import SetPolicy
 from memcore.session.session import ref_of, store_of
 from memcore.store.commit import Leader
+from memcore.store.lmdb import MapResized
 from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, texts, turns, user
 
@@ -628,3 +630,53 @@ def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(sessi
     store_of(session).transact(change)
     assert seen == ["openai_chat"]
     assert session.policy == "langchain"
+
+
+def test_whoever_lets_nobody_read_is_refused_and_does_not_wait_for_itself(db):
+    """A destructor that the garbage collector runs while a fork is under way may read."""
+    db.session("s").append({"role": "user", "content": "hi"})
+    env = db.engine.store.environment()
+    with pytest.raises(InternalError, match="lets nobody read"):
+        env.barrier.closed(lambda: db.session("s").tail(1))
+    assert len(db.session("s").tail(1)) == 1
+    assert not env.barrier.live
+
+
+def test_whoever_let_nobody_read_follows_a_map_that_grew_behind_it(db):
+    """The thread that shut the barrier last may enter it, which is open again."""
+    session = db.session("s")
+    session.append({"role": "user", "content": "hi"})
+    env = db.engine.store.environment()
+    env.queue.call(env.follow_map, job=True)
+    begin, refused = env.begin, []
+
+    def refuse_once(**options: Any) -> Any:
+        if not refused:
+            refused.append(1)
+            raise MapResized("the map grew")
+        return begin(**options)
+
+    env.begin = refuse_once
+    assert len(session.tail(1)) == 1
+    assert refused
+
+
+def test_a_destructor_that_reads_does_not_hold_up_a_fork(db):
+    """What it asks for in the fork handler is refused; the fork and its child go on."""
+    session = db.session("s")
+    session.append({"role": "user", "content": "parent"})
+    refused: list[BaseException] = []
+    env = db.engine.store.environment()
+    unpin = env.unpin
+
+    def unpin_beside_a_destructor() -> None:
+        try:
+            session.tail(1)
+        except InternalError as error:
+            refused.append(error)
+        unpin()
+
+    env.unpin = unpin_beside_a_destructor
+    assert in_child(lambda: session.append(user("child"))) == 0
+    assert refused
+    assert texts(session) == ["parent", "child"]

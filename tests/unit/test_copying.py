@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from memcore.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from memcore.store import copy
 
 
 def user(number: int) -> dict[str, str]:
@@ -131,6 +133,43 @@ def test_leftovers_of_the_dead_are_removed_those_of_the_living_stay(db, path, tm
         (tmp_path / name).write_bytes(b"")
     db.copy_compact()
     assert names(tmp_path) == {"agent.memcore", "agent.memcore-lock", *living}
+
+
+def test_a_file_that_its_maker_holds_stays_though_nobody_has_its_process_id(db, tmp_path) -> None:
+    """In another PID namespace its maker lives, under an id that is nobody's here."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    made = tmp_path / f"agent.memcore.new-{done.pid}-{'a' * 8}"
+    with made.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        db.copy_compact()
+        assert made.exists()
+    db.copy_compact()
+    assert not made.exists()
+
+
+def test_a_pipe_in_the_place_of_a_leftover_holds_up_nothing(db, tmp_path) -> None:
+    pipe = tmp_path / f"agent.memcore.new-{os.getpid()}-{'a' * 8}"
+    os.mkfifo(pipe)
+    db.copy_compact()
+    assert not pipe.exists()
+
+
+def test_a_file_that_lost_its_name_before_it_was_locked_gets_another(tmp_path, monkeypatch) -> None:
+    """Whoever takes its maker for dead removes the name under the lock, and sees it unlocked."""
+    flock, removed = fcntl.flock, []
+
+    def removed_before(fd, operation):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].unlink()
+        flock(fd, operation)
+
+    monkeypatch.setattr(copy.fcntl, "flock", removed_before)
+    with copy.beside(str(tmp_path / "made")) as (temporary, fd):
+        assert temporary != str(removed[0])
+        assert os.path.samestat(os.stat(temporary), os.fstat(fd))
+    assert names(tmp_path) == set()
 
 
 COUNT = "import sys, memcore; print(len(memcore.open(sys.argv[1]).session('chat')))"

@@ -44,6 +44,8 @@ _RECENT_PATH_CHARS: Final = 256
 _BASE64_GROUP: Final = 3
 _ENCODINGS: Final = ("utf-8", "base64")
 _TIMES: Final = 2
+_PARTS_MAX: Final = 16**6 - 1
+"""So many have keys in order."""
 
 
 def file_key(path: str) -> str:
@@ -104,7 +106,7 @@ class FileRow:
         with decoding(b"", "row of a file"):
             number, parts, size, tail, encoding, *times = packed[:7]
             counts = all(type(each) is int and each >= 0 for each in (number, parts, size, tail))
-            if not counts or encoding not in _ENCODINGS:
+            if not counts or parts > _PARTS_MAX or encoding not in _ENCODINGS:
                 raise ValueError
             if len(times) != _TIMES or not all(isinstance(each, str | None) for each in times):
                 raise ValueError
@@ -226,7 +228,12 @@ def lengthen(txn: KeyValueTxn, row: FileRow, more: bytes) -> tuple[int, int]:
 def drop_parts(txn: KeyValueTxn, row: FileRow) -> None:
     """Remove a content."""
     for part in range(row.parts):
-        txn.delete(part_key(row.number, part))
+        if not txn.delete(part_key(row.number, part)):
+            # One is missing, or the row names more than there were: go by the keys instead.
+            low, high = part_key(row.number, part), part_key(row.number + 1, 0)
+            for key, _ in txn.scan(low, high):
+                txn.delete(key)
+            return
 
 
 def read_parts(get: Callable[[str], Any], row: FileRow) -> bytes:
