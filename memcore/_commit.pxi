@@ -5,6 +5,9 @@
 # before the lines that must stay together, for a collection runs destructors. (A build without the
 # GIL would need a critical section around them.)
 
+cdef class AppendingTxn
+
+
 cdef enum:
     NEW = 0             # states of a call; memcore.store.commit knows the last one
     QUEUED = 1
@@ -18,6 +21,16 @@ cdef enum:
     THEN_GROW = 2
     THEN_GROW_AHEAD = 3
     CLEAR_BATCHES = 256
+
+cdef enum:
+    ROOM_COMMIT = 32768    # that a commit writes beside its rows: LMDB's free list, the tree's growth
+    ROOM_NODE = 12     # head of a node, its place in the page's index, and a byte to an even size
+    ROOM_NODE_MAX = 2030     # a larger row has its value on pages of its own
+    ROOM_RUN = 2       # leaves at both ends of a run of rows, which others' rows share
+    ROOM_HALF_FULL = 2       # leaves that split are half full at worst
+    ROOM_CROWDED = 14        # before large rows LMDB, which splits at the middle key, leaves 1/14 at worst
+    ROOM_BRANCH = 8   # a branch holds as many leaves at least, with long keys and half full
+    ROOM_FEW = 4        # so many are not looked for in the tree: each is a run of its own
 
 cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
 
@@ -77,6 +90,21 @@ cdef class WriteBatch:
         if not 0 <= index <= len(self.calls):
             raise ValueError("there is no such call in the batch")
         self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
+
+
+cdef inline WriteRequest _request(object fn, bint makes_room):
+    cdef WriteRequest call = WriteRequest.__new__(WriteRequest)
+    call.fn = fn
+    call.makes_room = makes_room
+    return call
+
+
+cdef inline WriteBatch _batch_of(WriteRequest own):
+    cdef WriteBatch batch = WriteBatch.__new__(WriteBatch)
+    batch.own = own
+    batch.calls = [own]
+    batch.back = []
+    return batch
 
 
 @cython.auto_pickle(False)
@@ -212,14 +240,14 @@ cdef class RequestQueue:
         cdef object error
         if self.reading and me in self.reading:
             self._refuse("inside a read")
-        call = WriteRequest(fn, makes_room=makes_room)
+        call = _request(fn, makes_room)
         call.job = job
         self._enter(call, me)
         try:
             if call.state != LEAD:
                 self._await(call)
             if call.state == LEAD:
-                self._lead(WriteBatch(call), me)
+                self._lead(_batch_of(call), me)
         except BaseException:
             self._leave(call)
             raise
@@ -415,6 +443,170 @@ cdef class RequestQueue:
         return True
 
 
+# --- the space reserve for deletions --------------------------------------------------------------
+
+def row_sizes(dict puts not None):
+    """``(runs, inline, crowded, large)`` of rows, by key and size, as if each stood alone.
+
+    ``memcore.store.commit.Rows`` says what these are.
+    """
+    cdef int64_t runs = 0, inline = 0, large = 0
+    _sizes_of(puts, &runs, &inline, &large)
+    return runs, inline, inline if runs > ROOM_FEW else 0, large
+
+
+cdef int _sizes_of(dict puts, int64_t *runs, int64_t *inline, int64_t *large) except -1:
+    cdef Py_ssize_t at = 0
+    cdef object key = None, size = None
+    cdef int64_t taken, bytes_
+    while memcore_next(puts, &at, key, size):
+        taken = ROOM_NODE + PyBytes_GET_SIZE(<bytes?>key)
+        bytes_ = size
+        runs[0] += 1
+        if taken + bytes_ <= ROOM_NODE_MAX:
+            inline[0] += taken + bytes_
+        else:
+            inline[0] += taken + 8
+            large[0] += (bytes_ + PAGE_HEADER + PAGE - 1) // PAGE
+    return 0
+
+
+def pages_for(rows not None, int64_t depth, int64_t pages):
+    """The pages that putting rows takes, at most.
+
+    Args:
+        rows: as ``row_sizes``.
+        depth: of the tree as it was.
+        pages: all that it had: so many are copied at most.
+    """
+    cdef int64_t runs, inline, crowded, large
+    runs, inline, crowded, large = rows
+    return _pages_for(runs, inline, crowded, large, depth, pages)
+
+
+cdef int64_t _pages_for(int64_t runs, int64_t inline, int64_t crowded, int64_t large,
+                        int64_t depth, int64_t pages) noexcept:
+    cdef int64_t copied = min(runs * (ROOM_RUN + max(depth - 1, 0)), pages + runs + depth)
+    cdef int64_t filled = ROOM_HALF_FULL * (inline - crowded) + ROOM_CROWDED * crowded
+    cdef int64_t leaves = (filled + PAGE - 1) // (PAGE - PAGE_HEADER)
+    return copied + leaves + leaves // ROOM_BRANCH + large
+
+
+@cython.auto_pickle(False)
+cdef class ReserveFields:
+    """What is left beside the space reserve, as each commit looks at it. Used under the write lock.
+
+    A subclass has ``_find_room(raw, puts, cost, known)``, which returns the cost anew.
+    """
+
+    cdef public int64_t _left           # bytes that batches may take before it is measured again
+    cdef public int64_t _next           # the transaction for which that holds
+    cdef public int64_t _depth, _pages  # of the main tree when it was measured
+
+    def reserve(self, raw not None, dict puts not None):
+        """Return True if a batch that put these rows, by key and size, fits beside the reserve.
+
+        The file is grown first, so that the reserve still exists after the batch has taken its
+        part, whatever else fills the device meanwhile. The space left is known only if the commit
+        before was one of these: other processes write, and deletions use pages before they free
+        any.
+        """
+        cdef int64_t txnid = raw.id(), runs = 0, inline = 0, large = 0, cost
+        _sizes_of(puts, &runs, &inline, &large)
+        cost = ROOM_COMMIT + PAGE * _pages_for(
+            runs, inline, inline if runs > ROOM_FEW else 0, large, self._depth, self._pages)
+        if cost > self._left or txnid != self._next:
+            cost = self._find_room(raw, puts, cost, txnid == self._next)
+            if cost > self._left:
+                return False
+        self._left -= cost
+        self._next = txnid + 1
+        return True
+
+
+# --- the environment and its steady point, as a batch looks at them -------------------------------
+
+@cython.auto_pickle(False)
+cdef class SteadyFields:
+    """The pinned steady point of a relaxed file, as each batch looks at it.
+
+    A subclass has ``sync()``, ``remind()`` and ``hasten()``; and ``writer_needed``, the error of a
+    hurried batch that would have to wait.
+    """
+
+    cdef public object _raw             # the reader that pins the snapshot; None: nothing is pinned
+    cdef public object _thread          # it makes the points
+    cdef public bint is_busy            # a batch runs: the thread keeps the pin
+    cdef public bint _timing            # a point is due when the interval has passed
+    cdef public int64_t _made, _covered     # commits of this process; those that a point covers
+    cdef public int64_t commits_hurry       # so many uncovered ones hurry the thread,
+    cdef public int64_t commits_max         # and so many have the leader make a point
+
+    def ready(self, *, bint hurried=False):
+        """Make a steady point if one is due before a batch begins its transaction. Needs the lead.
+
+        Raises:
+            MapMovedError: another process grew the map; follow it and ask again.
+            WriterNeeded: ``hurried``, and a point is due.
+        """
+        self._ready(hurried)
+
+    cdef int _ready(self, bint hurried) except -1:
+        self.is_busy = True     # from here on the thread keeps the pin
+        if self._raw is None or self._made - self._covered >= self.commits_max:
+            if hurried:
+                raise self.writer_needed
+            self.sync()
+        return 0
+
+    def committed(self):
+        """Count a commit, and start or hurry the thread that makes it durable. Needs the lead."""
+        self._commit()
+
+    cdef int _commit(self) except -1:
+        self._made += 1
+        if not self._timing or self._thread is None:
+            self.remind()
+        elif self._made - self._covered == self.commits_hurry:
+            self.hasten()
+        return 0
+
+
+@cython.auto_pickle(False)
+cdef class EnvironmentFields:
+    """What a batch asks of the environment that it runs in.
+
+    A subclass has ``follow_map()``; ``map_moved``, the errors that ask for it; and
+    ``writer_needed``, the error of a hurried batch that would have to wait.
+    """
+
+    cdef public object raw              # LMDB's environment; None: a child of a fork, or closed
+    cdef public object begin            # begin(write=) of a transaction of it
+    cdef public RequestQueue queue
+    cdef public object redo, vault, audit, notifier
+    cdef public ReserveFields reserve
+    cdef public SteadyFields steady_sync
+
+    def begin_write(self, *, bint hurried=False):
+        """LMDB's write transaction; blocks while another process holds the write lock.
+
+        Raises:
+            WriterNeeded: ``hurried``, and something has to be waited for first.
+        """
+        cdef object error
+        while True:
+            try:
+                if self.raw is None:
+                    self.begin().abort()  # a child of a fork opens here; a closed store refuses
+                if self.steady_sync is not None:
+                    self.steady_sync._ready(hurried)
+                return self.begin(write=True)
+            except self.map_moved as error:
+                if hurried:
+                    raise self.writer_needed from error
+                self.follow_map()  # which drops the pinned snapshot
+
+
 @cython.auto_pickle(False)
 cdef class BatchRunner:
     """Runs the calls of a batch in one transaction, commits it, and settles what it comes to.
@@ -430,13 +622,13 @@ cdef class BatchRunner:
     interrupt can only delay: what is stored must never be taken for what has to run again.
     """
 
-    cdef public object env
+    cdef public EnvironmentFields env
     cdef public object txn              # that of the batch that runs
     cdef public object poison           # str: why nothing may be written any more
     cdef public bint unsynced
     cdef public int64_t batches, closures
 
-    def __init__(self, env):
+    def __init__(self, EnvironmentFields env not None):
         self.env = env
         self.poison = ""
 
@@ -469,9 +661,8 @@ cdef class BatchRunner:
         Raises:
             WriterNeeded: it is hurried, and something has to be waited for.
         """
-        cdef object env = self.env
+        cdef EnvironmentFields env = self.env
         cdef object raw = None
-        cdef object steady
         cdef RecordingTxn txn = None
         cdef bint wrote = False
         cdef int follows
@@ -488,7 +679,7 @@ cdef class BatchRunner:
             follows = self._run_calls(txn, batch, env.redo, &wrote)
             if follows == THEN_COMMIT:
                 if wrote:
-                    if env.reserve is not None and not self._has_room(txn, batch):
+                    if env.reserve is not None and not self._fits(txn, batch):
                         return THEN_AGAIN
                     if env.redo is not None and env.is_tight(txn.size):
                         return THEN_GROW_AHEAD
@@ -501,9 +692,8 @@ cdef class BatchRunner:
             return THEN_GROW
         finally:
             self.txn = None
-            steady = env.steady_sync
-            if steady is not None:
-                steady.is_busy = False
+            if env.steady_sync is not None:
+                env.steady_sync.is_busy = False
             # From C: an interrupt at the first line of a method of ours would leave the lock to
             # whoever keeps the error. Nothing happens to a transaction that was committed; one that
             # a fork took from us is the parent's.
@@ -575,14 +765,24 @@ cdef class BatchRunner:
             txn.dirty = True
         return 0
 
+    cdef bint _fits(self, RecordingTxn txn, WriteBatch batch) except -1:
+        """Whether the batch leaves the space reserved for deletions untouched; as ``_has_room``."""
+        cdef WriteRequest call
+        if len(batch.calls) == 1 and txn.raw is not None:
+            call = batch.calls[0]
+            if not call.makes_room and self.env.reserve.reserve(txn.raw, txn.puts):
+                return True
+        return self._has_room(txn, batch)
+
     def _commit(self, RecordingTxn txn not None, WriteBatch batch not None):
         """Record, commit, flush what the record does not cover, decide the batch.
 
         Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
         interrupt (the batch is decided then).
         """
-        cdef object env = self.env, raw = txn.raw, redo = env.redo, txnid
-        cdef object error, interrupt = None, steady
+        cdef EnvironmentFields env = self.env
+        cdef object raw = txn.raw, redo = env.redo, txnid
+        cdef object error, interrupt = None
         cdef list callbacks = list(txn.callbacks)
         cdef bint recorded = redo is not None and txn.size <= redo.capacity
         cdef bint flushed = redo is None or recorded
@@ -602,9 +802,8 @@ cdef class BatchRunner:
                 if self.poison:
                     self.need_sound()  # a flush of another thread may have failed meanwhile
                 self.unsynced = redo is not None
-                steady = env.steady_sync
-                if steady is not None:
-                    steady.committed()  # counted twice after an interrupt, which harms nothing
+                if env.steady_sync is not None:
+                    env.steady_sync._commit()   # twice after an interrupt, which harms nothing
                 if not flushed:
                     self.sync()
                     flushed = True
@@ -628,7 +827,10 @@ cdef class BatchRunner:
         while callbacks:
             owner, callback = callbacks[0]
             try:
-                callback()
+                if isinstance(callback, AppendingTxn):
+                    (<AppendingTxn>callback)._take_over()
+                else:
+                    callback()
             except Exception as error:
                 owner.error = self._stored_alone(error)
             del callbacks[0]

@@ -182,6 +182,7 @@ class AppendingTxn:
     def flush(self) -> None: ...
     def finish(self, *, now_ms: int, revised: bool = True) -> None: ...
     def drop(self) -> None: ...
+    def take_over(self) -> None: ...
 
 def judge_page(
     page: bytes,
@@ -200,9 +201,27 @@ class DraftFields:
     def of(self, txn: Any, log: Any) -> Any: ...
 
 @disjoint_base
+class RefFields:
+    engine: Any
+    options: Any
+    asks: bool
+    log: Any
+    due: Any
+    lease: Any
+    uses: Any
+    def append_plain(self, items: list[Any], change: type[AppendFields]) -> Any: ...
+
+@disjoint_base
 class ChangeFields:
     ref: Any
     def __call__(self, txn: Any) -> Any: ...
+
+@disjoint_base
+class AppendFields(ChangeFields):
+    items: Any
+    expected_revision: int | None
+    request: Any
+    creates: bool
 
 @final
 class WriteRequest:
@@ -256,6 +275,42 @@ class RequestQueue:
 
 def fresh_json(values: list[Any], absent: object) -> list[Any]: ...
 def record_spans(page: bytes) -> list[tuple[int, int]] | None: ...
+def row_sizes(puts: dict[bytes, int]) -> tuple[int, int, int, int]: ...
+def pages_for(rows: tuple[int, int, int, int], depth: int, pages: int) -> int: ...
+
+@disjoint_base
+class ReserveFields:
+    _left: int
+    _next: int
+    _depth: int
+    _pages: int
+    def reserve(self, raw: Any, puts: dict[bytes, int]) -> bool: ...
+
+@disjoint_base
+class SteadyFields:
+    _raw: Any
+    _thread: Any
+    is_busy: bool
+    _timing: bool
+    _made: int
+    _covered: int
+    commits_hurry: int
+    commits_max: int
+    def ready(self, *, hurried: bool = False) -> None: ...
+    def committed(self) -> None: ...
+
+@disjoint_base
+class EnvironmentFields:
+    raw: Any
+    begin: Any
+    queue: Any
+    redo: Any
+    vault: Any
+    audit: Any
+    notifier: Any
+    reserve: Any
+    steady_sync: Any
+    def begin_write(self, *, hurried: bool = False) -> Any: ...
 
 @disjoint_base
 class BatchRunner:

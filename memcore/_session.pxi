@@ -65,12 +65,24 @@ cdef class CacheFields:
 
     def older_of(self, txn, HeadFields head not None):
         """The segments before those in the head; their blocks are read only if they changed."""
+        return self._older_of(txn, head)
+
+    cdef list _older_of(self, object txn, HeadFields head):
         cdef HeadFields known = self.head
         if (known is not None and known.epoch == head.epoch
                 and known.link_session == head.link_session
                 and known.link_block == head.link_block):
             return self.older
         return head.older_segments(txn, self.scope)
+
+
+cdef inline int _follow_up(object txn, AppendingTxn draft) except -1:
+    """Have a draft's cache take the transaction over when it is committed."""
+    if isinstance(txn, RecordingTxn):
+        (<RecordingTxn>txn).callbacks.append(((<RecordingTxn>txn).owner, draft))
+    else:
+        txn.on_commit(draft.take_over)
+    return 0
 
 
 @cython.auto_pickle(False)
@@ -96,9 +108,13 @@ cdef class AppendingTxn:
     cdef public bint is_rebased         # the cache cannot take it over: closed behind the change
     cdef public bint is_vacated         # nobody holds the session's lease any more
 
-    @cython.nonecheck(True)
     def __init__(self, txn, CacheFields log not None, seed, HeadFields new_head=None,
                  base=None):
+        self._begin(txn, log, seed, new_head, base)
+
+    @cython.nonecheck(True)
+    cdef int _begin(self, object txn, CacheFields log, object seed, HeadFields new_head,
+                    object base) except -1:
         self.txn = txn
         self.log = log
         self.seed = seed
@@ -115,15 +131,19 @@ cdef class AppendingTxn:
         if self.head is None:
             self._open(new_head, base)
         self.overlay = Ledger(base=_ledger_parts(self.base)[1])
+        return 0
 
     # --- what it holds ----------------------------------------------------------------------------
 
-    @cython.nonecheck(True)
     def receipt(self, count):
         """The receipt of a change that appended ``count`` items.
 
         That is ``(last seq, revision, tokens, open calls, count)``.
         """
+        return self._receipt(count)
+
+    @cython.nonecheck(True)
+    cdef object _receipt(self, object count):
         cdef list segments = self.head.segments
         cdef Py_ssize_t at = len(segments) - 1
         cdef object owner, lo, last = 0
@@ -136,13 +156,16 @@ cdef class AppendingTxn:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    @cython.nonecheck(True)
     def append(self, items, *, orphans):
         """Bind and queue items; returns the seq of the first.
 
         Raises:
             OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
         """
+        return self._append(items, orphans)
+
+    @cython.nonecheck(True)
+    cdef object _append(self, object items, object orphans):
         cdef HeadFields head = self.head
         cdef Ledger overlay = self.overlay
         cdef Py_ssize_t mark = overlay.base_n + overlay.n
@@ -164,7 +187,7 @@ cdef class AppendingTxn:
             # What found no call in the end of the history may find it before: look at all of it.
             overlay.truncate(mark)
             self._rebase_on_whole()
-            return self.append(each, orphans=orphans)
+            return self._append(each, orphans)
         if orphan is not None and orphans == "raise":
             overlay.truncate(mark)
             self._refuse_orphan(orphan, place)
@@ -177,9 +200,12 @@ cdef class AppendingTxn:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    @cython.nonecheck(True)
     def flush(self):
         """Write the items that wait, and their index records."""
+        self._flush()
+
+    @cython.nonecheck(True)
+    cdef int _flush(self) except -1:
         cdef tuple waiting = tuple(self.waiting)
         cdef Py_ssize_t count = len(waiting)
         cdef uint64_t first, last
@@ -187,7 +213,7 @@ cdef class AppendingTxn:
         cdef object each, seq, item, start, key, before
         cdef bytes body
         if not count:
-            return
+            return 0
         seq, item = waiting[0]
         first = seq
         last = first + <uint64_t>count - 1
@@ -208,6 +234,7 @@ cdef class AppendingTxn:
         else:
             self.tail = self._append_records(first, records)
         self.waiting = []
+        return 0
 
     @cython.nonecheck(True)
     cdef bytes _put_item(self, uint64_t seq, PreparedFields item):
@@ -245,7 +272,7 @@ cdef class AppendingTxn:
         cdef HeadFields head = self.head
         cdef CacheFields log = self.log
         cdef tuple parts = _ledger_parts(self.base)
-        self.flush()
+        self._flush()
         if self.is_vacated:
             head.flags &= <uint8_t>~LEASED
         head.revision += revised
@@ -255,25 +282,28 @@ cdef class AppendingTxn:
         if len(head.segments) > HEAD_SEGMENTS:
             self._spill()
         if self.packed is None:  # not earlier: a change that fails takes its callbacks along
-            self.txn.on_commit(self._take_over)
+            _follow_up(self.txn, self)
         if log.head_key is None:
             raise TypeError("a head has a key")
         self.packed = _seal(log.head_key, head.pack(), 0)
         _put_row(self.txn, log.head_key, self.packed)
-        self.older = log.older_of(self.txn, head)
+        self.older = log._older_of(self.txn, head)
         return 0
 
     def drop(self):
         """Keep the cache from taking this transaction over."""
         self.packed = None
 
-    @cython.nonecheck(True)
-    def _take_over(self):
+    def take_over(self):
         """Make the cache what was committed; idempotent by revision."""
+        self._take_over()
+
+    @cython.nonecheck(True)
+    cdef int _take_over(self) except -1:
         cdef CacheFields log = self.log
         cdef Ledger ledger
         if self.packed is None:
-            return
+            return 0
         log.lock.acquire()
         try:
             # A reader may have seen the commit first and caught up by itself.
@@ -288,6 +318,7 @@ cdef class AppendingTxn:
                 log.head_bytes = self.packed
         finally:
             log.lock.release()
+        return 0
 
 
 @cython.auto_pickle(False)
@@ -306,19 +337,79 @@ cdef class DraftFields:
 
         Other handles have other caches of the session, and one draft.
         """
+        return self._of(txn, log)
+
+    cdef object _of(self, object txn, CacheFields log):
         cdef dict local = txn.local
         cdef object place = log.place, draft = local.get(place)
+        cdef type cls
         if draft is not None:
             return draft
         if local and (self.closed, place) in local:
             # The shared cache must not see what this transaction did before: it may be aborted.
             log = log.twin()
+        cls = self.draft_type
+        draft = cls.__new__(cls)
         try:
-            draft = self.draft_type(txn, log, self.seed)
+            (<AppendingTxn?>draft)._begin(txn, log, self.seed, None, None)
         except self.session_gone:
             return None
         local[place] = draft
         return draft
+
+
+@cython.auto_pickle(False)
+cdef class RefFields:
+    """The reference of a handle to its session, as each change looks at it.
+
+    A subclass has ``draft(txn, create, guarded)``, which finds a session that is not known yet, or
+    makes it, and compares what was asked of it and its lease.
+    """
+
+    cdef public object engine
+    cdef public object options          # what was asked of the session
+    cdef public bint asks               # whether a head could contradict that
+    cdef public CacheFields log         # None: it is not known where the session lies
+    cdef public object due              # work that the first use begins with, or None
+    cdef public object lease            # the handle's token, or None
+    cdef public object uses             # counts who reads the session, or None
+
+    cdef object _draft(self, object txn, bint create, bint guarded):
+        """The session's draft in a write transaction; None if there is none and none is made."""
+        cdef DraftFields drafts
+        cdef object draft
+        if self.log is not None and not self.asks and self.lease is None:
+            drafts = self.engine.drafts
+            draft = drafts._of(txn, self.log)
+            if draft is not None and not (
+                    guarded and (<AppendingTxn?>draft).head.flags & LEASED):
+                return draft
+        return self.draft(txn, create=create, guarded=guarded)
+
+    def append_plain(self, list items not None, type change not None):
+        """Append items of a session that is known, if they are plain and nothing is asked of them.
+
+        ``change``, a kind of ``AppendFields``, is carried out. Returns the receipt; None if this is
+        for the long way, and nothing was stored.
+        """
+        cdef object engine = self.engine, store = engine.store
+        cdef CacheFields log = self.log
+        cdef PlainEncoder encoder
+        cdef AppendFields made
+        cdef list encoded
+        if (log is None or log.head is None or self.asks or self.due is not None or not items
+                or engine.write_filter is not None or engine.size_guard is not None
+                or store.read_only):
+            return None
+        encoder = engine.encoder
+        encoded = encoder.encode(items, log.counter, engine.now_us())
+        if len(encoded) != len(items):
+            return None
+        made = change.__new__(change)
+        made.ref = self
+        made.items = encoded
+        made.creates = True
+        return store.transact(made)
 
 
 @cython.auto_pickle(False)
@@ -329,18 +420,19 @@ cdef class ChangeFields:
     a result after which nothing (more) is written.
     """
 
-    cdef public object ref
+    cdef public RefFields ref
 
     def __call__(self, txn):
         """Carry the change out in a write transaction."""
-        cdef object ref = self.ref, draft, mark = None, result, found
-        draft = ref.draft(txn, create=self.creates, guarded=self.guarded)
+        cdef RefFields ref = self.ref
+        cdef object draft, mark = None, result, found
+        draft = ref._draft(txn, self.creates, self.guarded)
         if draft is None:
             return self.missing()
         if not self.atomic:
             mark = draft.mark()
         try:
-            result = self.run(draft)
+            result = self._run(<AppendingTxn?>draft)
         except BaseException:
             if mark is not None:
                 draft.restore(mark)
@@ -348,13 +440,40 @@ cdef class ChangeFields:
         if type(result) is self.unchanged:
             return result[0]
         try:
-            (<AppendingTxn?>draft)._finish(ref.engine.now_us() // 1000, self.revised)
+            (<AppendingTxn>draft)._finish(<uint64_t>ref.engine.now_us() // 1000, self.revised)
             if ref.uses is not None:
                 ref.uses.write(txn, draft.log.place)
-            found = self.done(draft, result)
-            if draft.is_rebased:
+            found = self._done(<AppendingTxn>draft, result)
+            if (<AppendingTxn>draft).is_rebased:
                 ref.engine.drafts.close(txn, draft)
         except BaseException:
             txn.spoil()  # neighbours in the batch share this transaction's draft of the session
             raise
         return found
+
+    cdef object _run(self, AppendingTxn draft):
+        return self.run(draft)
+
+    cdef object _done(self, AppendingTxn draft, object result):
+        return self.done(draft, result)
+
+
+@cython.auto_pickle(False)
+cdef class AppendFields(ChangeFields):
+    """What appends encoded items. ``run`` and ``done`` of a subclass look at what few ask for."""
+
+    cdef public object items            # prepared ones
+    cdef public object expected_revision
+    cdef public object request          # done once under its key; None: as often as it is asked for
+    cdef public bint creates
+
+    cdef object _run(self, AppendingTxn draft):
+        if self.request is not None or self.expected_revision is not None:
+            return self.run(draft)
+        draft._append(self.items, self.ref.options.orphans)
+        return None
+
+    cdef object _done(self, AppendingTxn draft, object result):
+        if self.request is not None:
+            return self.done(draft, result)
+        return draft._receipt(len(self.items))

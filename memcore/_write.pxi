@@ -124,7 +124,7 @@ cdef class RecordingTxn:
     cdef public dict puts           # the size of each value that was put
     cdef public dict local          # what closures of the batch share
     cdef public list callbacks      # (owner, callback) to be run behind the commit
-    cdef public set topics
+    cdef public set topics          # of ``notify``; None if there are none
     cdef public object owner        # the call that is running
     cdef public object failed       # what LMDB refused an operation with
     cdef public int64_t size        # bytes of the record; of the values put, if there is none
@@ -141,7 +141,6 @@ cdef class RecordingTxn:
         self.puts = {}
         self.local = {}
         self.callbacks = []
-        self.topics = set()
         self.audit = None if recorder is None else recorder.begin(self, raw.id())
 
     def drop(self):
@@ -246,6 +245,8 @@ cdef class RecordingTxn:
 
     def notify(self, bytes topic not None):
         """Wake who waits for a topic, after the commit."""
+        if self.topics is None:
+            self.topics = set()
         self.topics.add(topic)
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from memcore import blobs, session
+from memcore._fast import AppendFields
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -288,7 +289,7 @@ def abandon_event(ref: SessionRef, key: tuple[int, str]) -> Prepared:
 # --- The change -----------------------------------------------------------------------------------
 
 
-class Append(Change[Receipt]):
+class Append(AppendFields, Change[Receipt]):
     """Append encoded items in one commit; the result is the receipt.
 
     Args:
@@ -299,8 +300,10 @@ class Append(Change[Receipt]):
         creates: whether a session that is missing comes into being.
     """
 
-    __slots__ = ("creates", "expected_revision", "items", "request")
+    __slots__ = ()
     atomic = True
+    items: Sequence[Prepared]
+    creates: bool
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from memcore import graph, state
-from memcore._fast import PlainEncoder
+from memcore._fast import PlainEncoder, RefFields
 from memcore.access import Access
 from memcore.codec import keys
 from memcore.codec.keys import Row, blake2b
@@ -746,7 +746,7 @@ _SENT_MAX: Final = 16
 """Contexts of one handle that a report may be about: as many requests may overlap."""
 
 
-class SessionRef:
+class SessionRef(RefFields):
     """The name of a session, and its numbers once they are known to be committed."""
 
     __slots__ = (
@@ -755,19 +755,21 @@ class SessionRef:
         "_touching",
         "access",
         "app",
-        "asks",
-        "due",
-        "engine",
-        "lease",
-        "log",
         "name",
-        "options",
         "scope",
         "sent",
         "temporary",
         "user",
-        "uses",
     )
+    engine: Engine
+    options: SessionOptions
+    log: CachedSession | None
+    due: Callable[[], bool] | None
+    """Work that the first use of the handle begins with; it returns True if done for good."""
+    lease: LeaseToken | None
+    """Token of the lease that the handle holds; see ``Session.lease``."""
+    uses: AccessStats | None
+    """Counts who reads it; None: nobody does."""
 
     def __init__(
         self, engine: Engine, app: str, user: str, name: str, options: SessionOptions
@@ -778,21 +780,14 @@ class SessionRef:
         self.name = name
         self.ask(options)
         self.scope: int | None = None
-        self.log: CachedSession | None = None
-        self.due: Callable[[], bool] | None = None
-        """Work that the first use of the handle begins with; it returns True if done for good."""
         self.temporary: dict[str, Any] = {}
         """The fields of the state that are the handle's alone."""
         self.access: Access | None = None
         """Authorizer and actor, asked before a handle beside it is opened; None: nobody."""
         self.sent: deque[SentContext] = deque(maxlen=_SENT_MAX)
         """The contexts that were shown last; see ``Session.report_usage``."""
-        self.lease: LeaseToken | None = None
-        """Token of the lease that the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
         self._scope_filter: ScopeFilter | None = None
-        self.uses: AccessStats | None = None
-        """Counts who reads it; None: nobody does."""
         counts = engine.access_counts if options.access_counts is None else options.access_counts
         if counts and not engine.store.read_only:
             key = (app, user, name)
@@ -905,6 +900,8 @@ class SessionRef:
 
     def draft(self, txn: Txn, *, create: bool, guarded: bool = True) -> SessionTxn | None:
         """The session's draft in a write transaction; made if it is missing and ``create``.
+
+        Most changes need no more than ``RefFields._draft`` looks at.
 
         ``guarded``: a lease is respected.
 

@@ -231,6 +231,18 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
+        if (
+            expected_revision is None
+            and idempotency_key is None
+            and request_id is None
+            and meta is None
+            and envelope is None
+        ):
+            receipt: Receipt | None = self._ref.append_plain([item], Append)
+            if receipt is not None:
+                if self.after_append is not None:
+                    self.after_append()
+                return receipt
         change = append_items(
             self._ref,
             [item],
@@ -253,6 +265,19 @@ class Session:
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
+        if (
+            type(items) is list
+            and expected_revision is None
+            and idempotency_key is None
+            and request_id is None
+            and meta is None
+            and envelope is None
+        ):
+            receipt: Receipt | None = self._ref.append_plain(items[:], Append)
+            if receipt is not None:
+                if self.after_append is not None:
+                    self.after_append()
+                return receipt
         change = append_items(
             self._ref,
             items,

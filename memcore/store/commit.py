@@ -13,14 +13,22 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock, get_ident
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from enum import Enum
 from threading import Thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
-from memcore._fast import BatchRunner, RequestQueue, WriteBatch, WriteRequest
+from memcore._fast import (
+    BatchRunner,
+    RequestQueue,
+    ReserveFields,
+    WriteBatch,
+    WriteRequest,
+    pages_for,
+    row_sizes,
+)
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
@@ -551,63 +559,37 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # worst. Rows with nobody else's between them share leaves. Values too large for a leaf have pages
 # of their own.
 
+# The sums are made in ``_commit.pxi``.
+
 _COMMIT_BYTES: Final = 32 * 1024
 """Bytes that a commit writes beside its rows: LMDB's free list, and pages of the tree's growth."""
 _NODE_BYTES: Final = 12
 """Head of a node, its place in the page's index, and a byte to an even size."""
 _NODE_BYTES_MAX: Final = 2030
 """A larger row has its value on pages of its own."""
-_PAGE_HEAD_BYTES: Final = 16
-_HALF_FULL: Final = 2
-"""Leaves that split are half full at worst."""
-_CROWDED: Final = 14
-"""Before large rows LMDB, which splits at the middle key, leaves 1/14 of a leaf full at worst."""
 _CROWDING_BYTES: Final = PAGE_BYTES // 8
-_RUN_PAGES: Final = 2
-"""Leaves at both ends of a run of rows, which others' rows share."""
-_LEAVES_BRANCH: Final = 8
-"""A branch holds as many leaves at least, with long keys and half full."""
 _FEW: Final = 4
 """So many rows are not looked for in the tree: each is a run of its own."""
 _BLANK: Final = bytes(PAGE_BYTES)
 
 
-class SpaceReserve:
+class SpaceReserve(ReserveFields):
     """Reserve of disk space that only deletions may use. Used under the write lock."""
 
-    __slots__ = ("_depth", "_fd", "_left", "_next", "_pages", "_path")
+    __slots__ = ("_fd", "_path")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
         self._path = path
-        self._left = 0
-        self._next = 0
-        self._depth = 0
-        self._pages = 0
 
-    def reserve(self, raw: RawTxn, puts: Mapping[bytes, int]) -> bool:
-        """Return True if a batch that put these rows, by key and size, fits beside the reserve.
-
-        The file is grown first, so that the reserve still exists after the batch has taken its
-        part, whatever else fills the device meanwhile. The space left is known only if the commit
-        before was one of these: other processes write, and deletions use pages before they free
-        any.
-        """
-        txnid = raw.id()
-        known = txnid == self._next
-        pages = pages_for(rows_at_most(puts), self._depth, self._pages)
-        cost = pages * PAGE_BYTES + _COMMIT_BYTES
+    def _find_room(self, raw: RawTxn, puts: dict[bytes, int], cost: int, known: bool) -> int:
+        """Look closely at what a batch costs and at what is left; the cost, in bytes."""
+        if len(puts) > _FEW:
+            cost = pages_for(rows_in(raw, puts), self._depth, self._pages) * PAGE_BYTES
+            cost += _COMMIT_BYTES
         if cost > self._left or not known:
-            if len(puts) > _FEW:
-                pages = pages_for(rows_in(raw, puts), self._depth, self._pages)
-                cost = pages * PAGE_BYTES + _COMMIT_BYTES
-            if cost > self._left or not known:
-                self._measure(cost)
-            if cost > self._left:
-                return False
-        self._left -= cost
-        self._next = txnid + 1
-        return True
+            self._measure(cost)
+        return cost
 
     def refusal(self) -> StoreFullError:
         """Return the error for requests of a batch that does not fit."""
@@ -665,21 +647,12 @@ class Rows(NamedTuple):
     """Pages of values too large for a leaf."""
 
 
-def rows_at_most(puts: Mapping[bytes, int]) -> Rows:
+def rows_at_most(puts: dict[bytes, int]) -> Rows:
     """Bound the sizes of a batch's rows without reading the tree: each row in a run of its own."""
-    inline = large = 0
-    for key, size in puts.items():
-        taken = _NODE_BYTES + len(key)
-        if taken + size <= _NODE_BYTES_MAX:
-            inline += taken + size
-        else:
-            inline += taken + 8
-            large += (size + _PAGE_HEAD_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
-    rows = (len(puts), inline, inline if len(puts) > _FEW else 0, large)
-    return tuple.__new__(Rows, rows)  # no frame of a constructor: each commit comes here
+    return Rows(*row_sizes(puts))
 
 
-def rows_in(raw: RawTxn, puts: Mapping[bytes, int]) -> Rows:
+def rows_in(raw: RawTxn, puts: dict[bytes, int]) -> Rows:
     """Measure the rows of a batch as they lie among all others in its transaction."""
     runs = crowded = run = 0
     following = b""
@@ -713,17 +686,3 @@ def _stands_before_large(cursor: RawCursor) -> bool:
         if not cursor.next():
             break
     return False
-
-
-def pages_for(rows: Rows, depth: int, pages: int) -> int:
-    """The pages that putting these rows takes, at most.
-
-    Args:
-        rows: what was put.
-        depth: of the tree as it was.
-        pages: all that it had: so many are copied at most.
-    """
-    copied = min(rows.runs * (_RUN_PAGES + max(depth - 1, 0)), pages + rows.runs + depth)
-    filled = _HALF_FULL * (rows.inline - rows.crowded) + _CROWDED * rows.crowded
-    leaves = (filled + PAGE_BYTES - 1) // (PAGE_BYTES - _PAGE_HEAD_BYTES)
-    return copied + leaves + leaves // _LEAVES_BRANCH + rows.large

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
 from memcore import store
+from memcore._fast import EnvironmentFields
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -231,13 +232,15 @@ forgotten: deque[Environment] = deque()
 """Those whose last handle was forgotten; nothing else may keep them until they are closed."""
 
 
-class Environment:
+class Environment(EnvironmentFields):
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
     fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
     dropped = False
     """True if its last handle was lost without a close: it waits to be closed."""
     handles: dict[int, ref[object]] = {}  # noqa: RUF012 - each has its own
+    map_moved = (MapResized, MapMovedError)
+    writer_needed = WriterNeeded
 
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
@@ -567,24 +570,6 @@ class Environment:
         if redo is not None:
             return raw is not None and redo.is_in_memory
         return raw is not None and (steady_sync is None or steady_sync.is_settled)
-
-    def begin_write(self, *, hurried: bool = False) -> Any:
-        """LMDB's write transaction; blocks while another process holds the write lock.
-
-        Raises:
-            WriterNeeded: ``hurried``, and something has to be waited for first.
-        """
-        while True:
-            try:
-                if self.raw is None:
-                    self.begin().abort()  # a child of a fork opens here; a closed store refuses
-                if self.steady_sync is not None:
-                    self.steady_sync.ready(hurried=hurried)
-                return self.begin(write=True)
-            except (MapResized, MapMovedError) as error:
-                if hurried:
-                    raise WriterNeeded from error
-                self.follow_map()  # which drops the pinned snapshot
 
     def while_nobody_writes(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock. Needs the lead."""

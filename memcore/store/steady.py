@@ -31,6 +31,7 @@ from uuid import UUID
 
 from xxhash import xxh3_64_intdigest
 
+from memcore._fast import SteadyFields
 from memcore.errors import (
     ClosedError,
     CorruptStoreError,
@@ -259,28 +260,23 @@ _IDLE_SECONDS: Final = 10.0
 _TRIES: Final = 64
 
 
-class SteadySync:
+class SteadySync(SteadyFields):
     """The pinned steady point of one environment, and the thread that moves it on."""
 
     __slots__ = (
-        "_covered",
         "_ended",
         "_env",
         "_fd",
         "_hurry",
         "_log",
-        "_made",
         "_mutex",
         "_owner",
         "_pinned",
-        "_raw",
-        "_thread",
-        "_timing",
         "_wake",
         "interval_seconds",
-        "is_busy",
         "points",
     )
+    writer_needed = WriterNeeded
 
     def __init__(self, env: Environment, log: SteadyLog, fd: int, interval_seconds: float) -> None:
         self._env = env
@@ -288,20 +284,15 @@ class SteadySync:
         self._fd = fd
         self._mutex = Lock()
         self._owner = 0
-        self._raw: Any = None
         self._pinned = 0
-        self._made = 0
-        self._covered = 0
-        self._timing = False
         self._ended = False
-        self.is_busy = False
+        self.commits_hurry, self.commits_max = STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
         # Locks that whoever wakes the thread lets go of. An Event would not do: an interrupt in its
         # ``set`` may leave it locked for ever, for the thread and for every later commit.
         self._wake = allocate_lock()
         self._wake.acquire()
         self._hurry = allocate_lock()
         self._hurry.acquire()
-        self._thread: Thread | None = None
         self.interval_seconds = interval_seconds
         self.points = 0
 
@@ -323,29 +314,12 @@ class SteadySync:
         return (
             self._raw is not None
             and self._thread is not None
-            and self._made - self._covered < STEADY_COMMITS_MAX
+            and self._made - self._covered < self.commits_max
         )
 
-    def ready(self, *, hurried: bool = False) -> None:
-        """Make a steady point if one is due before a batch begins its transaction. Needs the lead.
-
-        Raises:
-            MapMovedError: another process grew the map; follow it and ask again.
-            WriterNeeded: ``hurried``, and a point is due.
-        """
-        self.is_busy = True  # from here on the thread keeps the pin
-        if self._raw is None or self._made - self._covered >= STEADY_COMMITS_MAX:
-            if hurried:
-                raise WriterNeeded
-            self.sync()
-
-    def committed(self) -> None:
-        """Count a commit, and start or hurry the thread that makes it durable. Needs the lead."""
-        self._made += 1
-        if not self._timing or self._thread is None:
-            self.remind()
-        elif self._made - self._covered == STEADY_COMMITS_HURRY:
-            release(self._hurry)
+    def hasten(self) -> None:
+        """Have the thread make the next point at once: many commits wait for it."""
+        release(self._hurry)
 
     def remind(self) -> None:
         """Start the interval after which a steady point is made."""
@@ -469,7 +443,7 @@ class SteadySync:
         while not self._ended:
             if self._wake.acquire(True, self.interval_seconds):
                 self._hurry.acquire(False)  # a hurry of before
-                if self.uncovered < STEADY_COMMITS_HURRY and not self._ended:
+                if self.uncovered < self.commits_hurry and not self._ended:
                     self._hurry.acquire(True, self.interval_seconds)
             try:
                 if self._timing:

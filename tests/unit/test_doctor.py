@@ -196,7 +196,7 @@ def test_free_pages_are_worth_a_compaction(store, monkeypatch) -> None:
 
 def test_leftovers_of_the_dead_and_of_the_living(store) -> None:
     dead = store.with_name(f"{store.name}.new-{DEAD}-00ff00ff")
-    for name in (dead, store.with_name(f"{store.name}.new-{os.getpid()}-00ff00ff")):
+    for name in (dead, store.with_name(f"{store.name}.new-{os.getppid()}-00ff00ff")):
         name.touch()
     found = examine(store)
     assert found.facts["file"]["leftovers"] == [str(dead)]

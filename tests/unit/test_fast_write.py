@@ -310,7 +310,7 @@ def test_a_session_without_its_ledger_raises(wrong, error) -> None:
         setattr(working, name, value)
     with pytest.raises(error):
         working.finish(now_ms=1)
-        working._take_over()
+        working.take_over()
 
 
 def _append_none(working):
@@ -378,7 +378,7 @@ def test_what_is_committed_becomes_the_cache_once() -> None:
     working.finish(now_ms=9)
     assert working.receipt(2) == (2, 1, 6, 0, 2)
     for _ in range(2):  # an interrupt may make it run again
-        working._take_over()
+        working.take_over()
     assert (log.head, log.head_bytes, len(log.ledger[1])) == (working.head, raw.rows[b"head"], 2)
     again = Working(txn, log, 0)
     assert again.head is not log.head

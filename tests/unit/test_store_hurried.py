@@ -317,7 +317,7 @@ def test_a_steady_point_is_the_writer_s(
     store = open_store(path, durability="relaxed", steady_interval_ms=60_000)
     if not seen:  # the other thread lets go of the pin between the look and the lead
         monkeypatch.setattr(pin.SteadySync, "is_settled", True)
-    monkeypatch.setattr(pin, "STEADY_COMMITS_MAX", PROOFS + 2)
+    store._env.steady_sync.commits_max = PROOFS + 2
     flush, flushed = os.fdatasync, []
 
     def watched(fd: int) -> None:
@@ -394,7 +394,7 @@ def test_an_interrupt_anywhere_leaves_the_queue_usable(
     async def main(loop: asyncio.AbstractEventLoop) -> int:
         if way == "handed over":  # every batch begins with a steady point
             monkeypatch.setattr(pin.SteadySync, "is_settled", True)
-            monkeypatch.setattr(pin, "STEADY_COMMITS_MAX", 0)
+            store._env.steady_sync.commits_max = 0
         elif way == "queued":
             monkeypatch.setattr(queue, "_is_prompt", lambda: False)
         number, fired = 0, True
