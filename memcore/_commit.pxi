@@ -23,14 +23,15 @@ cdef enum:
     CLEAR_BATCHES = 256
 
 cdef enum:
-    ROOM_COMMIT = 32768    # that a commit writes beside its rows: LMDB's free list, the tree's growth
-    ROOM_NODE = 12     # head of a node, its place in the page's index, and a byte to an even size
-    ROOM_NODE_MAX = 2030     # a larger row has its value on pages of its own
-    ROOM_RUN = 2       # leaves at both ends of a run of rows, which others' rows share
-    ROOM_HALF_FULL = 2       # leaves that split are half full at worst
-    ROOM_CROWDED = 14        # before large rows LMDB, which splits at the middle key, leaves 1/14 at worst
-    ROOM_BRANCH = 8   # a branch holds as many leaves at least, with long keys and half full
-    ROOM_FEW = 4        # so many are not looked for in the tree: each is a run of its own
+    # What a batch takes of the space reserve.
+    ROOM_COMMIT = 32768     # bytes beside its rows: LMDB's free list, pages of the tree's growth
+    ROOM_NODE = 12          # head of a node, its place in the page, a byte to an even size
+    ROOM_NODE_MAX = 2030    # a larger row has its value on pages of its own
+    ROOM_RUN = 2            # leaves at both ends of a run of rows, which others' rows share
+    ROOM_HALF_FULL = 2      # leaves that split are half full at worst
+    ROOM_CROWDED = 14       # LMDB splits at the middle key: before large rows 1/14 is full at worst
+    ROOM_BRANCH = 8         # a branch holds as many leaves at least, with long keys and half full
+    ROOM_FEW = 4            # so many rows are not looked for in the tree: each is a run of its own
 
 cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
 

@@ -241,6 +241,16 @@ class Environment(EnvironmentFields):
     handles: dict[int, ref[object]] = {}  # noqa: RUF012 - each has its own
     map_moved = (MapResized, MapMovedError)
     writer_needed = WriterNeeded
+    raw: binding.RawEnv | None
+    vault: RowCipher | None
+    """Cipher of the contents; None: not encrypted, or not to be read."""
+    redo: RedoLog | None
+    steady_sync: SteadySync | None
+    reserve: SpaceReserve | None
+    audit: Recorder | None
+    notifier: Notifier
+    begin: Callable[..., Any]
+    queue: CommitQueue
 
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
@@ -251,25 +261,18 @@ class Environment(EnvironmentFields):
         self.key: FileKey | None = None
         self.next_key: FileKey | None = None
         """The file that is about to take the place of this one."""
-        self.raw: binding.RawEnv | None = None
         self.read_only = True
         self.is_locked = True
         """True if writers see this environment's readers and keep their pages."""
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
-        self.vault: RowCipher | None = None
-        """Cipher of the contents; None: not encrypted, or not to be read."""
-        self.redo: RedoLog | None = None
-        self.steady_sync: SteadySync | None = None
-        self.reserve: SpaceReserve | None = None
-        self.audit: Recorder | None = None
         self.private = False
         self.closing = False
         self.handles = {}
         """The handles by their ids; nothing here keeps one alive."""
         self.barrier = ReaderBarrier()
         self.notifier = Notifier()
-        self.begin: Callable[..., Any] = self._begin_closed
+        self.begin = self._begin_closed
         self.leader = Leader(self)
         self.queue = CommitQueue(self.leader.run, self.barrier.live, self.is_prompt)
         self.fork = ForkHandler(self)
