@@ -2000,7 +2000,7 @@ cdef class HeadFields:
     cdef public list segments   # of tuples (session, first seq, last seq)
 
     def changed(self):
-        """A copy of one's own to change."""
+        """A copy, to be changed."""
         cdef type cls = type(self)
         cdef HeadFields other = cls.__new__(cls)
         other.revision = self.revision

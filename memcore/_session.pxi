@@ -98,14 +98,14 @@ cdef class AppendingTxn:
     cdef public object txn
     cdef public CacheFields log
     cdef public object seed
-    cdef public HeadFields head         # of one's own
+    cdef public HeadFields head         # a copy that this transaction changes
     cdef public object base             # the ledger below the overlay, as in ``CacheFields``
     cdef public Ledger overlay          # the transaction's own items
     cdef public list waiting            # (seq, item) of items that are not written yet
     cdef public tuple tail              # as in ``CacheFields``
     cdef public list older
     cdef public bytes packed            # the head's row once it is written
-    cdef public bint is_rebased         # the cache cannot take it over: closed behind the change
+    cdef public bint is_rebased         # the cache cannot take it over: closed after the change
     cdef public bint is_vacated         # nobody holds the session's lease any more
 
     def __init__(self, txn, CacheFields log not None, seed, HeadFields new_head=None,
@@ -464,7 +464,7 @@ cdef class AppendFields(ChangeFields):
 
     cdef public object items            # prepared ones
     cdef public object expected_revision
-    cdef public object request          # done once under its key; None: as often as it is asked for
+    cdef public object request          # idempotent: carried out once under its key; None: not
     cdef public bint creates
 
     cdef object _run(self, AppendingTxn draft):

@@ -181,11 +181,11 @@ def choose_whole(
 def _smallest(
     ledger: AnyLedger, policy: PairPolicy, demand: CutRequest, *, lead_in: int, whole_is_legal: bool
 ) -> Cut:
-    """The first from ``at_least`` on of the suffixes that may be the smallest legal one.
+    """The cut whose suffix may be the smallest legal context, at ``at_least`` or later.
 
-    There are at most two: the latest without the line that leads in, and a later one with it. All
-    before the latest hold more, but those that begin so few items before it that the line weighs
-    more: each item that is no result is rendered, and costs a token or more.
+    Two can be: the latest suffix that needs no lead-in message, and a later one that needs it.
+    Earlier suffixes hold more items, and so more tokens, unless the lead-in message weighs more
+    than the few items between: each item that is no result is rendered, at a token or more.
     """
     first, led_in = demand.first, demand.summary is not None
     found: list[tuple[int, bool]] = []

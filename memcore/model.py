@@ -299,7 +299,11 @@ class Item(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Result of a committed change; ``log/idempotency.py`` stores it with a request's key."""
+    """Result of a committed change.
+
+    ``_session.pxi`` ``AppendingTxn._receipt`` makes it, with every field; ``log/idempotency.py``
+    stores it with a request's key.
+    """
 
     seq: int
     """The last item that the change appended (the last live item if it appended none)."""
@@ -401,12 +405,11 @@ class Context:
     """Estimated tokens that the provider bills for these messages; None if no usage was reported
     for the model. See ``Session.report_usage``."""
     limited_by: str | None = None
-    """Reason why earlier items are left out: ``"budget"``; ``"start rule"``, the items at which the
-    policy lets a context start, or the line that leads in another start; ``"open calls"``, the
-    tokens that results of unanswered calls may take; ``"repair"``, without which more would have
-    fit; ``"summary"``, a view that stands for them. None: no cut was needed; items of other authors
-    than those asked for do not count. The budget is what ``reserve_tokens`` left of it, in the
-    provider's tokens if it is calibrated."""
+    """Reason why earlier items are left out. ``"budget"``: they do not fit. ``"start rule"``: the
+    policy allows no context to start there. ``"open calls"``: room is kept for the results of
+    unanswered calls. ``"repair"``: what repairs add took the room. ``"summary"``: a view represents
+    them. None: no cut was needed; items of authors that were not asked for do not count. The budget
+    is what ``reserve_tokens`` left of it, in the provider's tokens if it is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class RowKind(NamedTuple):
     fields: str
     """Parts of the key behind the kind; ``row`` is the byte that tells rows of one kind apart."""
     damage: str
-    """Sort of damage that a repair plan takes it for."""
+    """Sort of damage that a repair plan counts it under."""
     row: int | None = None
     secret: bool = False
     """True if it holds what a caller gave, and is encrypted."""
@@ -41,7 +41,7 @@ class RowKind(NamedTuple):
     rebuilt: bool = False
     """True if a salvage makes it anew with a session that it cannot take over as it is."""
     names: int = 0
-    """Counter of the number that its value begins with."""
+    """Counter that gave out the number at the beginning of its value; 0: none is there."""
 
     @property
     def key_bytes(self) -> int | None:
@@ -146,7 +146,8 @@ ROWS: Final = (
         )
     ),
 )  # fmt: skip
-"""A new kind of rows is one more entry here, and its shape in ``maintenance/salvage_rows.py``."""
+"""A new kind of rows is its number and key in ``codec/keys.py``, one more entry here, and its shape
+in ``maintenance/salvage_rows.py``."""
 
 _ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9}
 _BY_KIND: Final = {each.kind: each for each in ROWS if each.kind != Kind.SESSION}

@@ -5,8 +5,8 @@ Requests of key/value entries, shared state and files are kept by ``Requests`` o
 
 The row's body is ``expires ms u64 | content digest 32 | receipt``. A receipt is ``seq u64 |
 revision u64 | tokens u64 | open calls u32 | items u64``, and it may grow: a later memcore adds
-fields at its end, so its length says which ones it has. Who reads it takes the fields that it
-knows, and carries the others along.
+fields at its end, so its length says which ones it has. A reader takes the fields that it knows;
+``carry_requests`` copies the others along.
 
 The content digest is keyed by the store's seed and covers what the caller asked for, so the same
 key with other content is found out. An entry counts only while its seq is live; undo deletes
@@ -88,7 +88,7 @@ def request_of(
 ) -> IdempotentRequest:
     """The request with that key, whose content is these parts in this order.
 
-    ``about``: up to 16 bytes that say what it is about; the same key may be used for each.
+    ``about``: up to 16 bytes that name the operation; each operation has keys of its own.
 
     Raises:
         InvalidOptionError: the key is no str, empty or too long.
@@ -110,7 +110,7 @@ def find_request(
     """The first receipt of this request, if it was made before and its items are live.
 
     After a recount it has the tokens of now: counts of two counters must not be mixed.
-    ``is_live``: False asks no more than whether it was made; what it returned need not be a seq.
+    ``is_live``: False if the request appended nothing, so that its receipt names no live item.
 
     Raises:
         DuplicateRequestError: the key was used for other content.

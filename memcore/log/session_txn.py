@@ -57,7 +57,7 @@ __all__ = [
 def rebase_counts(
     txn: Txn, place: tuple[int, int], head: Head, counter: TokenCounter, *, old: History
 ) -> None:
-    """Let a head's pointer to token pages be right for its history, as it is for ``old``.
+    """Make a head's pointer to token pages valid for its history, as it is for ``old``.
 
     ``place`` is scope and session of the head. Writes pages only if some item has to be counted.
 
@@ -176,9 +176,10 @@ class SessionTxn(AppendingTxn):
         raise orphan_error(item, at)
 
     def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
-        """Put items into the log that were never live, behind the own seq ``after`` (the last one).
+        """Store items that are never live, chained to this session's ``after`` (None: its last seq).
 
-        They take seqs, as if undone at once. It writes, so there is no going back to a mark.
+        They take seqs, as if they had been appended and undone. This writes, so ``restore`` cannot
+        take it back.
         """
         self.flush()
         head = self.head
@@ -277,6 +278,8 @@ class SessionTxn(AppendingTxn):
         if found is None:
             msg = f"item {seq} is not in the live history"
             raise NotFoundError(msg)
+        if found[1] == self.log.session and self.tail is not None and self.tail[0] <= seq:
+            return index.chain_in(self.tail, seq)
         return index.chain_of(self.txn, self.log.scope, found[1], seq)
 
     def set_policy(self, policy: str) -> None:

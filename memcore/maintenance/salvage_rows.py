@@ -273,8 +273,8 @@ _ROWS: Final[dict[int, _Shape]] = {
 # --- Numbers that were never given out: rows that bear one are planted or damaged -----------------
 # Whoever can write to a file can seal a row with any number in it. Taken over, one near the end of
 # all numbers leaves none for those who come later, and an encrypted file makes a key for each user
-# up to the largest. A counter of the newest tree tells what was given out, unless it says what no
-# file lives to see. A file that has removed much has given out more than it has room for.
+# up to the largest. A counter of the newest tree tells what was given out, unless its number is
+# implausibly large. The file's size is no bound: most of what it held may have been removed.
 
 _NUMBER_BYTES: Final = 16
 """Lower bound of the bytes in a file for each number in use."""

@@ -172,6 +172,20 @@ def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
     return int(RECORD.unpack_from(record_at(txn, scope, session, seq))[2])
 
 
+def chain_in(tail: Tail, seq: int) -> int:
+    """The prefix hash at one item whose record the tail page at hand holds.
+
+    Raises:
+        CorruptValueError: the page does not hold it.
+    """
+    first, key, body = tail
+    spans = record_spans(body)
+    if spans is None or seq - first >= len(spans):
+        msg = f"the index page {first} does not hold seq {seq}; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return int(RECORD.unpack_from(body, spans[seq - first][0])[2])
+
+
 def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:
     """The records of seqs ``lo .. hi``, up to the first that is missing.
 
