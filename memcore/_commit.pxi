@@ -33,6 +33,11 @@ cdef enum:
     ROOM_BRANCH = 8         # a branch holds as many leaves at least, with long keys and half full
     ROOM_FEW = 4            # so many rows are not looked for in the tree: each is a run of its own
 
+cdef enum:
+    META_FLAG = 8           # of a page that is a meta page
+
+cdef uint64_t META_MAGIC = 0xBEEFC0DE   # of LMDB; the version of its format, 1, stands behind it
+
 cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
 
 
@@ -491,6 +496,38 @@ cdef int64_t _pages_for(int64_t runs, int64_t inline, int64_t crowded, int64_t l
     cdef int64_t filled = ROOM_HALF_FULL * (inline - crowded) + ROOM_CROWDED * crowded
     cdef int64_t leaves = (filled + PAGE - 1) // (PAGE - PAGE_HEADER)
     return copied + leaves + leaves // ROOM_BRANCH + large
+
+
+def meta_figures(bytes head not None):
+    """``(depth, pages, free list's pages, last page)`` of the newest of a file's two meta pages.
+
+    Depth and pages are the main tree's. ``head``: both pages. None if one of them breaks a rule that
+    ``memcore.store.datafile.parse_meta`` knows, which says what is wrong.
+    """
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(head)
+    cdef const uint8_t *newest = NULL
+    cdef uint64_t txnid, last = 0
+    cdef int page
+    if PyBytes_GET_SIZE(head) != 2 * PAGE:
+        return None
+    for page in range(2):
+        p = <const uint8_t *>PyBytes_AS_STRING(head) + page * PAGE
+        if _u64(p) != <uint64_t>page or _u16(p + 10) != META_FLAG:
+            return None
+        p += PAGE_HEADER
+        txnid = _u64(p + 128)
+        if (_u64(p) != (META_MAGIC | <uint64_t>1 << 32) or <uint32_t>_u64(p + 24) != PAGE
+                or (txnid and txnid & 1 != <uint64_t>page)):
+            return None
+        if newest == NULL or txnid > last:
+            newest, last = p, txnid
+    p = newest
+    return (
+        _u16(p + 78),
+        <object>_u64(p + 80) + <object>_u64(p + 88) + <object>_u64(p + 96),
+        <object>_u64(p + 32) + <object>_u64(p + 40) + <object>_u64(p + 48),
+        _u64(p + 120),
+    )
 
 
 @cython.auto_pickle(False)

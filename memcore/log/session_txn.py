@@ -176,7 +176,7 @@ class SessionTxn(AppendingTxn):
         raise orphan_error(item, at)
 
     def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
-        """Store items that are never live, chained to this session's ``after`` (None: its last seq).
+        """Store items that are never live, chained to the own seq ``after`` (None: the last one).
 
         They take seqs, as if they had been appended and undone. This writes, so ``restore`` cannot
         take it back.

@@ -26,6 +26,7 @@ from memcore._fast import (
     ReserveFields,
     WriteBatch,
     WriteRequest,
+    meta_figures,
     pages_for,
     row_sizes,
 )
@@ -599,11 +600,14 @@ class SpaceReserve(ReserveFields):
         )
 
     def _measure(self, cost: int) -> None:
-        meta = newest_meta(self._fd, self._path)
-        self._depth, self._pages = meta.main_depth, meta.main_pages
-        used = (meta.last_page + 1) * PAGE_BYTES
+        found = meta_figures(os.pread(self._fd, 2 * PAGE_BYTES, 0))
+        if found is None:
+            meta = newest_meta(self._fd, self._path)  # it says what is wrong
+            found = meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
+        self._depth, self._pages, free_pages, last_page = found
+        used = (last_page + 1) * PAGE_BYTES
         # LMDB never looks at its own counts of pages: in a damaged file they say anything.
-        free = (meta.last_page - 1 - meta.main_pages - meta.free_pages) * PAGE_BYTES
+        free = (last_page - 1 - self._pages - free_pages) * PAGE_BYTES
         size = os.fstat(self._fd).st_size
         have = max(0, free) + max(0, size - used)
         want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)

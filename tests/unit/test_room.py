@@ -11,11 +11,14 @@ import lmdb
 import pytest
 
 import memcore
+from memcore._fast import meta_figures
 from memcore.errors import StoreFullError
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.limits import PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import open_store
 from memcore.store.commit import _COMMIT_BYTES, _FEW, SpaceReserve, pages_for, rows_at_most, rows_in
+from memcore.store.datafile import parse_meta
+from memcore.store.pages import DamageError
 from messages import texts, user
 
 A, B = b"\x01a", b"\x01b"
@@ -294,3 +297,36 @@ def test_a_copy_of_a_thread_grows_the_file_by_what_it_takes(path):
         after = db.stats()
         taken = (after["pages"] - before["pages"]) * after["page_bytes"]
         assert path.stat().st_size - size <= 2 * taken + ROOM_BYTES
+
+
+# --- the meta pages, as the reserve reads them ---------------------------------------------------
+
+
+def test_figures_of_the_newest_meta_page_are_those_that_are_parsed(tmp_path) -> None:
+    """After every commit; and after each of LMDB's fields was changed in turn, both refuse it."""
+    with memcore.open(tmp_path / "db") as db:
+        for number in range(6):
+            db.session("s").extend([{"role": "user", "content": "x" * 900}] * (1 + 40 * number))
+            head = Path(db.path).read_bytes()[: 2 * PAGE_BYTES]
+            metas = [parse_meta(head, page) for page in (0, 1)]
+            newest = max(metas, key=lambda meta: meta.txnid)
+            expected = (newest.main_depth, newest.main_pages, newest.free_pages, newest.last_page)
+            assert meta_figures(head) == expected
+    for at in (
+        0,
+        10,
+        16,
+        20,
+        40,
+        PAGE_BYTES,
+        PAGE_BYTES + 10,
+        PAGE_BYTES + 16,
+        PAGE_BYTES + 40,
+        144,
+    ):
+        wrong = bytearray(head)
+        wrong[at] ^= 1
+        with pytest.raises(DamageError):
+            [parse_meta(bytes(wrong), page) for page in (0, 1)]
+        assert meta_figures(bytes(wrong)) is None
+    assert meta_figures(head[:-1]) is None
