@@ -449,6 +449,18 @@ cdef class RequestQueue:
         return True
 
 
+def file_size(int fd):
+    """The size of an open file in bytes; ``os.fstat`` makes an object of all that it knows.
+
+    Raises:
+        OSError: the system refused.
+    """
+    cdef struct_stat status
+    if fstat(fd, &status) < 0:
+        PyErr_SetFromErrno(OSError)
+    return <int64_t>status.st_size
+
+
 # --- the space reserve for deletions --------------------------------------------------------------
 
 def row_sizes(dict puts not None):

@@ -7,7 +7,7 @@ subclasses, containers are read through the C API.
 """
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -18,6 +18,7 @@ from libc.stdint cimport (
     INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from posix.stat cimport fstat, struct_stat
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 

@@ -26,6 +26,7 @@ from memcore._fast import (
     ReserveFields,
     WriteBatch,
     WriteRequest,
+    file_size,
     meta_figures,
     pages_for,
     row_sizes,
@@ -608,7 +609,7 @@ class SpaceReserve(ReserveFields):
         used = (last_page + 1) * PAGE_BYTES
         # LMDB never looks at its own counts of pages: in a damaged file they say anything.
         free = (last_page - 1 - self._pages - free_pages) * PAGE_BYTES
-        size = os.fstat(self._fd).st_size
+        size = file_size(self._fd)
         have = max(0, free) + max(0, size - used)
         want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)
         if have < want:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
 from memcore import store
-from memcore._fast import EnvironmentFields
+from memcore._fast import EnvironmentFields, file_size
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -521,7 +521,7 @@ class Environment(EnvironmentFields):
         """
         if self._is_cramped or 2 * self.map_size > MAP_BYTES_MAX:
             return False  # it cannot grow: LMDB shall say whether there is a way
-        return self.map_size - os.fstat(self.fd).st_size < 2 * size + _MAP_MARGIN_BYTES
+        return self.map_size - file_size(self.fd) < 2 * size + _MAP_MARGIN_BYTES
 
     def grow(self) -> None:
         """Double the map. Needs the lead and no transaction of this thread."""
