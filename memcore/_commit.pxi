@@ -513,8 +513,8 @@ cdef int64_t _pages_for(int64_t runs, int64_t inline, int64_t crowded, int64_t l
 def meta_figures(bytes head not None):
     """``(depth, pages, free list's pages, last page)`` of the newest of a file's two meta pages.
 
-    Depth and pages are the main tree's. ``head``: both pages. None if one of them breaks a rule that
-    ``memcore.store.datafile.parse_meta`` knows, which says what is wrong.
+    Depth and pages are the main tree's. ``head``: both pages. None if one of them breaks a rule;
+    ``memcore.store.datafile.parse_meta`` says which one.
     """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(head)
     cdef const uint8_t *newest = NULL
