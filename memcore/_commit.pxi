@@ -664,7 +664,7 @@ cdef class BatchRunner:
     A subclass has ``map_full``, the error of a map without room, and ``writer_needed``, that of a
     hurried batch; ``transaction``, the class of a write transaction; and what is rare:
     ``need_sound()``, ``sync()``, ``_grow(follows, hurried)``, ``_can_free(error, hurried)``,
-    ``_fail(batch, error)``, ``_has_room(txn, batch)``, ``_is_refused(call, refusal)``,
+    ``_fail(batch, error)``, ``_has_room(txn, batch, measured)``, ``_is_refused(call, refusal)``,
     ``_typed(error)``, ``_stored_alone(error)``, ``_refuse_forked()`` and
     ``_need_stored(txn, raw, txnid, error)``.
 
@@ -682,6 +682,7 @@ cdef class BatchRunner:
         self.env = env
         self.poison = ""
 
+    @cython.nonecheck(True)
     def run(self, WriteBatch batch not None):
         """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
         cdef bint again = True
@@ -705,6 +706,7 @@ cdef class BatchRunner:
         except Exception as error:
             self._fail(batch, error)
 
+    @cython.nonecheck(True)
     cdef int _attempt(self, WriteBatch batch) except -1:
         """Run the batch once and commit it; what has to be done before it runs again.
 
@@ -752,6 +754,7 @@ cdef class BatchRunner:
             if txn is not None:
                 txn.drop()
 
+    @cython.nonecheck(True)
     cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object redo,
                         bint *wrote) except -1:
         """Run every call once, those that queue up meanwhile too; what follows, as ``_attempt``.
@@ -815,15 +818,20 @@ cdef class BatchRunner:
             txn.dirty = True
         return 0
 
+    @cython.nonecheck(True)
     cdef bint _fits(self, RecordingTxn txn, WriteBatch batch) except -1:
         """Whether the batch leaves the space reserved for deletions untouched; as ``_has_room``."""
         cdef WriteRequest call
+        cdef bint measured = False
         if len(batch.calls) == 1 and txn.raw is not None:
             call = batch.calls[0]
-            if not call.makes_room and self.env.reserve.reserve(txn.raw, txn.puts):
-                return True
-        return self._has_room(txn, batch)
+            if not call.makes_room:
+                if self.env.reserve.reserve(txn.raw, txn.puts):
+                    return True
+                measured = True
+        return self._has_room(txn, batch, measured=measured)
 
+    @cython.nonecheck(True)
     def _commit(self, RecordingTxn txn not None, WriteBatch batch not None):
         """Record, commit, flush what the record does not cover, decide the batch.
 

@@ -205,6 +205,7 @@ class RefFields:
     engine: Any
     options: Any
     asks: bool
+    always_drafts: bool
     log: Any
     due: Any
     lease: Any

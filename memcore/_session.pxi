@@ -339,6 +339,7 @@ cdef class DraftFields:
         """
         return self._of(txn, log)
 
+    @cython.nonecheck(True)
     cdef object _of(self, object txn, CacheFields log):
         cdef dict local = txn.local
         cdef object place = log.place, draft = local.get(place)
@@ -363,22 +364,26 @@ cdef class RefFields:
     """The reference of a handle to its session, as each change looks at it.
 
     A subclass has ``draft(txn, create, guarded)``, which finds a session that is not known yet, or
-    makes it, and compares what was asked of it and its lease.
+    makes it, and compares what was asked of it and its lease. It is called if there is any of that
+    to be done, and each time if ``always_drafts``.
     """
 
     cdef public object engine
     cdef public object options          # what was asked of the session
     cdef public bint asks               # whether a head could contradict that
+    cdef public bint always_drafts      # whether ``draft`` of a subclass looks at more
     cdef public CacheFields log         # None: it is not known where the session lies
     cdef public object due              # work that the first use begins with, or None
     cdef public object lease            # the handle's token, or None
     cdef public object uses             # counts who reads the session, or None
 
+    @cython.nonecheck(True)
     cdef object _draft(self, object txn, bint create, bint guarded):
         """The session's draft in a write transaction; None if there is none and none is made."""
         cdef DraftFields drafts
         cdef object draft
-        if self.log is not None and not self.asks and self.lease is None:
+        if (self.log is not None and not self.asks and self.lease is None
+                and not self.always_drafts):
             drafts = self.engine.drafts
             draft = drafts._of(txn, self.log)
             if draft is not None and not (
@@ -387,24 +392,31 @@ cdef class RefFields:
         return self.draft(txn, create=create, guarded=guarded)
 
     def append_plain(self, list items not None, type change not None):
-        """Append items of a session that is known, if they are plain and nothing is asked of them.
+        """Append plain items to a session that is known, unless more has to be looked at.
 
-        ``change``, a kind of ``AppendFields``, is carried out. Returns the receipt; None if this is
-        for the long way, and nothing was stored.
+        Args:
+            items: the caller's own list.
+            change: the kind of ``AppendFields`` that is carried out.
+
+        Returns:
+            The receipt. Or else nothing is stored, and the long way goes on from ``(items made
+            ready up to the first that is not plain, time)``, or from None if it is to begin.
         """
         cdef object engine = self.engine, store = engine.store
         cdef CacheFields log = self.log
         cdef PlainEncoder encoder
         cdef AppendFields made
         cdef list encoded
+        cdef object now_us
         if (log is None or log.head is None or self.asks or self.due is not None or not items
                 or engine.write_filter is not None or engine.size_guard is not None
                 or store.read_only):
             return None
         encoder = engine.encoder
-        encoded = encoder.encode(items, log.counter, engine.now_us())
+        now_us = engine.now_us()
+        encoded = encoder.encode(items, log.counter, now_us)
         if len(encoded) != len(items):
-            return None
+            return encoded, now_us
         made = change.__new__(change)
         made.ref = self
         made.items = encoded
@@ -422,6 +434,7 @@ cdef class ChangeFields:
 
     cdef public RefFields ref
 
+    @cython.nonecheck(True)
     def __call__(self, txn):
         """Carry the change out in a write transaction."""
         cdef RefFields ref = self.ref
@@ -467,6 +480,7 @@ cdef class AppendFields(ChangeFields):
     cdef public object request          # idempotent: carried out once under its key; None: not
     cdef public bint creates
 
+    @cython.nonecheck(True)
     cdef object _run(self, AppendingTxn draft):
         if self.request is not None or self.expected_revision is not None:
             return self.run(draft)

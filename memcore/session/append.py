@@ -92,10 +92,21 @@ def options_of(
 # --- Encoding -------------------------------------------------------------------------------------
 
 
+Begun: TypeAlias = tuple[list[Prepared], int]
+"""The first items of a change, made ready, and its time in microseconds."""
+
+
 def encode_items(
-    ref: SessionRef, items: Iterable[Any], options: ItemOptions, *, admitted: bool = False
+    ref: SessionRef,
+    items: Iterable[Any],
+    options: ItemOptions,
+    *,
+    admitted: bool = False,
+    begun: Begun | None = None,
 ) -> list[Prepared]:
     """Check, classify, count and encode items; ``admitted`` ones passed the write filter before.
+
+    ``begun``: what ``RefFields.append_plain`` made of the first of them.
 
     Raises:
         InvalidItemError: one of them is no JSON object or too large; it is named.
@@ -110,11 +121,16 @@ def encode_items(
         counter = _counter_of(ref)
     else:
         counter = log.counter
+    if begun is not None:
+        prepared, now_us = begun
+        return prepared + _prepare(
+            engine, islice(items, len(prepared), None), counter, now_us, options
+        )
     now_us = engine.now_us()
     if engine.write_filter is not None and not admitted:
         found = [_admitted(ref, item, counter, now_us, options) for item in items]
         return found if engine.size_guard is None else split_large(ref, found)
-    prepared: list[Prepared] = []
+    prepared = []
     if options is PLAIN and type(items) is list:
         prepared = engine.encoder.encode(items, counter, now_us)
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
@@ -376,12 +392,13 @@ def append_items(
     request_id: str | None = None,
     meta: Mapping[str, Any] | None = None,
     envelope: AnyEnvelope | None = None,
+    begun: Begun | None = None,
 ) -> Change[Receipt]:
-    """The change of ``Session.extend``."""
+    """The change of ``Session.extend``; ``begun``: as in ``encode_items``."""
     options = PLAIN
     if not (meta is None and request_id is None and envelope is None):
         options = options_of(meta, request_id, envelope)
-    encoded = encode_items(ref, items, options)
+    encoded = encode_items(ref, items, options, begun=begun)
     request = None
     if idempotency_key is not None:
         request = prepare_request(idempotency_key, encoded, seed=ref.engine.seed)

@@ -901,7 +901,8 @@ class SessionRef(RefFields):
     def draft(self, txn: Txn, *, create: bool, guarded: bool = True) -> SessionTxn | None:
         """The session's draft in a write transaction; made if it is missing and ``create``.
 
-        Most changes need no more than ``RefFields._draft`` looks at.
+        ``RefFields._draft`` calls it only if the session is not known yet, if its head may
+        contradict what was asked of it, if there is a lease, or if ``always_drafts``.
 
         ``guarded``: a lease is respected.
 

@@ -231,6 +231,7 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
+        begun = None
         if (
             expected_revision is None
             and idempotency_key is None
@@ -238,14 +239,16 @@ class Session:
             and meta is None
             and envelope is None
         ):
-            receipt: Receipt | None = self._ref.append_plain([item], Append)
-            if receipt is not None:
+            found = self._ref.append_plain([item], Append)
+            if type(found) is Receipt:
                 if self.after_append is not None:
                     self.after_append()
-                return receipt
+                return found
+            begun = found
         change = append_items(
             self._ref,
             [item],
+            begun=begun,
             expected_revision=expected_revision,
             idempotency_key=idempotency_key,
             request_id=request_id,
@@ -265,6 +268,7 @@ class Session:
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
+        begun = None
         if (
             type(items) is list
             and expected_revision is None
@@ -273,14 +277,17 @@ class Session:
             and meta is None
             and envelope is None
         ):
-            receipt: Receipt | None = self._ref.append_plain(items[:], Append)
-            if receipt is not None:
+            items = items[:]  # one's own: a counter may change the caller's meanwhile
+            found = self._ref.append_plain(items, Append)
+            if type(found) is Receipt:
                 if self.after_append is not None:
                     self.after_append()
-                return receipt
+                return found
+            begun = found
         change = append_items(
             self._ref,
             items,
+            begun=begun,
             expected_revision=expected_revision,
             idempotency_key=idempotency_key,
             request_id=request_id,

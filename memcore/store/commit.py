@@ -34,7 +34,7 @@ from memcore._fast import (
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
-from memcore.store.datafile import FULL, is_cramped, newest_meta
+from memcore.store.datafile import DEPTH_MAX, FULL, is_cramped, newest_meta
 from memcore.store.interface import MapMovedError
 from memcore.store.lmdb import MapFull, RawError
 from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
@@ -403,10 +403,11 @@ class Leader(BatchRunner):
         if not self._was_committed(raw, txnid, error, poisons=not short):
             self._give_up(error, short=short)
 
-    def _has_room(self, txn: WriteTxn, batch: WriteBatch) -> bool:
+    def _has_room(self, txn: WriteTxn, batch: WriteBatch, *, measured: bool) -> bool:
         """Return True if the batch leaves the space reserved for deletions untouched.
 
         Otherwise the requests that do not free space fail, or are put back to run one at a time.
+        ``measured``: the reserve was asked, and refused.
         """
         reserve, calls = self.env.reserve, batch.calls
         if reserve is None or txn.raw is None:
@@ -414,7 +415,7 @@ class Leader(BatchRunner):
         ordinary = calls
         if len(calls) > 1 or calls[0].makes_room:
             ordinary = [c for c in calls if not (c.makes_room or c.done or c.error)]
-        if not ordinary or reserve.reserve(txn.raw, txn.puts):
+        if not ordinary or (not measured and reserve.reserve(txn.raw, txn.puts)):
             return True
         if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
             batch.take_back(batch.calls.index(ordinary[0]) + 1)
@@ -561,7 +562,8 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # worst. Rows with nobody else's between them share leaves. Values too large for a leaf have pages
 # of their own.
 
-# The sums are made in ``_commit.pxi``.
+# The sums are made in ``_commit.pxi``, where the next four are called ``ROOM_COMMIT``,
+# ``ROOM_NODE``, ``ROOM_NODE_MAX`` and ``ROOM_FEW``.
 
 _COMMIT_BYTES: Final = 32 * 1024
 """Bytes that a commit writes beside its rows: LMDB's free list, and pages of the tree's growth."""
@@ -569,10 +571,14 @@ _NODE_BYTES: Final = 12
 """Head of a node, its place in the page's index, and a byte to an even size."""
 _NODE_BYTES_MAX: Final = 2030
 """A larger row has its value on pages of its own."""
-_CROWDING_BYTES: Final = PAGE_BYTES // 8
 _FEW: Final = 4
 """So many rows are not looked for in the tree: each is a run of its own."""
+
+_CROWDING_BYTES: Final = PAGE_BYTES // 8
+"""A row so large before others crowds their leaf."""
 _BLANK: Final = bytes(PAGE_BYTES)
+_PAGES_MAX: Final = 2**48
+"""More than any file has: figures are cut down to it, so that sums of bytes fit 64 bits."""
 
 
 class SpaceReserve(ReserveFields):
@@ -605,10 +611,11 @@ class SpaceReserve(ReserveFields):
         if found is None:
             meta = newest_meta(self._fd, self._path)  # it says what is wrong
             found = meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
-        self._depth, self._pages, free_pages, last_page = found
-        used = (last_page + 1) * PAGE_BYTES
         # LMDB never looks at its own counts of pages: in a damaged file they say anything.
-        free = (last_page - 1 - self._pages - free_pages) * PAGE_BYTES
+        depth, pages, free_pages, last_page = (min(figure, _PAGES_MAX) for figure in found)
+        self._depth, self._pages = min(depth, DEPTH_MAX), pages
+        used = (last_page + 1) * PAGE_BYTES
+        free = (last_page - 1 - pages - free_pages) * PAGE_BYTES
         size = file_size(self._fd)
         have = max(0, free) + max(0, size - used)
         want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)

@@ -318,16 +318,16 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
     whatever interrupts what. The flock on it says that its maker lives.
     """
     remove_leftovers(final)
-    temporary, fd = "", -1
+    temporary, fd = temporary_name(final), -1  # what is removed below has a name from here on
     try:
         while fd < 0:
-            temporary = temporary_name(final)
             fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             fcntl.flock(fd, fcntl.LOCK_SH)
             if not is_name_of(temporary, os.fstat(fd)):
                 # Removed before it was locked: in another PID namespace we seem to be dead.
                 unnamed, fd = fd, -1
                 os.close(unnamed)
+                temporary = temporary_name(final)
         if like is not None:
             give_to(fd, like, stat.S_IMODE(like.st_mode))
         yield temporary, fd
@@ -389,7 +389,8 @@ def _seize(leftover: str, pid: int, final: str) -> int:
 
     Containers use process ids again and do not see those of others, so an id proves life alone:
     whose id is ours or nobody's is dead if its file is not locked. The second name of ``final``
-    is no unfinished file: whoever has that one open locks it.
+    is no unfinished file: whoever has that one open locks it. What cannot be opened (another
+    user's, a link, a socket) stays.
     """
     if pid != os.getpid():
         try:
@@ -404,16 +405,18 @@ def _seize(leftover: str, pid: int, final: str) -> int:
         fd = os.open(leftover, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return -1
+    lives = True
     try:
-        if not is_name_of(final, os.fstat(fd)):
+        status = os.fstat(fd)
+        if not is_name_of(final, status):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lives = stat.S_ISDIR(status.st_mode)  # nobody of ours made that
     except BlockingIOError:
-        os.close(fd)
-        return -1
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+        pass
+    finally:
+        if lives:
+            os.close(fd)
+    return -1 if lives else fd
 
 
 # --- the content ---------------------------------------------------------------------------------

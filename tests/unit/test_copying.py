@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from interrupts import Interrupt
 
 import memcore
 from memcore.errors import (
@@ -170,6 +171,31 @@ def test_a_file_that_lost_its_name_before_it_was_locked_gets_another(tmp_path, m
         assert temporary != str(removed[0])
         assert os.path.samestat(os.stat(temporary), os.fstat(fd))
     assert names(tmp_path) == set()
+
+
+def test_an_interrupted_copy_removes_no_file_of_the_working_directory(
+    tmp_path, monkeypatch
+) -> None:
+    """Its names are those beside its target, from the first point at which Ctrl-C may come."""
+    monkeypatch.chdir(tmp_path)
+    own, target = {"-lock", "-name"}, tmp_path / "copies"
+    target.mkdir()
+    number, fired = 0, True
+    while fired:
+        for name in own:
+            (tmp_path / name).touch()
+        number += 1
+        interrupt = Interrupt(number)
+
+        def make() -> None:
+            with copy.beside(str(target / "made")):
+                pass
+
+        interrupt.during(make)
+        fired = interrupt.fired
+        assert names(tmp_path) == {*own, "copies"}, number
+        assert names(target) == set(), number
+    assert number > 10
 
 
 COUNT = "import sys, memcore; print(len(memcore.open(sys.argv[1]).session('chat')))"

@@ -38,7 +38,7 @@ FOUND = [
     ("13800138000@qq.com", "13800138000@qq.com", "email"),
     ("邮箱bob@example。com。谢谢", "bob@example。com", "email"),
     ("bob@example｡com", "bob@example｡com", "email"),
-    ("写给 bob@example.com。Thanks", "bob@example.com", "email"),
+    ("写给 bob@example.com。thanks", "bob@example.com", "email"),
     ("?to=user%40example.com&x", "user%40example.com", "email"),
     # Chinese mobile numbers
     ("手机13800138000号", "13800138000", "cn_mobile"),

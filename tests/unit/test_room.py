@@ -16,7 +16,16 @@ from memcore.errors import StoreFullError
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.limits import PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import open_store
-from memcore.store.commit import _COMMIT_BYTES, _FEW, SpaceReserve, pages_for, rows_at_most, rows_in
+from memcore.store.commit import (
+    _COMMIT_BYTES,
+    _FEW,
+    _NODE_BYTES,
+    _NODE_BYTES_MAX,
+    SpaceReserve,
+    pages_for,
+    rows_at_most,
+    rows_in,
+)
 from memcore.store.datafile import parse_meta
 from memcore.store.pages import DamageError
 from messages import texts, user
@@ -330,3 +339,54 @@ def test_figures_of_the_newest_meta_page_are_those_that_are_parsed(tmp_path) -> 
             [parse_meta(bytes(wrong), page) for page in (0, 1)]
         assert meta_figures(bytes(wrong)) is None
     assert meta_figures(head[:-1]) is None
+
+
+def test_counts_of_a_meta_page_that_was_damaged_meanwhile_stop_nobody(path) -> None:
+    """They may say anything: LMDB never looks at them."""
+    with memcore.open(path) as db:
+        session = db.session("s")
+        session.append(user("before"))
+        reserve = db.engine.store._env.reserve
+        for counts in ((2**64 - 1,) * 4, (0xFFFF, 2**63, 2**63, 2**64 - 1)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("memcore.store.commit.meta_figures", lambda _, told=counts: told)
+                reserve._next = 0
+                session.append(user("meanwhile"))
+            assert reserve.reserve(_Txn(reserve._next), {b"k": 10})
+        assert len(session) == 3
+
+
+class _Txn:
+    """As much of LMDB's transaction as the reserve looks at."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def id(self) -> int:
+        return self._number
+
+
+def test_what_does_not_fit_is_measured_once(path, full, measured) -> None:
+    with memcore.open(path) as db:
+        session = db.session("s")
+        session.append(user("x" * 3_000))
+        full()
+        with pytest.raises(StoreFullError):
+            while True:
+                session.append(user("x" * 10_000))
+        measured.clear()
+        with pytest.raises(StoreFullError):
+            session.append(user("x" * 10_000))
+        assert len(measured) == 1
+
+
+def test_the_figures_of_both_sides_are_the_same() -> None:
+    """The extension has those of its own that this module names, too."""
+    source = (Path(memcore.__file__).parent / "_commit.pxi").read_text()
+    for name, figure in (
+        ("ROOM_COMMIT", _COMMIT_BYTES),
+        ("ROOM_NODE", _NODE_BYTES),
+        ("ROOM_NODE_MAX", _NODE_BYTES_MAX),
+        ("ROOM_FEW", _FEW),
+    ):
+        assert f" {name} = {figure} " in source

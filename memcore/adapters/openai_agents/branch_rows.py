@@ -261,6 +261,7 @@ class BranchAddress(SessionRef):
 
     def __init__(self, scope: Scope, name: str, book: Book, generation: int) -> None:
         super().__init__(engine_of(scope), scope.app, scope.user, name, options_in(scope))
+        self.always_drafts = True
         self._book = book
         self._generation = generation
 
