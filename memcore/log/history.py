@@ -405,6 +405,7 @@ class CachedSession(CacheFields):
         "policy",
         "resolve_counter",
         "view",
+        "was_read",
     )
     ledger: TailLedger | None
 
@@ -429,6 +430,8 @@ class CachedSession(CacheFields):
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
         self.ledger = None
+        self.was_read = False
+        """True once items were read: the next read keeps the ledger that it loads."""
         self.counts = NO_COUNTS
         self.authors: Any = None
         """The index of the items by author; None until a context asks for it."""
@@ -517,6 +520,15 @@ class CachedSession(CacheFields):
             return self.recent(txn, head)
         self.ledger = TailLedger(0, self.load(txn), 0, 0)
         return self.ledger
+
+    def first_read(self, txn: ReadTxn, start: int, stop: int) -> TailLedger:
+        """A ledger of the positions ``start .. stop`` alone, for the first read of items.
+
+        Whoever opens a file to read the end of one session does not wait for the rest of its
+        index.
+        """
+        self.was_read = True
+        return TailLedger(start, self.load(txn, start=start, stop=stop), 0, 0)
 
     def covering(self, txn: ReadTxn, head: Head, position: int) -> TailLedger:
         """A ledger that holds ``position``."""

@@ -263,9 +263,12 @@ def collect(
     if by is None:
         head = log.head
         assert head is not None  # noqa: S101 - what catch_up promises
-        by = log.recent(txn, head)
-        if start < by.offset:
-            by = log.full(txn, head)
+        if log.ledger is None and not log.was_read:
+            by = log.first_read(txn, start, stop)
+        else:
+            by = log.recent(txn, head)
+            if start < by.offset:
+                by = log.full(txn, head)
     counts = by.ledger.tokens_of(start - by.offset, stop - by.offset)
     for position, owner, lo, hi in log.history.spans(start, stop):
         at = position - start

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
@@ -226,3 +228,43 @@ def test_types_are_not_allowed_to_a_serialiser_that_does_not_ask(db: memcore.Dat
 
     with pytest.raises(InvalidOptionError, match="Other decides for itself"):
         MemcoreSaver(db, serde=Other(), allowed_types=[dataclasses.Field])
+
+
+class Pickled:
+    """A serializer of one's own."""
+
+    def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+        return "own", pickle.dumps(value)
+
+    def loads_typed(self, typed: tuple[str, bytes]) -> Any:
+        return pickle.loads(typed[1])
+
+
+class Derived(JsonPlusSerializer):
+    """LangGraph's, changed."""
+
+    def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+        return super().dumps_typed(value)
+
+
+@pytest.mark.parametrize(
+    "serde",
+    [
+        Pickled(),
+        Derived(),
+        EncryptedSerializer.from_pycryptodome_aes(serde=Derived(), key=b"1" * 16),
+    ],
+    ids=["one's own", "derived", "derived, encrypted"],
+)
+def test_a_graph_in_strict_mode_runs_with_any_serializer(serde: Any) -> None:
+    """LangGraph allows the types of each graph's schemas then: others decide for themselves."""
+    with MemcoreSaver(":memory:", serde=serde) as saver:
+        strict = saver.with_allowlist([("savers", "Note")])
+        config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {"x": 1}
+        checkpoint["channel_versions"] = {"x": "1"}
+        stored = strict.put(config, checkpoint, {}, {"x": "1"})
+        found = strict.get_tuple(stored)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"x": 1}

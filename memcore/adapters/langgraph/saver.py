@@ -34,6 +34,7 @@ from memcore.adapters.langgraph.serde import (
     TypeNames,
     coder_of,
     default_serde,
+    takes_types,
     type_names,
 )
 from memcore.adapters.source import Done, Opened, Source, scope_of
@@ -151,10 +152,15 @@ class Handle(Opened, BaseCheckpointSaver[str]):
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A saver of the same file that may also build these types, as ``allowed_types``.
 
+        LangGraph calls it for every graph in its strict mode. A serialiser that is not LangGraph's
+        decides for itself what it builds: the saver is returned as it is.
+
         Raises:
             InvalidOptionError: an entry is no type.
         """
         extra = type_names(extra_allowlist)
+        if not takes_types(self.serde):
+            return self
         if ALL_TYPES in (self._allowed, extra):
             allowed: TypeNames = ALL_TYPES
         else:

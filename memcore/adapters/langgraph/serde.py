@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from threading import local
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import ormsgpack
 from langgraph._internal._serde import collect_allowlist_from_schemas
@@ -44,6 +44,7 @@ __all__ = [
     "TypeNames",
     "coder_of",
     "default_serde",
+    "takes_types",
     "type_names",
 ]
 
@@ -193,12 +194,10 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
     Raises:
         InvalidOptionError: types are allowed to a serialiser that is not LangGraph's.
     """
-    inner, cipher = serde, None
-    if isinstance(serde, EncryptedSerializer) and _is_own(serde, EncryptedSerializer):
-        inner, cipher = serde.serde, serde.cipher
+    inner, cipher = _unwrapped(serde)
     # A value that one coder decoded must not be returned by another that may build fewer types.
     identity = object() if allowed else serde
-    if isinstance(inner, JsonPlusSerializer) and _is_own(inner, JsonPlusSerializer):
+    if _is_json_plus(inner):
         own_hook = getattr(inner, "_custom_unpack_ext_hook", False)
         guard = None if own_hook else _TypeGuard(inner, allowed)
         return SerdeCoder(inner, identity, splits=True, cipher=cipher, guard=guard)
@@ -209,6 +208,22 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
         )
         raise InvalidOptionError(msg)
     return SerdeCoder(inner, identity, splits=False, cipher=cipher)
+
+
+def takes_types(serde: SerializerProtocol) -> bool:
+    """Return whether ``coder_of`` takes allowed types for a serialiser: others decide alone."""
+    return _is_json_plus(_unwrapped(serde)[0])
+
+
+def _unwrapped(serde: Any) -> tuple[Any, Any]:
+    """The serialiser inside of LangGraph's encrypting one, and its cipher; or itself, and None."""
+    if isinstance(serde, EncryptedSerializer) and _is_own(serde, EncryptedSerializer):
+        return serde.serde, serde.cipher
+    return serde, None
+
+
+def _is_json_plus(inner: object) -> TypeGuard[JsonPlusSerializer]:
+    return isinstance(inner, JsonPlusSerializer) and _is_own(inner, JsonPlusSerializer)
 
 
 def _is_own(serde: object, kind: type) -> bool:
