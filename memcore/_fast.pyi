@@ -210,7 +210,7 @@ class RefFields:
     due: Any
     lease: Any
     uses: Any
-    def append_plain(self, items: list[Any], change: type[AppendFields]) -> Any: ...
+    def begin_append(self, items: list[Any], change: type[AppendFields]) -> Any: ...
 
 @disjoint_base
 class ChangeFields:

@@ -391,18 +391,18 @@ cdef class RefFields:
                 return draft
         return self.draft(txn, create=create, guarded=guarded)
 
-    def append_plain(self, list items not None, type change not None):
-        """Append plain items to a session that is known, unless more has to be looked at.
+    def begin_append(self, list items not None, type change not None):
+        """Make the change that appends plain items to a session that is known.
 
         Args:
             items: the caller's own list.
-            change: the kind of ``AppendFields`` that is carried out.
+            change: the kind of ``AppendFields`` that is made.
 
         Returns:
-            The receipt. Or else nothing is stored, and the long way goes on from ``(items made
-            ready up to the first that is not plain, time)``, or from None if it is to begin.
+            The change. Or what the long way goes on from: ``(items made ready up to the first that
+            is not plain, time)``, or None where more has to be looked at before.
         """
-        cdef object engine = self.engine, store = engine.store
+        cdef object engine = self.engine
         cdef CacheFields log = self.log
         cdef PlainEncoder encoder
         cdef AppendFields made
@@ -410,7 +410,7 @@ cdef class RefFields:
         cdef object now_us
         if (log is None or log.head is None or self.asks or self.due is not None or not items
                 or engine.write_filter is not None or engine.size_guard is not None
-                or store.read_only):
+                or engine.store.read_only):
             return None
         encoder = engine.encoder
         now_us = engine.now_us()
@@ -421,7 +421,7 @@ cdef class RefFields:
         made.ref = self
         made.items = encoded
         made.creates = True
-        return store.transact(made)
+        return made
 
 
 @cython.auto_pickle(False)

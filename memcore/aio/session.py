@@ -48,6 +48,7 @@ from memcore.session import ChangeBatch, Lease, Session, usage
 from memcore.session.append import (
     STAGE_ATTEMPTS,
     AnyEnvelope,
+    Append,
     abandon,
     append_items,
     record_event,
@@ -473,15 +474,26 @@ class AsyncSession:
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
         await self._ready()
-        change = append_items(
-            ref_of(self._session),
-            [item],
-            expected_revision=expected_revision,
-            idempotency_key=idempotency_key,
-            request_id=request_id,
-            meta=meta,
-            envelope=envelope,
-        )
+        change = None
+        if (
+            expected_revision is None
+            and idempotency_key is None
+            and (request_id is None)
+            and (meta is None)
+            and (envelope is None)
+        ):
+            change = ref_of(self._session).begin_append([item], Append)
+        if type(change) is not Append:
+            change = append_items(
+                ref_of(self._session),
+                [item],
+                begun=change,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+                envelope=envelope,
+            )
         return await self.store(change)
 
     async def extend(
@@ -496,15 +508,28 @@ class AsyncSession:
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         await self._ready()
-        change = append_items(
-            ref_of(self._session),
-            items,
-            expected_revision=expected_revision,
-            idempotency_key=idempotency_key,
-            request_id=request_id,
-            meta=meta,
-            envelope=envelope,
-        )
+        change = None
+        if (
+            type(items) is list
+            and expected_revision is None
+            and (idempotency_key is None)
+            and (request_id is None)
+            and (meta is None)
+            and (envelope is None)
+        ):
+            items = items[:]
+            change = ref_of(self._session).begin_append(items, Append)
+        if type(change) is not Append:
+            change = append_items(
+                ref_of(self._session),
+                items,
+                begun=change,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+                envelope=envelope,
+            )
         return await self.store(change)
 
     async def record(

@@ -106,7 +106,7 @@ def encode_items(
 ) -> list[Prepared]:
     """Check, classify, count and encode items; ``admitted`` ones passed the write filter before.
 
-    ``begun``: what ``RefFields.append_plain`` made of the first of them.
+    ``begun``: what ``RefFields.begin_append`` made of the first of them.
 
     Raises:
         InvalidItemError: one of them is no JSON object or too large; it is named.

@@ -231,7 +231,7 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
-        begun = None
+        change = None
         if (
             expected_revision is None
             and idempotency_key is None
@@ -239,22 +239,18 @@ class Session:
             and meta is None
             and envelope is None
         ):
-            found = self._ref.append_plain([item], Append)
-            if type(found) is Receipt:
-                if self.after_append is not None:
-                    self.after_append()
-                return found
-            begun = found
-        change = append_items(
-            self._ref,
-            [item],
-            begun=begun,
-            expected_revision=expected_revision,
-            idempotency_key=idempotency_key,
-            request_id=request_id,
-            meta=meta,
-            envelope=envelope,
-        )
+            change = self._ref.begin_append([item], Append)
+        if type(change) is not Append:
+            change = append_items(
+                self._ref,
+                [item],
+                begun=change,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+                envelope=envelope,
+            )
         return self._append(change)
 
     def extend(
@@ -268,7 +264,7 @@ class Session:
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
-        begun = None
+        change = None
         if (
             type(items) is list
             and expected_revision is None
@@ -278,22 +274,18 @@ class Session:
             and envelope is None
         ):
             items = items[:]  # one's own: a counter may change the caller's meanwhile
-            found = self._ref.append_plain(items, Append)
-            if type(found) is Receipt:
-                if self.after_append is not None:
-                    self.after_append()
-                return found
-            begun = found
-        change = append_items(
-            self._ref,
-            items,
-            begun=begun,
-            expected_revision=expected_revision,
-            idempotency_key=idempotency_key,
-            request_id=request_id,
-            meta=meta,
-            envelope=envelope,
-        )
+            change = self._ref.begin_append(items, Append)
+        if type(change) is not Append:
+            change = append_items(
+                self._ref,
+                items,
+                begun=change,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+                envelope=envelope,
+            )
         return self._append(change)
 
     def record(

@@ -108,5 +108,5 @@ def test_a_deadlock_is_found_with_all_stacks(tmp_path, monkeypatch) -> None:
             holder.join()
     assert "race-a" in run.findings[0]
     assert "stands still" in run.findings[0]
-    assert "begin_write" in run.findings[0]
+    assert "in transact" in run.findings[0]
     assert "soak_worker.py" in run.findings[0]

@@ -90,21 +90,21 @@ def test_both_ways_store_and_tell_the_same(steps, orphans) -> None:
             db.session("s", orphans=orphans).append({"role": "user", "content": PADDING})
         shutil.copy(short, long)
         found = carried_out(short, steps, orphans)
-        patch.setattr(SessionRef, "append_plain", lambda *_: None)
+        patch.setattr(SessionRef, "begin_append", lambda *_: None)
         assert carried_out(long, steps, orphans) == found
 
 
 def test_plain_items_take_the_short_way(tmp_path, monkeypatch) -> None:
     """Else the law above compares the long way with itself."""
     ways: list[bool] = []
-    plain = SessionRef.append_plain
+    plain = SessionRef.begin_append
 
     def seen(ref: SessionRef, items: list[Any], change: Any) -> Any:
-        receipt = plain(ref, items, change)
-        ways.append(type(receipt) is memcore.Receipt)
-        return receipt
+        begun = plain(ref, items, change)
+        ways.append(type(begun) is Append)
+        return begun
 
-    monkeypatch.setattr(SessionRef, "append_plain", seen)
+    monkeypatch.setattr(SessionRef, "begin_append", seen)
     with memcore.open(tmp_path / "db") as db:
         session = db.session("s")
         session.append({"role": "user", "content": "the first makes the session"})

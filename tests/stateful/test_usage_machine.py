@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import deque
-from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 import memcore
+from memcore.session.engine import SessionRef
 from messages import assistant, user
 
 POLICIES = ("openai_chat", "langchain")
@@ -266,9 +265,8 @@ class Reports(RuleBasedStateMachine):
 
 def unwatched(session: memcore.Session) -> memcore.Session:
     """Another handle, whose contexts nobody reports on."""
-    ref = copy(session._ref)
-    ref.sent = deque(maxlen=1)
-    return memcore.Session(ref)
+    ref = session._ref
+    return memcore.Session(SessionRef(ref.engine, ref.app, ref.user, ref.name, ref.options))
 
 
 def shown_tokens(session: memcore.Session) -> int:
