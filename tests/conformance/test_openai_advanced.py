@@ -20,7 +20,9 @@ from agents.extensions.memory import AdvancedSQLiteSession
 from agents.usage import Usage
 from openai.types.responses.response_usage import OutputTokensDetails
 
+import memcore
 from memcore.adapters.openai_agents import MemcoreSession
+from memcore.adapters.openai_agents.branch_rows import BranchAddress
 
 EXAMPLES = int(os.environ.get("MEMCORE_EXAMPLES", "15"))
 Story = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -397,3 +399,9 @@ def test_usage_belongs_to_the_turn_that_was_there(tmp_path: Path) -> None:
             assert (await session.get_turn_usage(1))["requests"] == 4
 
     asyncio.run(run())
+
+
+def test_the_draft_of_a_branch_is_always_asked_for(tmp_path):
+    """It compares the generation in every transaction, whatever is asked of the session."""
+    with memcore.open(tmp_path / "db") as db:
+        assert BranchAddress(db.scope(), "b", None, 0).always_drafts

@@ -163,3 +163,26 @@ def test_fields_that_hold_nothing_are_errors_and_no_crash(tmp_path) -> None:
             Append.__new__(Append)(object())
         with pytest.raises(AttributeError):
             Leader.__new__(Leader).run(WriteBatch(None))
+
+
+class Asked(SessionRef):
+    """A reference whose drafts somebody looks at."""
+
+    __slots__ = ("drafts",)
+
+    def draft(self, txn: Any, *, create: bool, guarded: bool = True) -> Any:
+        self.drafts += 1
+        return super().draft(txn, create=create, guarded=guarded)
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_draft_that_is_always_looked_at_is_asked_for_each_time(tmp_path, always) -> None:
+    """Else only while the session is not known yet; a branch of the OpenAI adapter needs it."""
+    with memcore.open(tmp_path / "db") as db:
+        known = db.session("s")._ref
+        ref = Asked(known.engine, known.app, known.user, known.name, known.options)
+        ref.drafts, ref.always_drafts = 0, always
+        session = memcore.Session(ref)
+        for number in range(3):
+            session.append({"role": "user", "content": str(number)})
+        assert ref.drafts == (3 if always else 1)
