@@ -218,6 +218,18 @@ class Judge:
         return findings
 
 
+def rehearse(directory: Path, *, sealed: bool) -> None:
+    """Do once what judging does, on a file of its own: everything is imported behind it."""
+    path = directory / FILE
+    with open_any(path, sealed=sealed) as db:
+        _change(db, 0)
+        observe(db, {})
+        go_on(db)
+        counts_finished(db, {})
+        db.check()
+    verify(str(path), subdir=False)
+
+
 def _boot(number: int) -> None:
     """Make it look as if the machine had started anew."""
     steady.boot_id = lambda: number.to_bytes(16)
