@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from mmap import mmap
 from typing import Any, Self, TypeVar, final
 
@@ -194,6 +194,19 @@ def judge_page(
     row: type[Any],
     runs_only: bool,
 ) -> Any: ...
+
+@final
+class TreeWalk:
+    rows: int
+    own: int
+    def __init__(
+        self, fd: int, last_page: int, damage: Callable[..., Exception], row: type[Any]
+    ) -> None: ...
+    def judge(self, tree: tuple[Any, ...], nodes_max: int = 0) -> None: ...
+    def leaves(self, tree: tuple[Any, ...], nodes_max: int = 0) -> Iterator[list[Any]]: ...
+    def run(self, first: int, size: int) -> int: ...
+    def take_list(self, data: bytes) -> int: ...
+    def referred(self) -> set[int]: ...
 
 @disjoint_base
 class DraftFields:

@@ -13,12 +13,16 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
+from libc cimport errno
 from libc.math cimport floor, isfinite
 from libc.stdint cimport (
-    INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+    INT64_MAX, UINT32_MAX, UINT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
+    uint64_t,
 )
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from posix.stat cimport fstat, struct_stat
+from posix.types cimport off_t
+from posix.unistd cimport pread
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 

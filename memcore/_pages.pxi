@@ -92,22 +92,19 @@ cdef bint _key_before(const uint8_t *one, Py_ssize_t one_size,
     return order < 0 or (order == 0 and one_size < other_size)
 
 
-cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered, bytes low,
-                       bytes high) noexcept:
-    """Whether the keys of a page are legal, ascend, and lie between their bounds.
+cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered,
+                       const uint8_t *low, Py_ssize_t low_size,
+                       const uint8_t *high, Py_ssize_t high_size) noexcept nogil:
+    """Whether the keys of a page are legal, ascend, and lie between their bounds (NULL: none).
 
     The first key of a branch stands for all that are lower. The lowest key of a leaf may be ``low``
     itself. ``numbered``: keys are numbers of eight bytes, and the bounds bear them so.
     """
     cdef uint32_t lower = _u16(page + 12), node, at, size
-    cdef const uint8_t *before = NULL
+    cdef const uint8_t *before = low
     cdef const uint8_t *key
-    cdef Py_ssize_t before_size = 0
-    cdef const uint8_t *last
-    cdef Py_ssize_t last_size
+    cdef Py_ssize_t before_size = low_size
     cdef bint first = True, equal
-    if low is not None:
-        before, before_size = <const uint8_t *>PyBytes_AS_STRING(low), PyBytes_GET_SIZE(low)
     for at in range(PAGE_HEADER + 2 * branch, lower, 2):
         node = _u16(page + at)
         size = _u16(page + node + 6)
@@ -123,11 +120,33 @@ cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered, bytes lo
                     else _key_before(before, before_size, key, size)):
                 return False
         before, before_size, first = key, size, False
-    if high is None or first:
+    if high == NULL or first:
         return True
-    last, last_size = <const uint8_t *>PyBytes_AS_STRING(high), PyBytes_GET_SIZE(high)
-    return _u64(before) < _u64(last) if numbered else _key_before(
-        before, before_size, last, last_size)
+    return _u64(before) < _u64(high) if numbered else _key_before(
+        before, before_size, high, high_size)
+
+
+cdef list _leaf_rows(const uint8_t *p, type row, bint runs_only):
+    """The rows of a leaf that breaks no rule, or only those whose values have their own pages."""
+    cdef uint32_t lower = _u16(p + 12), at, node, size
+    cdef uint64_t value_size
+    cdef list found = []
+    cdef bytes key, value
+    for at in range(PAGE_HEADER, lower, 2):
+        node = _u16(p + at)
+        size = _u16(p + node + 6)
+        if _u16(p + node + 4):
+            value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
+            key = PyBytes_FromStringAndSize(<const char *>p + node + NODE_HEADER, size)
+            found.append(tuple.__new__(
+                row, (key, b"", value_size, _u64(p + node + NODE_HEADER + size))))
+        elif not runs_only:
+            value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
+            key = PyBytes_FromStringAndSize(<const char *>p + node + NODE_HEADER, size)
+            value = PyBytes_FromStringAndSize(
+                <const char *>p + node + NODE_HEADER + size, <Py_ssize_t>value_size)
+            found.append(tuple.__new__(row, (key, value, value_size, 0)))
+    return found
 
 
 def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered, bytes low,
@@ -150,40 +169,389 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
         ``(number of nodes, rows)`` of a leaf.
     """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(page)
+    cdef const uint8_t *lowest = NULL
+    cdef const uint8_t *highest = NULL
     cdef int rule
-    cdef uint32_t lower, at, node, size, kind
-    cdef uint64_t value_size, run
+    cdef uint32_t lower, at, node, size
     cdef list pages = [], found = []
-    cdef bytes key
     if numbered and (low is not None and len(low) != 8 or high is not None and len(high) != 8):
         raise ValueError("bounds of numbered keys have eight bytes")
+    if low is not None:
+        lowest = <const uint8_t *>PyBytes_AS_STRING(low)
+    if high is not None:
+        highest = <const uint8_t *>PyBytes_AS_STRING(high)
     rule = _page_rule(p, PyBytes_GET_SIZE(page), number, branch)
     if rule:
         return rule
-    if not _keys_ascend(p, branch, numbered, low, high):
+    if not _keys_ascend(p, branch, numbered, lowest, 0 if low is None else PyBytes_GET_SIZE(low),
+                        highest, 0 if high is None else PyBytes_GET_SIZE(high)):
         return RULE_KEYS
     lower = _u16(p + 12)
+    if not branch:
+        return (lower - PAGE_HEADER) // 2, _leaf_rows(p, row, runs_only)
     for at in range(PAGE_HEADER, lower, 2):
         node = _u16(p + at)
         size = _u16(p + node + 6)
-        if branch:
-            pages.append(_u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
-                         | <uint64_t>_u16(p + node + 4) << 32)
-            if at > PAGE_HEADER:
-                found.append(page[node + NODE_HEADER:node + NODE_HEADER + size])
-            continue
-        kind = _u16(p + node + 4)
-        if runs_only and not kind:
-            continue
-        key = page[node + NODE_HEADER:node + NODE_HEADER + size]
-        value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
-        node += NODE_HEADER + size
-        if kind:
-            run = _u64(p + node)
-            found.append(tuple.__new__(row, (key, b"", value_size, run)))
-        else:
-            found.append(tuple.__new__(
-                row, (key, page[node:node + <Py_ssize_t>value_size], value_size, 0)))
-    if branch:
-        return (lower - PAGE_HEADER) // 2, pages, found
-    return (lower - PAGE_HEADER) // 2, found
+        pages.append(_child_of(p + node))
+        if at > PAGE_HEADER:
+            found.append(page[node + NODE_HEADER:node + NODE_HEADER + size])
+    return (lower - PAGE_HEADER) // 2, pages, found
+
+
+# --- a walk over the trees of a file ----------------------------------------------------------------
+
+cdef enum:
+    # What a walk may find beside the rules of a page.
+    RULE_OUTSIDE = 9        # a page is referred to that the file does not have
+    RULE_TWICE = 10         # a page is referred to again
+    RULE_RUN_OUTSIDE = 11   # a value leaves the file
+    RULE_RUN_ENDS = 12      # the file ends before a value begins
+    RULE_RUN_MARKED = 13    # the run of a value has another header
+    RULE_LIST_BYTES = 14    # a list of free pages has no whole numbers
+    RULE_LIST_COUNT = 15    # it claims more of them than it has
+    RULE_LIST_ORDER = 16
+    RULE_LIST_OUTSIDE = 17
+    NO_MEMORY = -1
+    NOT_READ = -2           # the system says why
+
+cdef enum:
+    METAS = 2               # pages before the first one of a tree
+    IS_RUN = 4              # flags of the first page of a large value
+    MISSING_PAGES_MAX = 1 << 24     # as in memcore.store.datafile: LMDB need not have written them
+    PAGE_COST = 40          # what it takes to read a page, in nodes verified
+    PAGES_AT_ONCE = 512     # judged before a signal is looked for
+
+
+cdef struct Place:
+    # A page that waits, and the bounds of its keys: where they lie in those of its level, and how
+    # many bytes they have (-1: there is none).
+    uint64_t page
+    size_t low
+    size_t high
+    int low_size
+    int high_size
+
+
+cdef struct Level:
+    Place *places
+    size_t count
+    size_t room
+    uint8_t *keys
+    size_t used
+    size_t size
+
+
+cdef inline uint64_t _child_of(const uint8_t *node) noexcept nogil:
+    """The page that a node of a branch refers to."""
+    return (_u16(node) | <uint64_t>_u16(node + 2) << 16 | <uint64_t>_u16(node + 4) << 32)
+
+
+cdef int _keep_key(Level *level, const uint8_t *key, int size, size_t *at) noexcept nogil:
+    """Copy a bound to a level, and say where it lies."""
+    cdef size_t wanted
+    cdef uint8_t *grown
+    at[0] = level.used
+    if size <= 0:
+        return 0
+    if level.used + <size_t>size > level.size:
+        wanted = 2 * level.size + 64 * 1024
+        grown = <uint8_t *>realloc(level.keys, wanted)
+        if grown == NULL:
+            return NO_MEMORY
+        level.keys, level.size = grown, wanted
+    memcpy(level.keys + level.used, key, <size_t>size)
+    level.used += <size_t>size
+    return 0
+
+
+cdef int _keep_place(Level *level, Place place) noexcept nogil:
+    cdef size_t wanted
+    cdef Place *grown
+    if level.count == level.room:
+        wanted = 2 * level.room + 256
+        grown = <Place *>realloc(level.places, wanted * sizeof(Place))
+        if grown == NULL:
+            return NO_MEMORY
+        level.places, level.room = grown, wanted
+    level.places[level.count] = place
+    level.count += 1
+    return 0
+
+
+cdef class TreeWalk:
+    """A walk over the trees of a file, breadth first: judges pages, notes which are referred to.
+
+    Args:
+        fd: the file, open for reading.
+        last_page: the last page that the meta page names.
+        damage: ``damage(tree, rule, page, number, size)`` makes the exception to raise.
+        row: the tuple that a row becomes, as in ``judge_page``.
+
+    ``rows`` counts those of the tree that was walked last, ``own`` the pages of trees and of values
+    that were referred to: not those that lists of free pages name.
+    """
+    cdef int _fd
+    cdef uint64_t _known            # pages that it has, or could: each has a bit
+    cdef uint8_t *_bits             # which pages were referred to
+    cdef object _damage
+    cdef type _row
+    cdef Level _waiting             # of the level that is looked at
+    cdef Level _below
+    cdef size_t _at                 # the next one of the level
+    cdef int _level                 # levels below it
+    cdef bint _numbered
+    cdef uint64_t _looked
+    cdef uint64_t _fault            # the page where a rule was broken, and the bytes asked for
+    cdef uint64_t _fault_size
+    cdef int _errno
+    cdef uint8_t _page[PAGE]        # the page looked at last
+    cdef readonly uint64_t rows
+    cdef readonly uint64_t own
+
+    def __cinit__(self, int fd, uint64_t last_page, object damage, type row):
+        cdef struct_stat status
+        cdef uint64_t known
+        if fstat(fd, &status):
+            PyErr_SetFromErrno(OSError)
+        self._fd, self._damage, self._row = fd, damage, row
+        known = <uint64_t>status.st_size // PAGE + MISSING_PAGES_MAX
+        self._known = min(known, last_page) + 1
+        self._bits = <uint8_t *>calloc(self._known // 8 + 1, 1)
+        if self._bits == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self._bits)
+        free(self._waiting.places)
+        free(self._waiting.keys)
+        free(self._below.places)
+        free(self._below.keys)
+
+    cdef int _take(self, uint64_t first, uint64_t pages) noexcept nogil:
+        """Note that pages are referred to, each for the first time."""
+        cdef uint64_t page
+        self._fault = first
+        if first < METAS or first >= self._known or pages > self._known - first:
+            return RULE_OUTSIDE
+        for page in range(first, first + pages):
+            if self._bits[page >> 3] >> (page & 7) & 1:
+                return RULE_TWICE
+            self._bits[page >> 3] |= <uint8_t>(1 << (page & 7))
+        return 0
+
+    cdef int _run_rule(self, uint64_t first, uint64_t size) noexcept nogil:
+        """The rule that a run of pages for a value of so many bytes breaks, or 0."""
+        cdef uint64_t pages = (PAGE_HEADER - 1 + size) // PAGE + 1
+        cdef uint8_t header[PAGE_HEADER]
+        cdef Py_ssize_t got
+        cdef int rule
+        self._fault, self._fault_size = first, size
+        if first < METAS or first >= self._known or pages > self._known - first:
+            return RULE_RUN_OUTSIDE
+        got = pread(self._fd, header, PAGE_HEADER, <off_t>(first * PAGE))
+        if got < 0:
+            self._errno = errno.errno
+            return NOT_READ
+        self._looked += PAGE_COST
+        if got < PAGE_HEADER:
+            return RULE_RUN_ENDS
+        if (_u64(header) != first or _u16(header + 10) != IS_RUN
+                or (_u16(header + 12) | <uint64_t>_u16(header + 14) << 16) != pages):
+            memcpy(self._page, header, PAGE_HEADER)
+            return RULE_RUN_MARKED
+        rule = self._take(first, pages)
+        if rule:
+            return rule
+        self.own += pages
+        return 0
+
+    cdef int _next_rule(self) noexcept nogil:
+        """Look at the page that waits first; its children wait from now on. 0, or what it breaks.
+
+        There is one: ``_waits`` was asked.
+        """
+        cdef Place place = self._waiting.places[self._at]
+        cdef Place child
+        cdef const uint8_t *p = self._page
+        cdef const uint8_t *low = NULL
+        cdef const uint8_t *high = NULL
+        cdef uint32_t lower, at, node
+        cdef Py_ssize_t got
+        cdef int rule
+        cdef size_t last_bound
+        self._at += 1
+        rule = self._take(place.page, 1)
+        if rule:
+            return rule
+        self.own += 1
+        got = pread(self._fd, self._page, PAGE, <off_t>(place.page * PAGE))
+        if got < 0:
+            self._errno = errno.errno
+            return NOT_READ
+        if place.low_size >= 0:
+            low = self._waiting.keys + place.low
+        if place.high_size >= 0:
+            high = self._waiting.keys + place.high
+        rule = _page_rule(p, got, place.page, self._level > 0)
+        if rule:
+            return rule
+        if not _keys_ascend(p, self._level > 0, self._numbered, low, place.low_size, high,
+                            place.high_size):
+            return RULE_KEYS
+        lower = _u16(p + 12)
+        self._looked += (lower - PAGE_HEADER) // 2 + PAGE_COST
+        if self._level <= 0:
+            self.rows += (lower - PAGE_HEADER) // 2
+            return 0
+        # Each child begins where the one before it ends, the outer bounds are the page's own.
+        child.low_size = place.low_size
+        if _keep_key(&self._below, low, place.low_size, &child.low):
+            return NO_MEMORY
+        if _keep_key(&self._below, high, place.high_size, &last_bound):
+            return NO_MEMORY
+        for at in range(PAGE_HEADER, lower, 2):
+            child.page = _child_of(p + _u16(p + at))
+            if at + 2 < lower:
+                node = _u16(p + at + 2)
+                child.high_size = _u16(p + node + 6)
+                if _keep_key(&self._below, p + node + NODE_HEADER, child.high_size, &child.high):
+                    return NO_MEMORY
+            else:
+                child.high, child.high_size = last_bound, place.high_size
+            if _keep_place(&self._below, child):
+                return NO_MEMORY
+            child.low, child.low_size = child.high, child.high_size
+        return 0
+
+    cdef bint _waits(self, uint64_t nodes_max) noexcept nogil:
+        """Whether a page waits that may be looked at; the level below is begun when one is over."""
+        cdef Level level
+        if nodes_max and self._looked >= nodes_max:
+            return False
+        if self._at == self._waiting.count:
+            level = self._waiting
+            self._waiting, self._below = self._below, level
+            self._below.count = self._below.used = 0
+            self._at = 0
+            self._level -= 1
+        return self._at < self._waiting.count
+
+    cdef int _runs_rule(self) noexcept nogil:
+        """The rule that a run of a row on the leaf looked at last breaks, or 0."""
+        cdef const uint8_t *leaf = self._page
+        cdef uint32_t at, node, size, lower = _u16(leaf + 12)
+        cdef int rule
+        for at in range(PAGE_HEADER, lower, 2):
+            node = _u16(leaf + at)
+            if _u16(leaf + node + 4):
+                size = _u16(leaf + node + 6)
+                rule = self._run_rule(_u64(leaf + node + NODE_HEADER + size),
+                                      _u16(leaf + node) | <uint64_t>_u16(leaf + node + 2) << 16)
+                if rule:
+                    return rule
+        return 0
+
+    cdef int _begin(self, object tree) except -1:
+        """Set out at the root of a tree: ``(name, root, depth, txnid)``."""
+        cdef uint64_t root = tree[1], txnid = tree[3]
+        cdef int depth = tree[2]
+        cdef uint8_t bound[8]
+        cdef Place place
+        cdef int i
+        self._waiting.count = self._waiting.used = self._below.count = self._below.used = 0
+        self._at, self._level, self._looked, self.rows = 0, depth - 1, 0, 0
+        self._numbered = txnid > 0
+        place.page, place.low, place.high, place.low_size, place.high_size = root, 0, 0, -1, -1
+        if self._numbered:  # the keys are the transactions from 1 to ``txnid``
+            place.low_size = place.high_size = 8
+            for i in range(8):
+                bound[i] = i == 0
+            if _keep_key(&self._waiting, bound, 8, &place.low):
+                raise MemoryError
+            for i in range(8):
+                bound[i] = <uint8_t>(txnid + 1 >> 8 * i & 255)
+            if _keep_key(&self._waiting, bound, 8, &place.high):
+                raise MemoryError
+        if _keep_place(&self._waiting, place):
+            raise MemoryError
+        return 0
+
+    cdef int _refuse(self, object tree, int rule) except -1:
+        """Raise for a rule that is broken."""
+        if rule == NO_MEMORY:
+            raise MemoryError
+        if rule == NOT_READ:
+            errno.errno = self._errno
+            PyErr_SetFromErrno(OSError)
+        page = PyBytes_FromStringAndSize(<const char *>self._page, PAGE)
+        raise self._damage(tree, rule, page, self._fault, self._fault_size)
+
+    def judge(self, object tree, uint64_t nodes_max=0):
+        """Judge the pages of a tree and the runs of its values, up to so many nodes (0: all)."""
+        cdef int rule = 0, turn = 1
+        self._begin(tree)
+        while turn and not rule:
+            with nogil:
+                turn = 0
+                while not rule and turn < PAGES_AT_ONCE and self._waits(nodes_max):
+                    turn += 1
+                    rule = self._next_rule()
+                    if not rule and self._level <= 0:
+                        rule = self._runs_rule()
+            PyErr_CheckSignals()
+        if rule:
+            self._refuse(tree, rule)
+
+    def leaves(self, object tree, uint64_t nodes_max=0):
+        """Yield the rows of each leaf, up to so many nodes (0: all); runs are not looked at."""
+        cdef int rule
+        self._begin(tree)
+        while self._waits(nodes_max):
+            rule = self._next_rule()
+            if rule:
+                self._refuse(tree, rule)
+            if self._level <= 0:
+                yield _leaf_rows(self._page, self._row, False)
+
+    def run(self, uint64_t first, uint64_t size):
+        """The offset in the file of a value of ``size`` bytes in a run of pages that fits it."""
+        cdef int rule = self._run_rule(first, size)
+        if rule:
+            self._refuse(None, rule)
+        return first * PAGE + PAGE_HEADER
+
+    def take_list(self, bytes data not None):
+        """Note the pages that a list of free ones names, the highest first; how many there are."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint64_t size = <uint64_t>PyBytes_GET_SIZE(data), count, page, before = UINT64_MAX, i
+        cdef int rule = 0
+        if size < 8 or size % 8:
+            self._fault_size = size
+            self._refuse(None, RULE_LIST_BYTES)
+        count = _u64(p)
+        if count > size // 8 - 1:
+            self._fault, self._fault_size = count, size
+            self._refuse(None, RULE_LIST_COUNT)
+        for i in range(1, count + 1):
+            page = _u64(p + 8 * i)
+            if page > before:
+                rule = RULE_LIST_ORDER
+            elif page < METAS or page >= self._known:
+                rule = RULE_LIST_OUTSIDE
+            else:
+                rule = self._take(page, 1)
+            if rule:
+                self._refuse(None, rule)
+            before = page
+        return count
+
+    def referred(self):
+        """The pages that were referred to, as a set."""
+        cdef uint64_t byte, page
+        cdef set found = set()
+        for byte in range(self._known // 8 + 1):
+            if self._bits[byte]:
+                for page in range(8 * byte, 8 * byte + 8):
+                    if self._bits[byte] >> (page & 7) & 1:
+                        found.add(page)
+        return found

@@ -252,7 +252,7 @@ def _hits_in_rows(path: str, needles: list[bytes]) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         meta = newest_meta(fd, path)
-        walk = store.TreeWalk(fd, meta.last_page)
+        walk = store.walk_of(fd, meta.last_page)
         tree = store.Tree("main tree", meta.main_root, meta.main_depth)
         rows = (
             _bytes_of(fd, walk, row)
@@ -273,7 +273,6 @@ def _bytes_of(fd: int, walk: TreeWalk, row: LeafRow) -> bytes:
     if not row.run:
         return row.key + row.value  # they stand side by side
     # Between them stands the page number: no needle can reach across.
-    walk.seen.clear()
     at = walk.run(row.run, row.size)
     return row.key + b"\0\0\0\0\0\0\0\0" + os.pread(fd, row.size, at)
 

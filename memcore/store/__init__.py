@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "interface": "MapMovedError ReadTxn Store Txn",
         "offline": "build_detached migrate_file open_detached reseal",
-        "pages": "TXNID_MAX DamageError Tree TreeWalk free_lists free_pages",
+        "pages": "TXNID_MAX DamageError Tree free_lists free_pages walk_of",
         "store": "LmdbStore open_store",
     },
 )

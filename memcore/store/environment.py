@@ -29,7 +29,7 @@ from memcore.errors import (
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
-from memcore.store.datafile import Format, newest_meta
+from memcore.store.datafile import Format, damage_of, newest_meta
 from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
 from memcore.store.open_file import Attachment, FileKey, attach, walked
@@ -302,7 +302,7 @@ class Environment(EnvironmentFields):
             map_bytes=self.map_bytes,
             expected=tuple(key for key in (self.key, self.next_key) if key is not None),
             oldest=self.oldest,
-            judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
+            judge=self._judge if verify else None,
         )
         self.key, self.fd, self.format = found.key, found.fd, found.format
         self.raw = found.access.raw
@@ -382,7 +382,16 @@ class Environment(EnvironmentFields):
 
     def walk(self, fd: int) -> list[str]:
         """The whole structure of the file, read without a map; what is wrong, in words."""
-        return walked(fd, self.path, name=f"/dev/fd/{fd}" if self.private else self.path)
+        name = f"/dev/fd/{fd}" if self.private else self.path
+        return walked(fd, self.path, lambda: binding.verify(name))
+
+    def _judge(self, fd: int) -> None:
+        """Refuse a file of which any page breaks a rule; a sixth of the time of ``walk``.
+
+        Raises:
+            CorruptStoreError: one does.
+        """
+        self.refuse(walked(fd, self.path, lambda: damage_of(fd, self.path)))
 
     def check(self) -> list[str]:
         """``walk``, with all writers waiting if this environment may make them wait."""

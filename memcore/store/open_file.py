@@ -291,7 +291,7 @@ def _is_full(path: str) -> bool:
 _WALKS: Final = 5
 
 
-def walked(fd: int, path: str, *, name: str) -> list[str]:
+def walked(fd: int, path: str, walk: Callable[[], list[str]]) -> list[str]:
     """Verify the structure of a file without mapping it; return the findings in words.
 
     Writers are not locked out: findings count only if no commit came in between.
@@ -299,12 +299,12 @@ def walked(fd: int, path: str, *, name: str) -> list[str]:
     Args:
         fd: the open file.
         path: its name in messages.
-        name: a name by which it can be read.
+        walk: finds what is wrong.
     """
     for _ in range(_WALKS):
         try:
             before = inspect(fd, path).txnid
-            findings = binding.verify(name)
+            findings = walk()
             if not findings or newest_meta(fd, path).txnid == before:
                 break
         except StorageError as error:

@@ -27,8 +27,9 @@ from memcore.store.pages import (
     LeafEntry,
     RawPage,
     Tree,
-    TreeWalk,
     free_lists,
+    pages_of,
+    walk_of,
 )
 from memcore.store.redo_log import RedoArea, RedoLog, find_run
 from memcore.store.steady import SteadyLog
@@ -407,15 +408,15 @@ class PageScan:
             return None
         if meta.free_root == NO_PAGE:
             return set()
-        walk = TreeWalk(self.fd, meta.last_page)
+        walk = walk_of(self.fd, meta.last_page)
         tree = Tree("free list", meta.free_root, meta.free_depth, TXNID_MAX)
         found: set[int] = set()
         try:
-            for pages in free_lists(self.fd, walk, tree, meta.last_page):
-                found.update(pages)
+            for data in free_lists(self.fd, walk, tree):
+                found.update(pages_of(data))
         except (DamageError, OSError):
             return None
-        own |= walk.seen
+        own |= walk.referred()
         return found
 
     def _scan(self, free: set[int] | None, progress: Callable[[int, int], None] | None) -> None:

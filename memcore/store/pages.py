@@ -14,13 +14,11 @@ fills its run of pages exactly.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Collection, Iterator
-from itertools import repeat
+from collections.abc import Iterator
 from struct import Struct, unpack_from
 from typing import Final, NamedTuple
 
-from memcore._fast import judge_page
+from memcore._fast import TreeWalk
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES
 
 __all__ = [
@@ -33,25 +31,16 @@ __all__ = [
     "TreeWalk",
     "free_lists",
     "free_pages",
+    "pages_of",
+    "walk_of",
 ]
 
 
 # --- LMDB's B-trees, read from the raw file without trusting a byte -------------------------------
 
 PAGE_HEADER_BYTES: Final = 16
-_OVERFLOW: Final = 0x04
-_BIG: Final = 0x01
-_RULE_SIZE: Final = 1
-_METAS: Final = 2
 _PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _RUN_HEADER = Struct("<QHHI")  # first page, pad, flags, pages
-_U64 = Struct("<Q")
-
-_PAGE_COST: Final = 8
-"""Cost of reading a page, in nodes verified."""
-
-_Place = tuple[int, int, bytes | None, bytes | None]
-"""A page to look at: its number, the levels below it, and the bounds of its keys."""
 
 
 class DamageError(Exception):
@@ -79,88 +68,27 @@ class LeafRow(NamedTuple):
     run: int
 
 
-class TreeWalk:
-    """Walk over the trees of a file; ``seen`` holds the pages that are referenced."""
-
-    def __init__(self, fd: int, last_page: int) -> None:
-        self._fd = fd
-        self._last = last_page
-        self.seen: set[int] = set()
-
-    def leaves(
-        self, tree: Tree, *, nodes_max: int = 0, runs_only: bool = False
-    ) -> Iterator[list[LeafRow]]:
-        """Yield the rows of each leaf, breadth first, up to so many nodes (0: all).
-
-        ``runs_only``: only the rows whose values have pages of their own.
-
-        Raises:
-            DamageError: a page breaks a rule.
-        """
-        waiting: deque[_Place] = deque([(tree.root, tree.depth - 1, *_bounds(tree))])
-        looked = 0
-        while waiting and (not nodes_max or looked < nodes_max):
-            number, level, low, high = waiting.popleft()
-            page = self._page(tree, number)
-            found = judge_page(
-                page, number, level > 0, tree.txnid > 0, low, high, LeafRow, runs_only
-            )
-            if type(found) is int:
-                raise _damage(tree, page, number, found)
-            looked += found[0] + _PAGE_COST
-            if level:
-                _, pages, keys = found
-                waiting += zip(pages, repeat(level - 1), (low, *keys), (*keys, high), strict=False)
-            else:
-                yield found[1]
-
-    def run(self, first: int, size: int) -> int:
-        """The offset in the file of a value of ``size`` bytes in a run of pages that fits it."""
-        pages = (PAGE_HEADER_BYTES - 1 + size) // PAGE_BYTES + 1
-        if not _METAS <= first <= self._last or first + pages > self._last + 1:
-            raise DamageError(f"a value of {size} bytes at page {first} leaves the file")
-        header = os.pread(self._fd, PAGE_HEADER_BYTES, first * PAGE_BYTES)
-        if len(header) < PAGE_HEADER_BYTES:
-            raise DamageError(f"the file ends before page {first}, where a value begins")
-        number, _, flags, found = _RUN_HEADER.unpack(header)
-        if (number, flags, found) != (first, _OVERFLOW, pages):
-            raise DamageError(
-                f"page {first}, where a value of {size} bytes begins, is marked as page {number}"
-                f" with flags {flags:#x} and {found} pages"
-            )
-        self.take(range(first, first + pages), "a value")
-        return first * PAGE_BYTES + PAGE_HEADER_BYTES
-
-    def take(self, pages: Collection[int], by: str) -> None:
-        """Note that these pages are referred to, each for the first time."""
-        before = len(self.seen)
-        self.seen.update(pages)
-        if len(self.seen) != before + len(pages):
-            first = min(pages)
-            raise DamageError(f"{by} refers to a page from {first} on that something else has")
-
-    def _page(self, tree: Tree, number: int) -> bytes:
-        """The bytes of a page that is referred to for the first time."""
-        if not _METAS <= number <= self._last:
-            raise DamageError(f"the {tree.name} refers to page {number}, which is outside the file")
-        self.take((number,), f"the {tree.name}")
-        return os.pread(self._fd, PAGE_BYTES, number * PAGE_BYTES)
+def walk_of(fd: int, last_page: int) -> TreeWalk:
+    """A walk over the trees of a file; what breaks a rule raises ``DamageError``."""
+    return TreeWalk(fd, last_page, _damage, LeafRow)
 
 
-def _bounds(tree: Tree) -> tuple[bytes | None, bytes | None]:
-    if not tree.txnid:
-        return None, None
-    return _U64.pack(1), _U64.pack(tree.txnid + 1)
+def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -> DamageError:
+    """The error for the rule, by its number in ``_pages.pxi``, that a page or a value breaks.
 
-
-def _damage(tree: Tree, page: bytes, number: int, rule: int) -> DamageError:
-    """The error for the rule, by its number in ``_pages.pxi``, that a page breaks."""
-    where = f"page {number} of the {tree.name}"
-    if rule == _RULE_SIZE:
-        return DamageError(f"the file is truncated: {where} is missing")
+    Args:
+        tree: where; None: a value or a list of free pages that was asked for by itself.
+        rule: which one.
+        page: the page that breaks it, or the header of a run.
+        number: of the page; of a list that claims too many pages, how many.
+        size: of the value or the list, in bytes.
+    """
+    name = "a value" if tree is None else f"the {tree.name}"
     found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
+    where = f"page {number} of {name}"
     return DamageError(
         {
+            1: f"the file is truncated: {where} is missing",
             2: f"{where} is marked as page {found}",
             3: f"{where} has flags {flags:#x}",
             4: f"{where} has bounds {lower}..{upper}",
@@ -168,6 +96,16 @@ def _damage(tree: Tree, page: bytes, number: int, rule: int) -> DamageError:
             6: f"{where} has a row of a kind that memcore does not write",
             7: f"the nodes of {where} overlap or leave it",
             8: f"{where} has keys out of order or bounds",
+            9: f"{name} refers to page {number}, which is outside the file",
+            10: f"{name} refers to page {number} or one behind it, which something else has",
+            11: f"a value of {size} bytes at page {number} leaves the file",
+            12: f"the file ends before page {number}, where a value begins",
+            13: f"page {number}, where a value of {size} bytes begins, is marked as page {found}"
+            f" with flags {flags:#x} and {_RUN_HEADER.unpack_from(page)[3]} pages",
+            14: f"a list of free pages has {size} bytes",
+            15: f"a list of free pages claims {number} entries in {size} bytes",
+            16: "a list of free pages is out of order",
+            17: "a list of free pages names pages outside the file",
         }[rule]
     )
 
@@ -177,6 +115,8 @@ def _damage(tree: Tree, page: bytes, number: int, rule: int) -> DamageError:
 BRANCH: Final = 0x01
 LEAF: Final = 0x02
 HEADER_BYTES: Final = 16
+_BIG: Final = 0x01
+_U64 = Struct("<Q")
 
 _HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _NODE = Struct("<HHHH")  # low, high, flags, key size; then key and value
@@ -283,7 +223,6 @@ class RawPage:
 # end before its last page: every page that is missing at the end must then be listed as free.
 
 _ENTRY_BYTES: Final = 8
-_FIRST_PAGE: Final = 2
 TXNID_MAX: Final = 2**62
 
 
@@ -293,39 +232,27 @@ def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
     Raises:
         DamageError: a page, node or list breaks a rule, or the tree has a cycle.
     """
-    walk = TreeWalk(fd, last_page)
-    for pages in free_lists(fd, walk, Tree("free list", root, depth, TXNID_MAX), last_page):
-        yield from pages
+    tree = Tree("free list", root, depth, TXNID_MAX)
+    for data in free_lists(fd, walk_of(fd, last_page), tree):
+        yield from pages_of(data)
 
 
-def free_lists(
-    fd: int, walk: TreeWalk, tree: Tree, last_page: int, *, nodes_max: int = 0
-) -> Iterator[tuple[int, ...]]:
+def free_lists(fd: int, walk: TreeWalk, tree: Tree, *, nodes_max: int = 0) -> Iterator[bytes]:
     """Yield the free lists in up to so many nodes of the tree (0: all); none may name a used page.
 
     Raises:
         DamageError: a page, node or list breaks a rule.
     """
-    for rows in walk.leaves(tree, nodes_max=nodes_max):
+    for rows in walk.leaves(tree, nodes_max):
         for row in rows:
-            pages = _decode(fd, walk, row)
-            if pages and not _FIRST_PAGE <= pages[-1] <= pages[0] <= last_page:
-                raise DamageError("a list of free pages names pages outside the file")
-            walk.take(pages, "a list of free pages")
-            yield pages
+            data = row.value
+            if row.run:
+                data = os.pread(fd, row.size, walk.run(row.run, row.size))
+            walk.take_list(data)
+            yield data
 
 
-def _decode(fd: int, walk: TreeWalk, row: LeafRow) -> tuple[int, ...]:
-    """One list: how many, then the page numbers, the highest first."""
-    data = row.value
-    if row.run:
-        data = os.pread(fd, row.size, walk.run(row.run, row.size))
-    if len(data) != row.size or row.size < _ENTRY_BYTES or row.size % _ENTRY_BYTES:
-        raise DamageError(f"a list of free pages has {row.size} bytes")
+def pages_of(data: bytes) -> tuple[int, ...]:
+    """The pages that a list of free ones names, the highest first."""
     count = int.from_bytes(data[:_ENTRY_BYTES], "little")
-    if (count + 1) * _ENTRY_BYTES > row.size:
-        raise DamageError(f"a list of free pages claims {count} entries in {row.size} bytes")
-    pages = unpack_from(f"<{count}Q", data, _ENTRY_BYTES)
-    if pages != tuple(sorted(pages, reverse=True)):
-        raise DamageError("a list of free pages is out of order")
-    return pages
+    return unpack_from(f"<{count}Q", data, _ENTRY_BYTES)

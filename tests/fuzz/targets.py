@@ -23,7 +23,7 @@ from memcore.rows import index, item, names, usage, views
 from memcore.rows.head import Head
 from memcore.state.rows import StateHeader
 from memcore.store.datafile import inspect
-from memcore.store.pages import DamageError, Tree, TreeWalk, free_pages
+from memcore.store.pages import DamageError, Tree, free_pages, walk_of
 from memcore.store.redo_log import decode
 from memcore.tokens import get_counter
 from memcore.wire import get_policy
@@ -219,13 +219,17 @@ def structures(data: bytes) -> None:
         inspect(fd, "fuzz")
     for tree in (Tree("tree", 2, 1), Tree("tree", 2, 2), Tree("list", 2, 1, 99)):
         with suppress(DamageError):
-            walk = TreeWalk(fd, pages)
+            walk = walk_of(fd, pages)
             for leaf in walk.leaves(tree):
                 for row in leaf:
                     assert len(row.value) == row.size or row.run
                     if row.run:
                         walk.run(row.run, row.size)
-            assert len(walk.seen) <= pages
+            found = walk.rows, walk.referred()
+            assert len(found[1]) == walk.own <= pages
+            again = walk_of(fd, pages)
+            again.judge(tree)
+            assert (again.rows, again.referred()) == found
     with suppress(DamageError):
         assert all(2 <= page <= pages for page in free_pages(fd, 2, 1, pages))
 
