@@ -198,7 +198,7 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
     return (lower - PAGE_HEADER) // 2, pages, found
 
 
-# --- a walk over the trees of a file ----------------------------------------------------------------
+# --- a walk over the trees of a file --------------------------------------------------------------
 
 cdef enum:
     # What a walk may find beside the rules of a page.

@@ -148,7 +148,8 @@ def cut(
     if not yes:
         complain("say --yes to forget entries of the audit")
         raise typer.Exit(ExitCode.REFUSED)
-    with memcore.open(store, create=False, audit=_audit(key_file, anchor=anchor)) as db:
+    audit = _audit(key_file, anchor=anchor)
+    with memcore.open(store, create=False, verify=True, audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()
         count = db.cut_audit(older_than_seconds=seconds)
     print(f"cut {count:,} entries")

@@ -50,7 +50,7 @@ def check_store(
 
 def _findings(store: str) -> tuple[list[str], list[str], int, int]:
     """Findings, what could be tidied up, sessions, items."""
-    with reading(store) as db:
+    with reading(store, verify=False) as db:  # check judges it, and lists what it finds
         with progress("checking") as report:
             findings = db.check(progress=report)
         entries = list(db.sessions())

@@ -115,7 +115,7 @@ def import_file(
     started = time.perf_counter()
     with (
         _lines(file) as (source, total),
-        memcore.open(store, counter=counter, redact=redact, **key_options()) as db,
+        memcore.open(store, counter=counter, redact=redact, verify=True, **key_options()) as db,
         progress("importing") as report,
     ):
         read = _CountedLines(source, total, report)

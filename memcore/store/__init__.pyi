@@ -26,9 +26,9 @@ from memcore.store.offline import reseal as reseal
 from memcore.store.pages import DamageError as DamageError
 from memcore.store.pages import TXNID_MAX as TXNID_MAX
 from memcore.store.pages import Tree as Tree
-from memcore.store.pages import TreeWalk as TreeWalk
 from memcore.store.pages import free_lists as free_lists
 from memcore.store.pages import free_pages as free_pages
+from memcore.store.pages import walk_of as walk_of
 from memcore.store.store import LmdbStore as LmdbStore
 from memcore.store.store import open_store as open_store
 
@@ -43,7 +43,6 @@ __all__ = [
     "RowCipher",
     "Store",
     "Tree",
-    "TreeWalk",
     "Txn",
     "anchored",
     "back_up",
@@ -64,5 +63,6 @@ __all__ = [
     "restore_file",
     "separators",
     "waiting_secret",
+    "walk_of",
     "wipe_slots",
 ]

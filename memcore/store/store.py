@@ -588,7 +588,7 @@ def _shared(
                 if not read_only:
                     env.need_writable()
                 if verify:
-                    env.refuse(env.check())
+                    env.refuse(env.check(env.judge))
                 return env
     env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
     try:
@@ -842,7 +842,8 @@ class LmdbStore:
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
-        return self.environment().check()
+        env = self.environment()
+        return env.check(env.walk)
 
     def stats(self) -> dict[str, Any]:
         """Figures of the file, the map and the queue."""

@@ -7,8 +7,8 @@ space without end, or runs what the file names is a finding, and so is a verb th
 an adapter that raises anything untyped, and an export or an adapter that has what nobody stored.
 
 What LMDB takes on trust is the residual, as in ``hostile``: an image that a verifying opening
-refuses may end the process of whoever opens it without one, and only the verbs in ``PROOF``, which
-say so themselves, must stand it.
+refuses may end the process of an adapter, which opens it without one. No verb may be ended: they
+verify, or judge the file themselves.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ SESSIONS_READ = 8
 CODES = frozenset((0, 1, 3, 4, 5, 6, 7))
 """Exit codes: neither a bug (70) nor a mistake in this list (2)."""
 ALL = 99
-"""Verbs and adapters that an image is given beside those in ``PROOF``, if there are as many."""
+"""Verbs and adapters that an image is given beside those in ``ALWAYS``, if there are as many."""
 ADAPTERS = ("langgraph", "deepagents", "agents", "google.adk")
 
 RUNS = frozenset(
     ("os.system", "os.exec", "subprocess.Popen", "os.posix_spawn", "os.fork", "pickle.find_class")
 )
 """Audited events by which a process runs what somebody names."""
-PROOF = ("check", "salvage", "doctor")
+ALWAYS = ("check", "salvage", "doctor")
 READING = (
     ["check", "--store", "{store}"],
     ["doctor", "--store", "{store}"],
@@ -239,7 +239,7 @@ class _Child:
                 verdict.findings.append(f"{last}: {text}")
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
-            if residual and last not in PROOF:
+            if residual and last in ADAPTERS:
                 verdict.codes[f"residual: {name}"] = 1
             else:
                 verdict.findings.append(f"dies of {name} in {last}")
@@ -287,9 +287,9 @@ class _Examination:
             if not sound:
                 self.told.write("~ a verifying opening refuses it\n")
             for words in READING:
-                if words[0] in PROOF:
+                if words[0] in ALWAYS:
                     self._verb(words)
-            rest = [words for words in (*READING, *WRITING) if words[0] not in PROOF]
+            rest = [words for words in (*READING, *WRITING) if words[0] not in ALWAYS]
             todo = [*rest, *adapters()]
             for each in self.dice.sample(todo, min(others, len(todo))):
                 if isinstance(each, str):

@@ -199,6 +199,27 @@ def test_check_with_findings(store, monkeypatch) -> None:
     assert json.loads(run("check", "--store", store, "--json").stdout)["ok"] is False
 
 
+@pytest.mark.parametrize(
+    "words", [("ls",), ("stats",), ("hold",), ("prune", "--yes"), ("doctor",)]
+)
+def test_every_verb_judges_all_pages_before_it_reads_one(tmp_path, words) -> None:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(path) as db:
+        for number in range(60):
+            db.session(f"s{number}").extend(
+                [{"role": "user", "content": "word " * 150} for _ in range(40)]
+            )
+    content = bytearray(path.read_bytes())
+    leaves = [at for at in range(8192, len(content), 4096) if content[at + 10] == 2]
+    # One in the middle of the tree, whose first row no longer lies where it says.
+    content[leaves[len(leaves) // 2] + 17] ^= 0x70
+    path.write_bytes(content)
+    memcore.open(path).close()  # an opening looks at the pages nearest to the root
+    ran = run(*words, "--store", path)
+    assert ran.exit_code == ExitCode.CORRUPT
+    assert "of the main tree" in ran.output
+
+
 def test_looking_writes_nothing(store) -> None:
     before = store.read_bytes()
     for verb in (["ls"], ["show", "chat"], ["context", "chat"], ["stats"], ["check"]):

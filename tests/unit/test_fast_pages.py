@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from struct import pack, unpack_from
@@ -14,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore._fast import judge_page
-from memcore.store.pages import LeafRow
+from memcore._fast import TreeWalk, judge_page
+from memcore.store.datafile import newest_meta
+from memcore.store.pages import DamageError, LeafRow, Tree, free_lists, pages_of, walk_of
 
 EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) * 20 or 150
 PAGE = 4096
@@ -230,3 +232,174 @@ def test_it_judges_a_file_s_pages_as_the_rules_say(tmp_path: Path, seed: int) ->
             )
             agrees(bytes(broken), number=number, branch=page[10] == 1)
     assert judged_pages > 5
+
+
+# --- a walk over the trees of a file --------------------------------------------------------------
+
+
+@pytest.fixture
+def walk_over(tmp_path: Path) -> Iterator[Callable[..., TreeWalk]]:
+    """Gives walks over files with these pages; the descriptors are closed behind the test."""
+    opened: list[int] = []
+
+    def over(pages: dict[int, bytes], *, last: int = 99) -> TreeWalk:
+        image = bytearray(PAGE * (max(pages) + 1))
+        for number, page in pages.items():
+            image[number * PAGE : number * PAGE + len(page)] = page
+        path = tmp_path / f"pages{len(opened)}"
+        path.write_bytes(image)
+        opened.append(os.open(path, os.O_RDONLY))
+        return walk_of(opened[-1], last)
+
+    yield over
+    for fd in opened:
+        os.close(fd)
+
+
+def header(number: int, pages: int, *, flags: int = 4) -> bytes:
+    return pack("<QHHI", number, 0, flags, pages)
+
+
+def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
+    pages = {
+        2: page_of([child(3, b""), child(4, b"m")], number=2, flags=1),
+        3: page_of([row(b"a", b"1"), run(b"b", 4_096, 5)], number=3),
+        4: page_of([row(b"m", b"2")], number=4),
+        5: header(5, 2),
+        6: b"x",
+    }
+    walk, tree = walk_over(pages), Tree("tree", 2, 2)
+    walk.judge(tree)
+    assert (walk.rows, walk.own, walk.referred()) == (3, 5, {2, 3, 4, 5, 6})
+    walk = walk_over(pages)
+    found = [row for leaf in walk.leaves(tree) for row in leaf]
+    assert found == [(b"a", b"1", 1, 0), (b"b", b"", 4_096, 5), (b"m", b"2", 1, 0)]
+    assert walk.referred() == {2, 3, 4}
+    assert walk.run(5, 4_096) == 5 * PAGE + 16
+    walk = walk_over(pages)
+    walk.judge(tree, 1)  # the root alone
+    assert walk.referred() == {2}
+
+
+@pytest.mark.parametrize(
+    ("pages", "depth", "said"),
+    [
+        ({2: page_of([child(200, b"")], number=2, flags=1)}, 2, "page 200, which is outside"),
+        ({2: page_of([child(1, b"")], number=2, flags=1)}, 2, "page 1, which is outside"),
+        ({2: page_of([child(2, b"")], number=2, flags=1)}, 2, "page 2 or one behind it, which"),
+        ({2: page_of([child(3, b"")], number=2, flags=1)}, 2, "truncated: page 3 of the tree"),
+        ({2: page_of([row(b"a", b"")], number=2)}, 2, "page 2 of the tree has flags 0x2"),
+        ({2: page_of([child(3, b"")], number=2, flags=1)}, 1, "page 2 of the tree has flags 0x1"),
+        (
+            {
+                2: page_of([child(3, b""), child(4, b"m")], number=2, flags=1),
+                3: page_of([row(b"n", b"")], number=3),
+                4: page_of([row(b"m", b"")], number=4),
+            },
+            2,
+            "page 3 of the tree has keys out of",
+        ),
+        ({2: page_of([run(b"a", 9_000, 98)], number=2)}, 1, "9000 bytes at page 98 leaves the fi"),
+        ({2: page_of([run(b"a", 9_000, 0)], number=2)}, 1, "9000 bytes at page 0 leaves the file"),
+        ({2: page_of([run(b"a", 9_000, 2**64 - 1)], number=2)}, 1, "leaves the file"),
+        ({2: page_of([run(b"a", 2**32 - 1, 5)], number=2)}, 1, "leaves the file"),
+        ({2: page_of([run(b"a", 9_000, 50)], number=2)}, 1, "ends before page 50"),
+        ({2: page_of([run(b"a", 9_000, 3)], number=2), 5: header(3, 3)}, 1, "is marked as page 0"),
+        ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 4)}, 1, "0x4 and 4 pages"),
+        ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 3, flags=2)}, 1, "flags 0x2"),
+        (
+            {2: page_of([run(b"a", 9, 3), run(b"b", 9, 3)], number=2), 3: header(3, 1)},
+            1,
+            "page 3 or one behind it, which something else has",
+        ),
+    ],
+)
+def test_a_walk_names_what_breaks_a_rule(walk_over: Any, pages: Any, depth: int, said: str) -> None:
+    with pytest.raises(DamageError, match=said):
+        walk_over(pages).judge(Tree("tree", 2, depth))
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (b"", "has 0 bytes"),
+        (b"123456789", "has 9 bytes"),
+        (pack("<QQ", 2, 5), "claims 2 entries in 16 bytes"),
+        (pack("<QQ", 2**64 - 1, 5), "entries in 16 bytes"),
+        (pack("<QQQ", 2, 5, 6), "out of order"),
+        (pack("<QQQ", 2, 5, 5), "page 5 or one behind it"),
+        (pack("<QQQ", 2, 5, 1), "pages outside the file"),
+        (pack("<QQ", 1, 100), "pages outside the file"),
+    ],
+)
+def test_a_list_of_free_pages_is_judged(walk_over: Any, listed: bytes, said: str) -> None:
+    sound = pack("<QQQQ", 2, 9, 8, 0)  # one may have room for more
+    numbers = [row(n.to_bytes(8, "little"), value) for n, value in ((1, sound), (300, listed))]
+    walk = walk_over({2: page_of(numbers, number=2)})
+    found = free_lists(-1, walk, Tree("free list", 2, 1, 300))
+    assert pages_of(next(found)) == (9, 8)
+    assert walk.referred() == {2, 8, 9}
+    assert walk.own == 1
+    with pytest.raises(DamageError, match=said):
+        next(found)
+
+
+def test_a_walk_fears_no_number(walk_over: Any) -> None:
+    pages = {2: page_of([child(2**48 - 1, b"")], number=2, flags=1)}
+    walk = walk_over(pages, last=2**64 - 1)
+    with pytest.raises(DamageError, match="outside the file"):
+        walk.judge(Tree("tree", 2, 2))
+    with pytest.raises(DamageError, match="outside the file"):
+        walk.judge(Tree("tree", 2**64 - 1, 0))
+    with pytest.raises(DamageError, match="leaves the file"):
+        walk.run(2**64 - 1, 2**64 - 1)
+
+
+def test_a_walk_says_why_a_file_cannot_be_read() -> None:
+    reading, writing = os.pipe()
+    for fd in (reading, writing):
+        walk = walk_of(fd, 9)
+        with pytest.raises(OSError, match=r"Illegal seek|Bad file"):
+            walk.judge(Tree("tree", 2, 1))
+        os.close(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        walk_of(reading, 9)
+
+
+def test_a_walk_finds_what_a_meta_page_says(tmp_path: Path) -> None:
+    path = tmp_path / "agent.memcore"
+    chance = random.Random(5)
+    with memcore.open(path) as db:
+        for number in range(3_000):
+            text = "word " * chance.choice((1, 20, 2_000 if number % 40 == 0 else 5))
+            db.session(f"s{number % 40}").append({"role": "user", "content": text})
+        db.delete_session("s3")
+    with path.open("rb") as file:
+        meta = newest_meta(file.fileno(), str(path))
+        assert meta.main_depth > 2
+        assert meta.free_pages
+        walk = walk_of(file.fileno(), meta.last_page)
+        walk.judge(Tree("main tree", meta.main_root, meta.main_depth))
+        assert (walk.own, walk.rows) == (meta.main_pages, meta.entries)
+        by_leaf = walk_of(file.fileno(), meta.last_page)
+        leaves = list(by_leaf.leaves(Tree("main tree", meta.main_root, meta.main_depth)))
+        keys = [row.key for leaf in leaves for row in leaf]
+        assert keys == sorted(keys)
+        assert len(keys) == meta.entries
+        for row_ in (row for leaf in leaves for row in leaf if row.run):
+            by_leaf.run(row_.run, row_.size)
+        assert by_leaf.referred() == walk.referred()
+
+
+def test_a_meta_page_that_miscounts_its_trees_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "hello"})
+        meta = newest_meta(db.engine.store.environment().fd, str(path))
+    entries = bytes(meta.image).index(pack("<Q", meta.entries), 64)
+    content = bytearray(path.read_bytes())
+    at = (meta.txnid & 1) * PAGE + 16 + entries
+    content[at : at + 8] = pack("<Q", meta.entries + 1)
+    path.write_bytes(content)
+    with pytest.raises(memcore.CorruptStoreError, match="its meta page says"):
+        memcore.open(path, verify=True)
