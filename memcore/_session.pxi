@@ -32,7 +32,7 @@ cdef class CacheFields:
     Whoever reads or changes the fields behind ``lock`` holds it.
     """
 
-    cdef public object lock             # threading.Lock
+    cdef public object lock             # threading.RLock
     cdef public object place            # (scope, session)
     cdef public uint64_t scope, session
     cdef public bytes head_key, tombstone

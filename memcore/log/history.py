@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore._fast import CacheFields, Ledger
@@ -417,7 +417,7 @@ class CachedSession(CacheFields):
         self.head_key = head_key(scope, session)
         self.tombstone = tombstone_of(scope)
         self.item_rows = keys.session_rows(scope, session, Row.ITEM)
-        self.lock = Lock()
+        self.lock = RLock()  # a thread asks whether it holds it: see Engine.read_locked
         self.forget()
 
     def forget(self) -> None:
@@ -521,19 +521,26 @@ class CachedSession(CacheFields):
         self.ledger = TailLedger(0, self.load(txn), 0, 0)
         return self.ledger
 
-    def first_read(self, txn: ReadTxn, start: int, stop: int) -> TailLedger:
-        """A ledger of the positions ``start .. stop`` alone, for the first read of items.
-
-        Whoever opens a file to read the end of one session does not wait for the rest of its
-        index.
-        """
-        self.was_read = True
-        return TailLedger(start, self.load(txn, start=start, stop=stop), 0, 0)
-
     def covering(self, txn: ReadTxn, head: Head, position: int) -> TailLedger:
         """A ledger that holds ``position``."""
         found = self.recent(txn, head)
         return found if position >= found.offset else self.full(txn, head)
+
+    def counting(self, txn: ReadTxn, start: int, stop: int) -> TailLedger:
+        """A ledger that counts the items at the positions ``start .. stop``.
+
+        On the first read it holds these alone: whoever opens a file to read the end of one session
+        does not wait for the rest of its index. But a result there whose call lies before them, or
+        an event that gives one up, counts by what lies before them.
+        """
+        head = self.head
+        assert head is not None  # noqa: S101 - what catch_up promises
+        if self.ledger is None and not self.was_read:
+            self.was_read = True
+            ledger = self.load(txn, start=start, stop=stop)
+            if not start or not ledger.unbound:
+                return TailLedger(start, ledger, 0, 0)
+        return self.covering(txn, head, start)
 
     def _open_end(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The end of a long history from a user item on, else the whole."""

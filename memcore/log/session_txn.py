@@ -12,7 +12,7 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from struct import unpack
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Final, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
@@ -396,7 +396,7 @@ class CachedSessions:
 
     def __init__(self, resolve_counter: CounterOf) -> None:
         self._logs: WeakValueDictionary[tuple[int, int], CachedSession] = WeakValueDictionary()
-        self._lock = Lock()
+        self._lock = RLock()
         self._resolve_counter = resolve_counter
         _all_logs.add(self)
 
@@ -405,8 +405,9 @@ class CachedSessions:
         with self._lock:
             log = self._logs.get((scope, session))
             if log is None:
-                log = CachedSession(scope, session, self._resolve_counter)
-                self._logs[scope, session] = log
+                made = CachedSession(scope, session, self._resolve_counter)
+                # A destructor of this thread may have asked for it meanwhile.
+                log = self._logs.setdefault((scope, session), made)
             return log
 
     def forget_scope(self, scope: int) -> None:
@@ -418,9 +419,9 @@ class CachedSessions:
 
     def start_over(self) -> None:
         """In the child of a fork: no other thread is left that could release a lock."""
-        self._lock = Lock()
+        self._lock = RLock()
         for log in list(self._logs.values()):
-            log.lock = Lock()
+            log.lock = RLock()
             log.forget()
 
 

@@ -21,6 +21,7 @@ from memcore.errors import (
 )
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
+    CachedSession,
     Prepared,
     SessionTxn,
     count_message,
@@ -254,7 +255,7 @@ def _counter_of(ref: SessionRef) -> TokenCounter:
     if log is None or log.head is None:
         log = ref.resolve()
         if log is not None and log.head is None:
-            ref.engine.read_locked(log, log.catch_up)
+            ref.engine.read_locked(log, CachedSession.catch_up)
         if log is None or log.head is None:
             return ref.options.counter or ref.engine.counter
     if ref.asks:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from struct import Struct
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -319,7 +319,7 @@ class AccessStats:
         """Application, user and session."""
         self._waiting = waiting
         """Those of the database with something to write; the others go with their handles."""
-        self._lock = Lock()
+        self._lock = RLock()  # a destructor may read while its thread counts a reading
         self._begin(0)
 
     def _begin(self, session: int) -> None:
@@ -588,15 +588,18 @@ class Engine:
         """The counter of that id: one that the caller gave, else a built-in one."""
         return _counter_named(self.counters, name)
 
-    def read_locked(self, log: CachedSession, fn: Callable[[ReadTxn], T]) -> T:
-        """Run ``fn`` on a snapshot under the log's lock.
+    def read_locked(self, log: CachedSession, fn: Callable[[CachedSession, ReadTxn], T]) -> T:
+        """Run ``fn(log, txn)`` on a snapshot under the log's lock.
 
         The leader takes that lock inside its transaction, so whoever holds it must not wait for
-        the lead, as a read does when another process grew the map.
+        the lead, as a read does when another process grew the map. A destructor or a signal handler
+        may read while its own thread is at work on the log: it gets one of its own.
         """
+        if log.lock._is_owned():  # noqa: SLF001 - as Condition asks
+            log = log.twin()
         while True:
             with suppress(MapMovedError), log.lock:
-                return self.store.read(fn, patient=False)
+                return self.store.read(partial(fn, log), patient=False)
             self.store.read(lambda _: None)
 
     def write_uses(self) -> None:

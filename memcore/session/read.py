@@ -204,7 +204,7 @@ def read_log(
         log = ref.log or ref.resolve()
         if log is None:
             break
-        found = ref.engine.read_locked(log, partial(_on_snapshot, ref, log, fn, args))
+        found = ref.engine.read_locked(log, partial(_on_snapshot, ref, fn, args))
         if found is not _GONE:
             return found
         ref.forget()  # deleted since; its name may stand for a new session
@@ -215,9 +215,9 @@ def read_log(
 
 def _on_snapshot(
     ref: SessionRef,
-    log: CachedSession,
     fn: Callable[[CachedSession, ReadTxn, Unpack[Ts]], T],
     args: tuple[*Ts],
+    log: CachedSession,
     txn: ReadTxn,
 ) -> T | Literal[_Gone.GONE]:
     if not log.catch_up(txn):
@@ -261,14 +261,7 @@ def collect(
     if start >= stop:
         return found
     if by is None:
-        head = log.head
-        assert head is not None  # noqa: S101 - what catch_up promises
-        if log.ledger is None and not log.was_read:
-            by = log.first_read(txn, start, stop)
-        else:
-            by = log.recent(txn, head)
-            if start < by.offset:
-                by = log.full(txn, head)
+        by = log.counting(txn, start, stop)
     counts = by.ledger.tokens_of(start - by.offset, stop - by.offset)
     for position, owner, lo, hi in log.history.spans(start, stop):
         at = position - start

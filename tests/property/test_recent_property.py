@@ -200,3 +200,33 @@ def test_a_short_ledger_answers_like_the_whole(scenario, records, orphans):
                     found = outcome(second.session("another", orphans=orphans), change)
                 assert repr(found).replace("another", "?") == repr(expected).replace("one-way", "?")
             assert second.check() == []
+
+
+RESULT_WITHOUT_ITS_CALL = ("openai_chat", [user(), call("a"), result("a"), user()], [])
+ABANDONED_BEFORE = ("openai_chat", [user(), call("a"), user(), Event(((0, "a"),))], [])
+
+
+@relaxed
+@given(scenarios(), st.sampled_from((1, 3, 8, WHOLE)))
+@example(RESULT_WITHOUT_ITS_CALL, WHOLE)
+@example(ABANDONED_BEFORE, WHOLE)
+def test_the_first_read_of_a_few_items_is_a_slice_of_them_all(scenario, records):
+    """Their token counts too: a result counts by its call, which may lie before them."""
+    policy, written, changes = scenario
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder) / "agent.memcore") as db:
+        session = db.session("chat", policy=policy, orphans="keep")
+        for item in written:
+            put(session, item)
+        with loading(records):
+            for change in ((), *(each for each in changes if each[0] != "fork")):
+                if change:
+                    outcome(session, change)
+                whole = list(anew(session).items())
+                assert sum(item.tokens for item in whole) == session.tokens
+                for at, item in enumerate(whole):
+                    assert anew(session).get(item.seq) == item
+                    assert list(anew(session).items(start=item.seq)) == whole[at:]
+                    assert anew(session).tail(len(whole) - at) == whole[at:]
+                    assert list(anew(session).items(start=item.seq, stop=item.seq + 3)) == [
+                        each for each in whole if item.seq <= each.seq < item.seq + 3
+                    ]

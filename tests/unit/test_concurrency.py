@@ -680,3 +680,62 @@ def test_a_destructor_that_reads_does_not_hold_up_a_fork(db):
     assert in_child(lambda: session.append(user("child"))) == 0
     assert refused
     assert texts(session) == ["parent", "child"]
+
+
+def test_a_thread_at_work_on_a_session_may_read_it(tmp_path):
+    """As a destructor or a signal handler may: it would wait for itself for ever."""
+    asked: list[memcore.Session] = []
+    seen: list[list[int]] = []
+
+    def count(text: str) -> int:
+        if asked:
+            session = asked.pop()
+            seen.append([item.tokens for item in session.tail(2)])
+        return len(text)
+
+    counter = memcore.CallableCounter(count, name="rereads")
+    with memcore.open(tmp_path / "agent.memcore", counter=counter) as db:
+        session = db.session("s")
+        session.extend([user("one"), user("two")])
+        expected = [item.tokens for item in session.tail(2)]
+        log = session._ref.resolve()
+        with log.lock:  # as a commit holds it
+            assert [item.tokens for item in session.tail(2)] == expected
+            log.forget()
+        asked.append(session)
+        assert [item.tokens for item in session.tail(2)] == expected
+        assert seen == [expected]
+        assert texts(session) == ["one", "two"]
+
+
+def test_a_collection_inside_an_append_may_read_its_session(tmp_path):
+    """Collections begin wherever something is allocated, under the lock of the log too."""
+    program = """
+import gc, sys, memcore
+db = memcore.open(sys.argv[1], durability="none", allow_unsafe=True)
+session = db.session("s")
+read = []
+
+class Reads:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        read.append(len(session.tail(1)))
+
+for number in range(1_000):
+    gc.disable()
+    Reads()
+    gc.set_threshold(1 + number % 40)
+    gc.enable()
+    session.append({"role": "user", "content": [{"text": str(number)}]})
+gc.disable()
+assert len(session) == 1_000
+assert len(read) > 900
+"""
+    path = str(tmp_path / "agent.memcore")
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, path],
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, b"")
