@@ -592,16 +592,13 @@ cdef class SteadyFields:
     cdef public int64_t commits_hurry       # so many uncovered ones hurry the thread,
     cdef public int64_t commits_max         # and so many have the leader make a point
 
-    def ready(self, *, bint hurried=False):
+    cdef int _ready(self, bint hurried) except -1:
         """Make a steady point if one is due before a batch begins its transaction. Needs the lead.
 
         Raises:
             MapMovedError: another process grew the map; follow it and ask again.
             WriterNeeded: ``hurried``, and a point is due.
         """
-        self._ready(hurried)
-
-    cdef int _ready(self, bint hurried) except -1:
         self.is_busy = True     # from here on the thread keeps the pin
         if self._raw is None or self._made - self._covered >= self.commits_max:
             if hurried:
@@ -609,11 +606,8 @@ cdef class SteadyFields:
             self.sync()
         return 0
 
-    def committed(self):
-        """Count a commit, and start or hurry the thread that makes it durable. Needs the lead."""
-        self._commit()
-
     cdef int _commit(self) except -1:
+        """Count a commit, and start or hurry the thread that makes it durable. Needs the lead."""
         self._made += 1
         if not self._timing or self._thread is None:
             self.remind()

@@ -312,8 +312,6 @@ class SteadyFields:
     _covered: int
     commits_hurry: int
     commits_max: int
-    def ready(self, *, hurried: bool = False) -> None: ...
-    def committed(self) -> None: ...
 
 @disjoint_base
 class EnvironmentFields:

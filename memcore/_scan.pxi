@@ -283,10 +283,9 @@ cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
 cdef inline bint _is_ideographic_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
     """Whether a stop that names of hosts may have in place of a dot stands at an offset (RFC 3490).
 
-    It ends sentences, too: only the first dot of a domain is taken for one, before a small letter
-    or a digit.
+    It ends sentences, too: only the first dot of a domain is taken for one.
     """
-    return (_byte(s, i) == 0x80 and _has(s, i + 1, P_LOWER | P_DIGIT)
+    return (_byte(s, i) == 0x80 and _has(s, i + 1, P_ALNUM)
             and (_point(s, i) == 0x3002 or _point(s, i) == 0xFF61))
 
 

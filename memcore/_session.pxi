@@ -177,12 +177,16 @@ cdef class AppendingTxn:
         for item in each:
             if item.counter != head.counter:
                 item.recount(self.log.counter)  # may raise: before anything is bound
-        for item in each:
-            if overlay.push(item.facts, item.tokens) and orphan is None:
-                orphan, place = item, at
-            at += 1
-            if not at % BREATH_ITEMS:
-                _breathe()
+        try:
+            for item in each:
+                if overlay.push(item.facts, item.tokens) and orphan is None:
+                    orphan, place = item, at
+                at += 1
+                if not at % BREATH_ITEMS:
+                    _breathe()
+        except BaseException:  # the draft may be another change's, too, of the same batch
+            overlay.truncate(mark)
+            raise
         if _ledger_parts(self.base)[0] and overlay.n_unbound != unbound:
             # What found no call in the end of the history may find it before: look at all of it.
             overlay.truncate(mark)

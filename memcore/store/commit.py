@@ -592,10 +592,12 @@ class SpaceReserve(ReserveFields):
 
     def _find_room(self, raw: RawTxn, puts: dict[bytes, int], cost: int, known: bool) -> int:
         """Look closely at what a batch costs and at what is left; the cost, in bytes."""
-        if len(puts) > _FEW:
-            cost = pages_for(rows_in(raw, puts), self._depth, self._pages) * PAGE_BYTES
-            cost += _COMMIT_BYTES
-        if cost > self._left or not known:
+        if not known:
+            self._measure(cost)  # the tree, too, may be another one by now
+        if len(puts) > _FEW or not known:
+            rows = rows_in(raw, puts) if len(puts) > _FEW else rows_at_most(puts)
+            cost = pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
+        if cost > self._left:
             self._measure(cost)
         return cost
 

@@ -729,13 +729,16 @@ def wipe_slots(env: Environment) -> None:
     Raises:
         OutcomeUnknownError: a flush failed; the environment refuses writes from now on.
     """
-    lock = env.begin_write()  # no other process may be about to rest on a record
+    if env.redo is None:
+        return
     try:
-        if env.redo is not None:
-            env.leader.sync()  # nobody needs the last record any more
-            env.redo.wipe()
+        # No other process may be about to rest on a record.
+        env.while_nobody_writes(partial(_wipe, env, env.redo))
     except OSError as error:
         env.leader.poison_for(error)
         raise OutcomeUnknownError(env.leader.poison) from error
-    finally:
-        lock.abort()
+
+
+def _wipe(env: Environment, redo: RedoLog) -> None:
+    env.leader.sync()  # nobody needs the last record any more
+    redo.wipe()

@@ -582,11 +582,13 @@ class Environment(EnvironmentFields):
     def while_nobody_writes(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock. Needs the lead."""
         self.leader.need_sound()
-        lock = self.begin_write()
+        lock = None
         try:
+            lock = self.begin_write()
             return fn()
         finally:
-            lock.abort()
+            if lock is not None:
+                lock.abort()
             if self.steady_sync is not None:
                 self.steady_sync.is_busy = False
 

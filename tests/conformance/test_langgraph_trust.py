@@ -268,3 +268,21 @@ def test_a_graph_in_strict_mode_runs_with_any_serializer(serde: Any) -> None:
         found = strict.get_tuple(stored)
         assert found is not None
         assert found.checkpoint["channel_values"] == {"x": 1}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "encrypted"])
+def test_a_derived_serializer_is_told_the_types_of_a_graph(inside: bool) -> None:
+    """As LangGraph's own savers tell it: it would give the fields of a value for the value."""
+    serde: Any = Derived(allowed_msgpack_modules=None)
+    if inside:
+        serde = EncryptedSerializer.from_pycryptodome_aes(serde=serde, key=b"1" * 16)
+    with MemcoreSaver(":memory:", serde=serde) as saver:
+        strict = saver.with_allowlist([("savers", "Note")])
+        assert type(strict) is MemcoreSaver
+        config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {"x": Note("kept", 1)}
+        checkpoint["channel_versions"] = {"x": "1"}
+        stored = strict.put(config, checkpoint, {}, {"x": "1"})
+        assert strict.get_tuple(stored).checkpoint["channel_values"] == {"x": Note("kept", 1)}
+        assert saver.get_tuple(stored).checkpoint["channel_values"] != {"x": Note("kept", 1)}

@@ -38,6 +38,9 @@ FOUND = [
     ("13800138000@qq.com", "13800138000@qq.com", "email"),
     ("邮箱bob@example。com。谢谢", "bob@example。com", "email"),
     ("bob@example｡com", "bob@example｡com", "email"),
+    ("write to BOB@FIRMA。DE now", "BOB@FIRMA。DE", "email"),
+    ("bob@firma。Com", "bob@firma。Com", "email"),
+    ("bob@firma.de。Danke", "bob@firma.de", "email"),
     ("写给 bob@example.com。thanks", "bob@example.com", "email"),
     ("?to=user%40example.com&x", "user%40example.com", "email"),
     # Chinese mobile numbers

@@ -273,6 +273,17 @@ def _working(txn, log):
     return Opened(txn, log, 0)
 
 
+def test_an_append_that_raises_leaves_nothing_bound() -> None:
+    """The draft may be a neighbour's of the same batch, whose change is committed."""
+    draft = _working(Txn(Rows(), recording=True), _Cached())
+    draft.append([_made()], orphans="raise")
+    before = len(draft.overlay), draft.overlay.tokens, len(draft.waiting)
+    with pytest.raises(ValueError, match="facts"):
+        draft.append([_made(), _made(), _made(facts=b"\1")], orphans="raise")
+    assert (len(draft.overlay), draft.overlay.tokens, len(draft.waiting)) == before
+    assert draft.append([_made()], orphans="raise") == 2
+
+
 def _put(txn, rows, tag, at, item):
     """Write an item that waits; the prefix hash behind it and its index record."""
     log = _Cached()

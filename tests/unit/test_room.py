@@ -366,6 +366,26 @@ class _Txn:
         return self._number
 
 
+def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
+    """Nothing is known of the tree before it is measured, or after others wrote."""
+    with memcore.open(path) as db:
+        for number in range(800):
+            db.session(f"s{number}").append(user("x" * 300))
+        puts = {b"\x0f%06d" % number: 40 for number in range(_FEW)}
+        known = db.engine.store._env.reserve
+        with db.engine.store.environment().raw.begin(write=True) as raw:
+            before = known._left
+            known.reserve(raw, puts)
+            expected = before - known._left
+            assert known._depth > 2
+            fresh = SpaceReserve(db.engine.store.environment().fd, str(path))
+            fresh.reserve(raw, puts)
+            measured = SpaceReserve(db.engine.store.environment().fd, str(path))
+            measured._measure(expected)
+            assert measured._left - fresh._left == expected
+            raw.abort()
+
+
 def test_what_does_not_fit_is_measured_once(path, full, measured) -> None:
     with memcore.open(path) as db:
         session = db.session("s")

@@ -253,6 +253,28 @@ def test_the_thread_ends_when_nothing_happens(path, monkeypatch) -> None:
     store.close()
 
 
+def test_who_takes_the_write_lock_without_a_batch_lets_the_thread_rest(path, monkeypatch) -> None:
+    """No batch follows that would let go of the pin."""
+    store = opened(path)
+    store.transact(put(A))
+    env = store.environment()
+    store.wipe_records()
+    assert not env.steady_sync.is_busy
+    begin = env.begin
+
+    def refuse(**options):
+        if options.get("write"):
+            raise StorageError("no write lock")
+        return begin(**options)
+
+    monkeypatch.setattr(env, "begin", refuse)
+    with pytest.raises(StorageError, match="no write lock"):
+        env.queue.call(lambda _: env.while_nobody_writes(lambda: None), job=True)
+    assert not env.steady_sync.is_busy
+    monkeypatch.undo()
+    store.close()
+
+
 def test_the_map_grows_under_a_pin(path) -> None:
     store = opened(path, map_bytes=2**20)
     for number in range(40):

@@ -152,15 +152,18 @@ class Handle(Opened, BaseCheckpointSaver[str]):
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A saver of the same file that may also build these types, as ``allowed_types``.
 
-        LangGraph calls it for every graph in its strict mode. A serialiser that is not LangGraph's
-        decides for itself what it builds: the saver is returned as it is.
+        LangGraph calls it for every graph in its strict mode. A serialiser of one's own decides for
+        itself what it builds: one that is a kind of LangGraph's is told of the types, as LangGraph
+        tells it; any other stays as it is.
 
         Raises:
             InvalidOptionError: an entry is no type.
         """
         extra = type_names(extra_allowlist)
         if not takes_types(self.serde):
-            return self
+            if extra == ALL_TYPES:
+                return self
+            return super().with_allowlist(extra)  # type: ignore[return-value] # a copy, or itself
         if ALL_TYPES in (self._allowed, extra):
             allowed: TypeNames = ALL_TYPES
         else:
