@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from memcore.errors import AccessDeniedError, InvalidOptionError
+from memcore.faces import logger
 
 __all__ = [
     "Access",
@@ -19,7 +19,9 @@ __all__ = [
 ]
 
 
-_log: Final = logging.getLogger("memcore.access")
+_DEBUG: Final = 10
+_WARNING: Final = 30
+"""Levels of ``logging``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,10 @@ class Access:
         raise denied(request)
 
     def _tell(self, request: AccessRequest, *, allowed: bool, why: str) -> None:
-        level = logging.DEBUG if allowed else logging.WARNING
-        if _log.isEnabledFor(level):
-            _log.log(
+        log = logger("memcore.access")
+        level = _DEBUG if allowed else _WARNING
+        if log.isEnabledFor(level):
+            log.log(
                 level,
                 "%s %s%s",
                 "allowed" if allowed else "denied",

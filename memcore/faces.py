@@ -6,14 +6,18 @@ import sys
 from collections.abc import Callable, Mapping
 from errno import EMFILE, ENFILE
 from importlib import import_module
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from memcore.errors import StoreAccessError
+
+if TYPE_CHECKING:
+    import logging
 
 __all__ = [
     "MadeLate",
     "face",
     "homes_of",
+    "logger",
 ]
 
 
@@ -106,3 +110,16 @@ class MadeLate(Generic[T]):
             return self
         made: T = instance.__dict__.setdefault(self._name, self._make(instance))
         return made
+
+
+def logger(name: str = "memcore") -> logging.Logger:
+    """A logger below ``memcore``, which prints nothing unless the host asks for it.
+
+    The package ``logging`` is loaded by who has something to say: that is a fortieth of a start.
+    """
+    import logging  # noqa: PLC0415
+
+    root = logging.getLogger("memcore")
+    if not root.handlers:
+        root.addHandler(logging.NullHandler())
+    return logging.getLogger(name)

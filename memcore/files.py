@@ -12,7 +12,6 @@ import re
 import stat
 from contextlib import suppress
 from os import urandom
-from pathlib import Path
 from typing import Final
 
 __all__ = [
@@ -114,16 +113,16 @@ def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
 
 def remove_unfinished(path: str) -> None:
     """Delete the unfinished files that killed writers of ``path`` left; no writer may be active."""
-    place = Path(path)
-    for name in os.listdir(place.parent):
-        if name.startswith(place.name) and _UNFINISHED.fullmatch(name, len(place.name)):
+    directory, own = os.path.split(path)
+    for name in os.listdir(directory or "."):
+        if name.startswith(own) and _UNFINISHED.fullmatch(name, len(own)):
             with suppress(FileNotFoundError):
-                place.with_name(name).unlink()
+                os.unlink(os.path.join(directory, name))
 
 
 def sync_directory(path: str) -> None:
     """Make the directory entry of ``path`` durable."""
-    fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from memcore.errors import InvalidOptionError, NotFoundError
@@ -183,17 +182,18 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
         NotFoundError: there is no such file.
         InvalidOptionError: it is no TOML or JSON, or cannot be read.
     """
-    file = Path(path)
+    name = os.fsdecode(path)
     try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".json":
+        with open(name, encoding="utf-8") as file:
+            text = file.read()
+        if name.endswith(".json"):
             return json.loads(text)
         import tomllib  # noqa: PLC0415 - for options from files alone
 
         return tomllib.loads(text)
     except FileNotFoundError as exc:
-        msg = f"{what}: there is no file {str(file)!r}"
+        msg = f"{what}: there is no file {name!r}"
         raise NotFoundError(msg) from exc
     except (OSError, ValueError, RecursionError) as exc:
-        msg = f"{what}: cannot read {str(file)!r}: {exc}"
+        msg = f"{what}: cannot read {name!r}: {exc}"
         raise InvalidOptionError(msg) from exc

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -19,6 +18,7 @@ from memcore.aio.compact import run_due
 from memcore.aio.session import AsyncSession
 from memcore.compaction import Pressure, compaction_policy
 from memcore.errors import ClosedError, InvalidOptionError
+from memcore.faces import logger
 from memcore.model import CompactionResult, Plan
 from memcore.options import checked_callable, checked_int, checked_optional_seconds
 from memcore.session import Session
@@ -114,7 +114,7 @@ WAITING_MAX: Final = 1_024
 ERRORS_KEPT: Final = 32
 STALLS_KEPT: Final = 4_096
 """Sessions with a stage that was given up, which are remembered; the oldest is forgotten first."""
-_log = logging.getLogger("memcore")
+_log = logger()
 
 Before = Callable[[AsyncSession, Plan, Pressure], bool | Awaitable[bool | None] | None]
 After = Callable[[AsyncSession, CompactionResult], object]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -26,6 +25,7 @@ from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
 from memcore.errors import StorageError
+from memcore.faces import logger
 from memcore.limits import BUNDLE_BYTES, ITEMS_PAGE, RECOVERY_STEPS
 from memcore.model import (
     Calibration,
@@ -224,7 +224,7 @@ class AsyncLeaseContext:
 # --- AsyncSession: commits through the store's writer thread, reads where they are called ---------
 
 
-_log = logging.getLogger("memcore")
+_log = logger()
 _FEW: Final = 32
 """So many items may be appended on the loop's own thread."""
 

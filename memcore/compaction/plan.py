@@ -8,7 +8,6 @@ tool result.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Final
 from memcore.compaction.policy import Keep, Stage, units_around
 from memcore.compaction.reducers import Reduction, Visible, reduce_all
 from memcore.errors import InternalError, PlanStaleError
+from memcore.faces import logger
 from memcore.log import AnyLedger, SessionTxn, count_message
 from memcore.model import Item, ItemKind, Mask, Message, Plan, Repair, View
 from memcore.options import closest
@@ -133,7 +133,7 @@ def _last_shown(ledger: AnyLedger, keep: int) -> int:
 
 # --- From a cut to a whole plan: what stays before it, what is folded, what is masked behind it ---
 
-_log = logging.getLogger("memcore")
+_log = logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ shredded, and it never gets another one: numbers of scopes are not used again.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import errno
 import os
@@ -37,7 +36,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
-from pathlib import Path
 from struct import Struct
 from threading import RLock
 from typing import (
@@ -211,7 +209,8 @@ def _found(text: str) -> bytes:
 
 def _in_file(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="ascii")
+        with open(name, encoding="ascii") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as exc:
         msg = f"key: cannot read a key from the file {name!r} ({type(exc).__name__})"
         raise KeyNeededError(msg) from exc
@@ -234,7 +233,7 @@ def _decoded(value: str, text: str) -> bytes:
         except ValueError:
             pass
     try:
-        return base64.b64decode(value.translate({45: 43, 95: 47}) + "==", validate=False)
+        return binascii.a2b_base64(value.translate({45: 43, 95: 47}) + "==")
     except (binascii.Error, ValueError) as exc:
         msg = f"key: what is at {text!r} is neither hex nor base64"
         raise InvalidOptionError(msg) from exc
@@ -784,7 +783,8 @@ def read_key_file(path: str) -> tuple[bytes, bytes]:
         KeyFileError: it is missing, damaged, unreadable, or not a key file.
     """
     try:
-        whole = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            whole = file.read()
     except OSError as exc:
         msg = (
             f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "

@@ -13,7 +13,6 @@ all but the last step by the next opening for writing.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +37,7 @@ from memcore.errors import (
     StorageError,
     WrongKeyError,
 )
+from memcore.faces import logger
 from memcore.limits import PIECE_ROWS
 from memcore.rows import names
 from memcore.rows.lifecycle import (
@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger("memcore.retention")
+_log = logger("memcore.retention")
 
 
 # --- An erasure under way: a row that says which scopes are to go, how far it is, and holds no ----

@@ -43,6 +43,7 @@ from memcore.errors import (
     PlanStaleError,
     StorageError,
 )
+from memcore.faces import logger
 from memcore.log import CachedSession, SessionTxn
 from memcore.model import (
     CompactionResult,
@@ -451,7 +452,7 @@ AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
 REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
 """Stage that masks instead of a fold when there is no summary to be had."""
 _NOTHING: Final = Plan(0, 0, 0, 0)
-_log = logging.getLogger("memcore")
+_log = logger()
 
 
 @dataclass(frozen=True, slots=True)

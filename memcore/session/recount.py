@@ -8,7 +8,6 @@ count four times as many each time, so that no steady writer can put it off for 
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, LeaseHeldError, NotFoundError, PolicyMismatchError
+from memcore.faces import logger
 from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
 from memcore.log import CachedSession, Head, History
 from memcore.log.read import Stored, stored_items, tokens_of
@@ -41,7 +41,7 @@ Place: TypeAlias = tuple[int, int]
 """``(scope, session)``"""
 
 _ALLOWED_FIRST: Final = 64
-_log = logging.getLogger("memcore")
+_log = logger()
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from memcore.errors import (
     NotFoundError,
     PolicyMismatchError,
 )
+from memcore.faces import logger
 from memcore.limits import RECOVERY_STEPS
 from memcore.log import CachedSession, Prepared, SessionTxn, prepare_event
 from memcore.log.checkpoint import (
@@ -819,7 +820,7 @@ class Restoring:
 _UNASKED: Final = ("mend", "checkpoint", "log")
 """Steps of a recovery that nobody asked for at the time."""
 _TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"
-_log = logging.getLogger("memcore")
+_log = logger()
 _DAMAGED_ITEMS: Final = (
     "the damaged rows stay in the file, and 'memcore check' goes on reporting them; 'memcore "
     "salvage' makes a file without them"

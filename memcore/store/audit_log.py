@@ -7,7 +7,6 @@ scope's (its names, blobs, entries, graphs, shared state: session 0) or the data
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from memcore.codec.keys import Care, Kind, Row
 from memcore.codec.table import ROWS
 from memcore.codec.values import clock_ms, seal_value
 from memcore.errors import AuditError, MemcoreError
+from memcore.faces import logger
 from memcore.store.commit import WriterNeeded
 from memcore.store.encryption import OWNER_KEY, SECRET_KEY
 from memcore.store.interface import MapMovedError
@@ -58,7 +58,7 @@ __all__ = [
 
 _TIPS_MAX: Final = 4096
 _ANCHORED_MAX: Final = 4096
-_log = logging.getLogger("memcore.audit")
+_log = logger("memcore.audit")
 
 
 class AnchorFullError(AuditError):

@@ -11,7 +11,6 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -131,7 +130,7 @@ def open_locked(path: str, *, read_only: bool) -> int:
         try:
             share(fd, path)
             with suppress(FileNotFoundError):
-                if os.path.samestat(Path(path).stat(), os.fstat(fd)):
+                if os.path.samestat(os.stat(path), os.fstat(fd)):
                     return fd
         except BaseException:
             os.close(fd)
@@ -167,7 +166,7 @@ def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
 def _open(path: str, *, read_only: bool) -> int:
     flags = os.O_RDONLY if read_only else os.O_RDWR
     try:
-        _require_regular(path, Path(path).stat().st_mode)  # opening a device has effects
+        _require_regular(path, os.stat(path).st_mode)  # opening a device has effects
         # O_NONBLOCK: a fifo that slips in between must not hang the open.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -403,10 +402,10 @@ def publish(temporary: str, final: str) -> None:
             raise
         if os.path.lexists(final):  # no hard links here: the best that such a file system offers
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
-        Path(temporary).rename(final)
+        os.rename(temporary, final)
     sync_directory(final)
     with suppress(FileNotFoundError):
-        Path(temporary).unlink()
+        os.unlink(temporary)
 
 
 def replace_empty(temporary: str, final: str) -> bool:
@@ -427,8 +426,8 @@ def replace_empty(temporary: str, final: str) -> bool:
         if status.st_size or not stat.S_ISREG(status.st_mode):
             return False
         with suppress(FileNotFoundError):
-            if os.path.samestat(Path(final).stat(), status):
-                Path(temporary).rename(final)
+            if os.path.samestat(os.stat(final), status):
+                os.rename(temporary, final)
                 sync_directory(final)
                 return True
         return False
@@ -486,7 +485,7 @@ class exclusively:  # noqa: N801 - used as a function
 def require_same(fd: int, path: str) -> None:
     """StoreLockedError if the file at ``path`` is not the one that ``fd`` has open any more."""
     with suppress(FileNotFoundError):
-        if os.path.samestat(Path(path).stat(), os.fstat(fd)):
+        if os.path.samestat(os.stat(path), os.fstat(fd)):
             return
     raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")
 
@@ -593,12 +592,13 @@ def temporary_name(final: str) -> str:
 
 def leftovers(final: str) -> list[tuple[str, int]]:
     """List the temporary names beside ``final``, each with the process id of its maker."""
-    prefix = f"{Path(final).name}.new-"
+    directory, own = os.path.split(final)
+    prefix = f"{own}.new-"
     found = []
-    for name in os.listdir(Path(final).parent):
+    for name in os.listdir(directory or "."):
         made = _MADE.fullmatch(name, len(prefix)) if name.startswith(prefix) else None
         if made is not None:
-            found.append((str(Path(final).with_name(name)), int(made[1])))
+            found.append((os.path.join(directory, name), int(made[1])))
     return found
 
 

@@ -10,7 +10,6 @@ What is encrypted is every row that holds what a caller gave; rows of numbers an
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -28,6 +27,7 @@ from memcore.errors import (
     NotFoundError,
     uncopied,
 )
+from memcore.faces import logger
 from memcore.limits import ENCRYPTED_FORMAT
 from memcore.privacy.keyring import (
     KEY_BYTES,
@@ -54,9 +54,6 @@ __all__ = [
     "packed_secret",
     "waiting_secret",
 ]
-
-
-_log = logging.getLogger("memcore.store")
 
 _ENCRYPTED: Final = bytes((ENCRYPTED_FORMAT,))
 _NUMBER: Final = Struct(">I")
@@ -324,7 +321,7 @@ class RowCipher:
         except MemcoreError as error:  # no room yet, or another key: the next commit tries again
             if str(error) != self._told:
                 self._told = str(error)
-                _log.warning("keys of erased users await shredding: %s", error)
+                logger("memcore.store").warning("keys of erased users await shredding: %s", error)
         else:
             self._told = ""
 

@@ -7,12 +7,10 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
 import lmdb
-from lmdb import verify as _verify
 
 from memcore.errors import (
     ClosedError,
@@ -158,11 +156,13 @@ def lockers_of(path: str) -> bool:
 
 def _locks_of(path: str, kind: str) -> set[int]:
     """The processes that the table of locks names for a file."""
-    status = Path(path).stat()
+    status = os.stat(path)
     device = status.st_dev
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
     found = set()
-    for line in Path(_LOCKS).read_text(encoding="ascii").splitlines():
+    with open(_LOCKS, encoding="ascii") as file:
+        lines = file.read().splitlines()
+    for line in lines:
         fields = line.replace("-> ", "").split()
         if len(fields) >= _FIELDS and fields[1] == kind and fields[5] == wanted:
             found.add(int(fields[4]))
@@ -354,6 +354,8 @@ def verify(path: str) -> list[str]:
     LMDB's own verifier does not ask whether separators fit the rows below them, whether all leaves
     lie equally deep, or whether nodes overlap: that is judged first.
     """
+    from lmdb import verify as _verify  # noqa: PLC0415 - for checks alone
+
     with open(path, "rb") as file:
         damage = damage_of(file.fileno(), path)
     try:

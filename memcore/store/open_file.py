@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from memcore.codec.values import clock_ms
@@ -127,7 +126,7 @@ def attach(
         )
         access = file_access(raw, fd, run, durability=record.durability, read_only=read_only)
         raw = access.raw
-        _same_file(path, Path(path).stat(), (key,))  # LMDB opened the path, not the descriptor
+        _same_file(path, os.stat(path), (key,))  # LMDB opened the path, not the descriptor
         raw.reader_check()
         recovered = False
         if access.redo is not None and not read_only:
@@ -277,7 +276,7 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
 def _is_full(path: str) -> bool:
     """Return True if the device or a limit may lack space for a new file beside ``path``."""
     try:
-        fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import time
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from struct import Struct
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -116,7 +114,8 @@ def boot_id() -> bytes:
         StoreAccessError: this system has none.
     """
     try:
-        return UUID(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()).bytes
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return UUID(file.read().strip()).bytes
     except (OSError, ValueError) as error:
         raise StoreAccessError(
             'durability="relaxed" needs /proc/sys/kernel/random/boot_id, which this system does'
@@ -238,7 +237,7 @@ def settle(fd: int, run: RedoArea, path: str, *, read_only: bool) -> None:
                 raise
             # Without the lock meanwhile: whoever kept it here would be in everybody's way.
             fcntl.flock(fd, fcntl.LOCK_UN)
-            time.sleep(random.uniform(0, _LOOK_SECONDS))  # noqa: S311 - no secret
+            time.sleep(_LOOK_SECONDS * os.urandom(1)[0] / 256)
             share(fd, path)
             require_same(fd, path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import stat
 from _thread import allocate_lock, get_ident, start_new_thread
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet, ref
@@ -32,6 +30,7 @@ from memcore.errors import (
     StoreFullError,
     uncopied,
 )
+from memcore.faces import logger
 from memcore.limits import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MAX,
@@ -81,8 +80,6 @@ __all__ = [
 # waits for nothing then: a thread that lives as long as there is something to close does the rest.
 # Whoever opens a store closes what is unused first, so that no loop opens faster than that thread
 # closes.
-
-_log = logging.getLogger("memcore.store")
 
 _FORK_PATIENCE_SECONDS: Final = 5.0
 
@@ -169,7 +166,7 @@ def _close_for_nobody(env: Environment) -> None:
     try:
         close_if_unused(env)
     except Exception as error:  # noqa: BLE001 - whoever dropped it is not here to be told
-        _log.error("a store that nobody closed did not close well: %s", error)
+        logger("memcore.store").error("a store that nobody closed did not close well: %s", error)
 
 
 def _before_fork() -> None:
@@ -329,7 +326,9 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
             except KeyFileError as error:
                 if ring.owner not in (b"", owner):
                     raise
-                _log.warning("the next opening notes whose the key file is: %s", error)
+                logger("memcore.store").warning(
+                    "the next opening notes whose the key file is: %s", error
+                )
     home = os.path.realpath(ring.path.removesuffix(KEYS_SUFFIX))
     # A compaction may just be putting another file in its own place: that is none to look at.
     if home not in (ring.path, os.path.realpath(store.path)) and _is_copy_of(store, home):
@@ -459,7 +458,7 @@ def open_store(
             if name == ":memory:":
                 return _open_memory(map_bytes, access)
             # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
-            file = str(Path(name).resolve())
+            file = os.path.realpath(name)
             if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
                 _create(file, durability, access, allowed=create and not read_only)
             return _proven(
@@ -536,7 +535,7 @@ def _create(name: str, durability: str | None, access: KeyOptions | None, *, all
 def _is_empty(name: str) -> bool:
     """Return True if a file of 0 bytes exists: a name that was reserved, as by ``tempfile``."""
     try:
-        status = Path(name).stat()
+        status = os.stat(name)
     except OSError:
         return False  # opening it tells why
     return stat.S_ISREG(status.st_mode) and not status.st_size
@@ -580,7 +579,7 @@ def _shared(
 ) -> Environment:
     """The environment of the file: the one that this process has, maybe closing, or a new one."""
     with suppress(OSError):
-        status = Path(name).stat()
+        status = os.stat(name)
         for env in _known():
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
@@ -613,7 +612,7 @@ def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
     record = new_record("none", seed=None if ring is None else ring.seed)
     try:
         with TemporaryDirectory(prefix="memcore-") as directory:
-            name = str(Path(directory, "memory"))
+            name = os.path.join(directory, "memory")
             build_file(name, record, sync=False)
             env = Environment(name, map_bytes=map_bytes)
             env.vault = None if ring is None else package.RowCipher(ring)
@@ -673,7 +672,7 @@ class SecretRow:
                 packed = package.packed_secret(left, env.key[1])
                 txn.put(package.SECRET_KEY, seal_value(package.SECRET_KEY, packed))
             if row is not None and kept is None:
-                _log.warning(
+                logger("memcore.store").warning(
                     "%s: a secret that was damaged or of another file was dropped", env.path
                 )
             return left
@@ -807,7 +806,7 @@ class LmdbStore:
 
         The copy's structure is walked before it gets its name, or ``judge`` does so.
         """
-        final = str(Path(os.fsdecode(os.fspath(target))).resolve())
+        final = os.path.realpath(os.fsdecode(os.fspath(target)))
         package.back_up(self.environment(), final, compact=compact, judge=judge)
 
     def copy_compact(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from memcore.codec.keys import blake2b
 from memcore.errors import InvalidOptionError
-from memcore.faces import MadeLate
+from memcore.faces import MadeLate, logger
 from memcore.telemetry.record import MEASURES, OK, Figures, Record, Sink
 
 __all__ = [
@@ -45,9 +44,6 @@ __all__ = [
 
 
 # --- Telemetry: what one open database tells its sinks --------------------------------------------
-
-_log: Final = logging.getLogger("memcore")
-_log.addHandler(logging.NullHandler())
 _HASH_BYTES: Final = 9
 
 
@@ -164,7 +160,7 @@ class Telemetry:
         sink = getattr(what, "__self__", what)
         if id(sink) not in self._failed:
             self._failed.add(id(sink))
-            _log.error(
+            logger().error(
                 "telemetry: %s failed with %s; operations go on, and it is not logged again",
                 type(sink).__name__,
                 type(error).__name__,

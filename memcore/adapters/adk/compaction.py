@@ -11,7 +11,6 @@ which is nearly always, these are the original timestamps. The file keeps the or
 from __future__ import annotations
 
 import inspect
-import logging
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from memcore.adapters.adk.history import Entry
 from memcore.compaction.summarizers import checked_language, checked_summary, make_prompt
 from memcore.compaction.transcript import extractive
 from memcore.errors import InvalidOptionError, SummarizerError
+from memcore.faces import logger
 from memcore.model import Message, SummaryRequest
 from memcore.options import checked_int
 from memcore.tokens import get_counter
@@ -453,7 +453,7 @@ def _is_turn(event: Event) -> bool:
 
 # --- MemcoreEventSummarizer: summaries for ADK's own compaction that keep every pair --------------
 
-logger = logging.getLogger("memcore.adk")
+_log = logger("memcore.adk")
 
 HEADING: Final = "Summary of the conversation so far:\n"
 """The first line of a summary: so the next one knows what it has to carry on."""
@@ -516,7 +516,7 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
             text, usage = await self._asked(request)
         except SummarizerError as error:
             cause = type(error.__cause__ or error).__name__  # its text may hold content
-            logger.warning("%d events are not summarized: %s", len(covered), cause)
+            _log.warning("%d events are not summarized: %s", len(covered), cause)
             return None
         times = [event.timestamp for event in covered]
         compaction = EventCompaction(

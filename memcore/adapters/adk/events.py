@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from memcore import blobs
 from memcore._fast import Trees, scan_json
 from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, InvalidItemError, NotFoundError
+from memcore.faces import logger
 from memcore.graph.decode import Shapes, classify
 from memcore.log.history import StoredRow
 from memcore.model import ItemKind
@@ -59,7 +59,7 @@ __all__ = [
 
 # --- Events of a newer ADK: fields that this version does not know are left out -------------------
 
-logger = logging.getLogger("memcore.adk")
+_log = logger("memcore.adk")
 T = TypeVar("T")
 Path = tuple[int | str, ...]
 _ROUNDS: Final = 8
@@ -145,7 +145,7 @@ def _leave_out(found: Any, error: ValidationError, what: str) -> None:
         name = ".".join(map(str, place))
         if name not in _told:
             _told.add(name)
-            logger.warning("%s holds %s, which this ADK does not read: it is left out", what, name)
+            _log.warning("%s holds %s, which this ADK does not read: it is left out", what, name)
         holder = found
         for key in place[:-1]:
             holder = holder[key]
@@ -293,9 +293,7 @@ def _dumped(event: Event) -> dict[str, Any]:
             return serializer.to_python(  # type: ignore[no-any-return]
                 event, mode="json", by_alias=True, exclude_none=True
             )
-        logger.warning(
-            "event %s holds values that are no JSON: they are stored as strings", event.id
-        )
+        _log.warning("event %s holds values that are no JSON: they are stored as strings", event.id)
         return event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=_text_of)
     except (ValueError, RecursionError) as exc:
         raise _unsayable(f"event {event.id}", exc) from exc
@@ -346,7 +344,7 @@ def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
             said = to_jsonable_python(state, bytes_mode="base64", fallback=_text_of)
     except (ValueError, RecursionError) as exc:
         raise _unsayable("the state", exc) from exc
-    logger.warning("the state holds values that are no JSON: they are stored as strings")
+    _log.warning("the state holds values that are no JSON: they are stored as strings")
     return {str(key): _finite(value) for key, value in said.items()}
 
 

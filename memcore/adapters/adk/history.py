@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from bisect import bisect_right
 from collections import OrderedDict
@@ -29,6 +28,7 @@ from memcore.adapters.adk.events import (
 from memcore.adapters.adk.names import state_of
 from memcore.codec.values import FLAG_BLOB, encode_json
 from memcore.errors import CorruptValueError
+from memcore.faces import logger
 from memcore.log import CachedSession, Head
 from memcore.model import ItemKind
 from memcore.rows.head import head_key
@@ -415,7 +415,7 @@ def _stop(run: _Run) -> int:
 
 # --- The events of a session as one snapshot of the file shows them -------------------------------
 
-logger = logging.getLogger("memcore.adk")
+_log = logger("memcore.adk")
 
 _PAGE: Final = 128
 """Events that are decoded before other tasks of the loop have their turn."""
@@ -671,7 +671,7 @@ class History:
             if isinstance(row, CorruptValueError):
                 if keep:
                     raise row
-                logger.warning("the last event of a session is damaged: %s", row)
+                _log.warning("the last event of a session is damaged: %s", row)
                 entries.append(Entry(0, None, found.changed, 0))
                 continue
             entries.append(self._entry(row, rest))

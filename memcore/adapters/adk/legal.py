@@ -7,7 +7,6 @@ histories that the model begins. The request is rendered by the rules of memcore
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
@@ -20,6 +19,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 from typing_extensions import override
 
+from memcore.faces import logger
 from memcore.model import Message
 from memcore.wire import WireItem, get_policy, lead_in_message, render
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-logger = logging.getLogger("memcore.adk")
+_log = logger("memcore.adk")
 
 _POLICY: Final = get_policy("gemini")
 _PART: Final = "memcore_part"
@@ -109,7 +109,7 @@ def mend_contents(
     if len(shown) == len(contents) and all(map(_is, shown, contents)):
         return contents
     actions = Counter(repair.action for repair in rendered.repairs)
-    logger.info("a request was mended before it went to the model: %s", dict(actions) or "order")
+    _log.info("a request was mended before it went to the model: %s", dict(actions) or "order")
     return shown
 
 

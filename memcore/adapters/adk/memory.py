@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
 from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError
+from memcore.faces import logger
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.write_filter import ScopeFilter
@@ -146,7 +146,7 @@ def _key(session_id: str) -> str:
 # --- MemcoreMemoryService: ADK's memory in a memcore file, found by words -------------------------
 
 T = TypeVar("T")
-_logger: Final = logging.getLogger("memcore.adk")
+_logger: Final = logger("memcore.adk")
 _NAMESPACE: Final = "adk.memory"
 _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -66,6 +65,7 @@ from memcore.errors import (
     RevisionConflict,
     StorageError,
 )
+from memcore.faces import logger
 from memcore.log import Head, History
 from memcore.log.history import read_rows
 from memcore.options import checked_bool, checked_choice, checked_int, checked_optional_int
@@ -118,7 +118,7 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
 
 # --- The sessions of a scope, a page a snapshot: their state and when they were last changed ------
 
-logger = logging.getLogger("memcore.adk")
+_log = logger("memcore.adk")
 
 _PAGE: Final = 128
 """Sessions that are read before other tasks of the loop have their turn."""
@@ -330,7 +330,7 @@ class _Listing:
         try:
             last = _last_time(txn, place[0], head)
         except CorruptValueError as exc:  # of one event: the session is there, and so are others
-            logger.warning("the last event of session %s is damaged: %s", name, exc)
+            _log.warning("the last event of session %s is damaged: %s", name, exc)
             return Summary(found, header, state, flags, head.updated_ms / 1000, head.revision)
         made = self._made[place] = Summary(found, header, state, flags, last, head.revision)
         return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
@@ -24,6 +23,7 @@ from memcore.aio.commit import settled
 from memcore.codec.values import decoding
 from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError, InvalidItemError, UntrustedTypeError
+from memcore.faces import logger
 from memcore.graph import Coder, admitting
 from memcore.kv import KeyValueTxn
 from memcore.telemetry import adapting, adapts
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _LENGTH_BYTES: Final = 4
 _UNREAD: Final = "pickle"
 """A type that is neither written nor read: to read it is to run what the file says."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import os
 import random
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from memcore.aio.commit import commit_to, drive
 from memcore.database import Database, Scope
 from memcore.database.scope import engine_of
 from memcore.errors import HistoryNeededError, InvalidOptionError, MemcoreError, NotFoundError
+from memcore.faces import logger
 from memcore.graph import (
     MISSING,
     GraphStore,
@@ -192,7 +192,7 @@ def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Plac
 
 # --- Threads as a whole: lists, contexts for a model, deletion and pruning ------------------------
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _STRATEGIES: Final = ("keep_latest", "delete")
 _SLACK: Final = 16
 """A prune costs as much as many puts: a thread has at least so many of them in between."""

@@ -8,7 +8,6 @@ values of it; anything else is refused before it is imported.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from threading import local
@@ -35,6 +34,7 @@ from memcore.errors import (
     UndecodableError,
     UntrustedTypeError,
 )
+from memcore.faces import logger
 from memcore.graph import Typed, Wrapper
 
 __all__ = [
@@ -56,7 +56,7 @@ ALL_TYPES: Final = "all"
 AllowedTypes = Collection[type | TypeName] | Literal["all"] | None
 """Of the option ``allowed_types``: classes, schemas of states, ``(module, name)``; or ``"all"``."""
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _MSGPACK: Final = "msgpack"
 _JSON: Final = "json"
 _PICKLE: Final = "pickle"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -50,6 +49,7 @@ from memcore.aio.commit import settled
 from memcore.codec.values import plain_json
 from memcore.database.scope import engine_of, rows_of, scope_filter_of
 from memcore.errors import ClosedError, InvalidOptionError, MemcoreError
+from memcore.faces import logger
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_bool, checked_choice, need_known
 from memcore.privacy.write_filter import ScopeFilter
@@ -364,7 +364,7 @@ def _ttl_ms(minutes: Any) -> int | None:
 
 # --- A thread that sweeps every so often ----------------------------------------------------------
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _MINUTES_DEFAULT: Final = 5
 
 
@@ -429,7 +429,7 @@ class Sweeper:
 
 # --- MemcoreStore: LangGraph's long-term memory in a memcore file ---------------------------------
 
-_log_store = logging.getLogger("memcore.langgraph")
+_log_store = logger("memcore.langgraph")
 
 Order = Literal["updated", "created"]
 

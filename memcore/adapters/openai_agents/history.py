@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from agents.exceptions import UserError
 from agents.memory.session_settings import SessionSettings, coerce_session_settings
 
+from memcore import faces
 from memcore.adapters.source import Done, Opened
 from memcore.adapters.source import scope_of as scope_in
 from memcore.aio import AsyncDatabase, AsyncSession
@@ -485,7 +486,7 @@ class History(Opened):
         self.skipped_items = 0
         """The number of items that the last read left out: damaged ones, and those ``unreadable``
         skips."""
-        self._logger = logger or logging.getLogger("memcore.openai_agents")
+        self._logger = logger or faces.logger("memcore.openai_agents")
         self._scope_of = scope_of
         self._keys = None if encryption_key is None else checked_keys(encryption_key)
         self._skips_unreadable = unreadable == "skip"

@@ -8,7 +8,6 @@ line, for it may not hold an item of its own that the SDK would store.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from memcore.compaction.reducers import (
     reduce_all,
 )
 from memcore.context import UNLIMITED, checked_budget
+from memcore.faces import logger
 from memcore.log import new_ledger
 from memcore.model import ItemKind, Mask, Message
 from memcore.tokens import TokenCounter, get_counter
@@ -163,7 +163,7 @@ def _without(item: Message, field_name: str) -> Message:
 
 # --- The part of a list of items that a model may receive: legal, and within a budget -------------
 
-_log = logging.getLogger("memcore.openai_agents")
+_log = logger("memcore.openai_agents")
 _POLICY: Final = replace(POLICIES["openai_responses"], id_chars_max=None)
 """Long ids are shortened before rendering, but where an item must stay as it is."""
 _SEED: Final = b"memcore-no-seed."
