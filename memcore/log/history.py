@@ -526,21 +526,18 @@ class CachedSession(CacheFields):
         found = self.recent(txn, head)
         return found if position >= found.offset else self.full(txn, head)
 
-    def counting(self, txn: ReadTxn, start: int, stop: int) -> TailLedger:
-        """A ledger that counts the items at the positions ``start .. stop``.
+    def first_read(self, txn: ReadTxn, head: Head, start: int, stop: int) -> TailLedger:
+        """A ledger for the first read of the items at the positions ``start .. stop``.
 
-        On the first read it holds these alone: whoever opens a file to read the end of one session
+        It holds these alone: whoever opens a file to read the end of one session
         does not wait for the rest of its index. But a result there whose call lies before them, or
         an event that gives one up, counts by what lies before them.
         """
-        head = self.head
-        assert head is not None  # noqa: S101 - what catch_up promises
-        if self.ledger is None and not self.was_read:
-            self.was_read = True
-            ledger = self.load(txn, start=start, stop=stop)
-            if not start or not ledger.unbound:
-                return TailLedger(start, ledger, 0, 0)
-        return self.covering(txn, head, start)
+        self.was_read = True
+        ledger = self.load(txn, start=start, stop=stop)
+        if start and ledger.unbound:
+            return self.recent(txn, head)
+        return TailLedger(start, ledger, 0, 0)
 
     def _open_end(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The end of a long history from a user item on, else the whole."""

@@ -261,7 +261,14 @@ def collect(
     if start >= stop:
         return found
     if by is None:
-        by = log.counting(txn, start, stop)
+        head = log.head
+        assert head is not None  # noqa: S101 - what catch_up promises
+        if log.ledger is None and not log.was_read:
+            by = log.first_read(txn, head, start, stop)
+        else:
+            by = log.recent(txn, head)
+        if start < by.offset:
+            by = log.full(txn, head)
     counts = by.ledger.tokens_of(start - by.offset, stop - by.offset)
     for position, owner, lo, hi in log.history.spans(start, stop):
         at = position - start

@@ -592,13 +592,12 @@ class SpaceReserve(ReserveFields):
 
     def _find_room(self, raw: RawTxn, puts: dict[bytes, int], cost: int, known: bool) -> int:
         """Look closely at what a batch costs and at what is left; the cost, in bytes."""
-        if not known:
-            self._measure(cost)  # the tree, too, may be another one by now
+        found = None if known else self._look()  # the tree, too, may be another one by now
         if len(puts) > _FEW or not known:
             rows = rows_in(raw, puts) if len(puts) > _FEW else rows_at_most(puts)
             cost = pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
-        if cost > self._left:
-            self._measure(cost)
+        if cost > self._left or not known:
+            self._measure(cost, found or self._look())
         return cost
 
     def refusal(self) -> StoreFullError:
@@ -608,7 +607,8 @@ class SpaceReserve(ReserveFields):
             " which room is kept; nothing was stored or lost"
         )
 
-    def _measure(self, cost: int) -> None:
+    def _look(self) -> tuple[int, int]:
+        """The pages in use, up to the last one, and those of them that are free; and the tree."""
         found = meta_figures(os.pread(self._fd, 2 * PAGE_BYTES, 0))
         if found is None:
             meta = newest_meta(self._fd, self._path)  # it says what is wrong
@@ -616,10 +616,13 @@ class SpaceReserve(ReserveFields):
         # LMDB never looks at its own counts of pages: in a damaged file they say anything.
         depth, pages, free_pages, last_page = (min(figure, _PAGES_MAX) for figure in found)
         self._depth, self._pages = min(depth, DEPTH_MAX), pages
-        used = (last_page + 1) * PAGE_BYTES
-        free = (last_page - 1 - pages - free_pages) * PAGE_BYTES
+        return last_page + 1, last_page - 1 - pages - free_pages
+
+    def _measure(self, cost: int, found: tuple[int, int]) -> None:
+        """Find what is left, and grow the file so that a batch of this cost fits beside it."""
+        used, free = found
         size = file_size(self._fd)
-        have = max(0, free) + max(0, size - used)
+        have = max(0, free * PAGE_BYTES) + max(0, size - used * PAGE_BYTES)
         want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)
         if have < want:
             have += self._extend(size, want - have)

@@ -386,7 +386,7 @@ class Environment(EnvironmentFields):
         return walked(fd, self.path, lambda: binding.verify(name))
 
     def judge(self, fd: int) -> list[str]:
-        """What LMDB must not meet, in words: a part of what ``walk`` asks, in little time."""
+        """Look for what LMDB must not meet: a part of what ``walk`` asks, in little time."""
         return walked(fd, self.path, lambda: damage_of(fd, self.path))
 
     def check(self, find: Callable[[int], list[str]]) -> list[str]:

@@ -61,9 +61,9 @@ def measured(monkeypatch):
     found = []
     measure = SpaceReserve._measure
 
-    def note(self, cost):
+    def note(self, *given):
         found.append(None)
-        measure(self, cost)
+        measure(self, *given)
 
     monkeypatch.setattr(SpaceReserve, "_measure", note)
     return found
@@ -381,7 +381,7 @@ def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
             fresh = SpaceReserve(db.engine.store.environment().fd, str(path))
             fresh.reserve(raw, puts)
             measured = SpaceReserve(db.engine.store.environment().fd, str(path))
-            measured._measure(expected)
+            measured._measure(expected, measured._look())
             assert measured._left - fresh._left == expected
             raw.abort()
 
