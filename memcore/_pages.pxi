@@ -211,6 +211,7 @@ cdef enum:
     RULE_LIST_COUNT = 15    # it claims more of them than it has
     RULE_LIST_ORDER = 16
     RULE_LIST_OUTSIDE = 17
+    RULE_TOO_LARGE = 18     # there is no memory to note its pages
     NO_MEMORY = -1
     NOT_READ = -2           # the system says why
 
@@ -220,25 +221,19 @@ cdef enum:
     MISSING_PAGES_MAX = 1 << 24     # as in memcore.store.datafile: LMDB need not have written them
     PAGE_COST = 40          # what it takes to read a page, in nodes verified
     PAGES_AT_ONCE = 512     # judged before a signal is looked for
+    BYTES_AT_ONCE = 1 << 20
 
 
 cdef struct Place:
-    # A page that waits, and the bounds of its keys: where they lie in those of its level, and how
-    # many bytes they have (-1: there is none).
+    # A page that waits, and the bounds of its keys: where they lie among those that are kept, and
+    # how many bytes they have (-1: there is none).
     uint64_t page
     size_t low
     size_t high
+    size_t kept             # what was kept before this place needed more
     int low_size
     int high_size
-
-
-cdef struct Level:
-    Place *places
-    size_t count
-    size_t room
-    uint8_t *keys
-    size_t used
-    size_t size
+    int level               # levels below it
 
 
 cdef inline uint64_t _child_of(const uint8_t *node) noexcept nogil:
@@ -246,40 +241,19 @@ cdef inline uint64_t _child_of(const uint8_t *node) noexcept nogil:
     return (_u16(node) | <uint64_t>_u16(node + 2) << 16 | <uint64_t>_u16(node + 4) << 32)
 
 
-cdef int _keep_key(Level *level, const uint8_t *key, int size, size_t *at) noexcept nogil:
-    """Copy a bound to a level, and say where it lies."""
-    cdef size_t wanted
-    cdef uint8_t *grown
-    at[0] = level.used
-    if size <= 0:
-        return 0
-    if level.used + <size_t>size > level.size:
-        wanted = 2 * level.size + 64 * 1024
-        grown = <uint8_t *>realloc(level.keys, wanted)
-        if grown == NULL:
-            return NO_MEMORY
-        level.keys, level.size = grown, wanted
-    memcpy(level.keys + level.used, key, <size_t>size)
-    level.used += <size_t>size
-    return 0
-
-
-cdef int _keep_place(Level *level, Place place) noexcept nogil:
-    cdef size_t wanted
-    cdef Place *grown
-    if level.count == level.room:
-        wanted = 2 * level.room + 256
-        grown = <Place *>realloc(level.places, wanted * sizeof(Place))
-        if grown == NULL:
-            return NO_MEMORY
-        level.places, level.room = grown, wanted
-    level.places[level.count] = place
-    level.count += 1
-    return 0
+cdef Py_ssize_t _read_at(int fd, uint8_t *to, size_t size, uint64_t at) noexcept nogil:
+    """As many bytes as there are of these; -1: the system says why."""
+    cdef Py_ssize_t got = pread(fd, to, size, <off_t>at)
+    while got < 0 and errno.errno == errno.EINTR:
+        got = pread(fd, to, size, <off_t>at)
+    return got
 
 
 cdef class TreeWalk:
-    """A walk over the trees of a file, breadth first: judges pages, notes which are referred to.
+    """A walk over the trees of a file: judges pages, notes which are referred to.
+
+    A walk over a part begins with the pages nearest to the root; one over all of them goes down
+    before it goes on, so that few pages wait at a time. Used by one thread.
 
     Args:
         fd: the file, open for reading.
@@ -295,12 +269,18 @@ cdef class TreeWalk:
     cdef uint8_t *_bits             # which pages were referred to
     cdef object _damage
     cdef type _row
-    cdef Level _waiting             # of the level that is looked at
-    cdef Level _below
-    cdef size_t _at                 # the next one of the level
-    cdef int _level                 # levels below it
+    cdef Place *_places
+    cdef size_t _at                 # the first place that waits, and the last
+    cdef size_t _count
+    cdef size_t _room
+    cdef uint8_t *_keys
+    cdef size_t _kept
+    cdef size_t _keys_room
+    cdef int _level                 # of the page looked at last
     cdef bint _numbered
+    cdef bint _busy
     cdef uint64_t _looked
+    cdef uint64_t _nodes_max
     cdef uint64_t _fault            # the page where a rule was broken, and the bytes asked for
     cdef uint64_t _fault_size
     cdef int _errno
@@ -318,14 +298,13 @@ cdef class TreeWalk:
         self._known = min(known, last_page) + 1
         self._bits = <uint8_t *>calloc(self._known // 8 + 1, 1)
         if self._bits == NULL:
-            raise MemoryError
+            self._fault_size = <uint64_t>status.st_size
+            self._refuse(None, RULE_TOO_LARGE)
 
     def __dealloc__(self):
         free(self._bits)
-        free(self._waiting.places)
-        free(self._waiting.keys)
-        free(self._below.places)
-        free(self._below.keys)
+        free(self._places)
+        free(self._keys)
 
     cdef int _take(self, uint64_t first, uint64_t pages) noexcept nogil:
         """Note that pages are referred to, each for the first time."""
@@ -340,101 +319,140 @@ cdef class TreeWalk:
         return 0
 
     cdef int _run_rule(self, uint64_t first, uint64_t size) noexcept nogil:
-        """The rule that a run of pages for a value of so many bytes breaks, or 0."""
-        cdef uint64_t pages = (PAGE_HEADER - 1 + size) // PAGE + 1
+        """The rule that a run of pages for a value of so many bytes breaks, or 0.
+
+        It may be longer: LMDB writes a value over a longer one that the same transaction wrote.
+        """
+        cdef uint64_t pages = (PAGE_HEADER - 1 + size) // PAGE + 1, held
         cdef uint8_t header[PAGE_HEADER]
         cdef Py_ssize_t got
         cdef int rule
         self._fault, self._fault_size = first, size
         if first < METAS or first >= self._known or pages > self._known - first:
             return RULE_RUN_OUTSIDE
-        got = pread(self._fd, header, PAGE_HEADER, <off_t>(first * PAGE))
+        got = _read_at(self._fd, header, PAGE_HEADER, first * PAGE)
         if got < 0:
             self._errno = errno.errno
             return NOT_READ
         self._looked += PAGE_COST
         if got < PAGE_HEADER:
             return RULE_RUN_ENDS
-        if (_u64(header) != first or _u16(header + 10) != IS_RUN
-                or (_u16(header + 12) | <uint64_t>_u16(header + 14) << 16) != pages):
+        held = _u16(header + 12) | <uint64_t>_u16(header + 14) << 16
+        if (_u64(header) != first or _u16(header + 10) != IS_RUN or held < pages
+                or held > self._known - first):
             memcpy(self._page, header, PAGE_HEADER)
             return RULE_RUN_MARKED
-        rule = self._take(first, pages)
+        rule = self._take(first, held)
         if rule:
             return rule
-        self.own += pages
+        self.own += held
         return 0
 
+    cdef int _keep(self, const uint8_t *key, int size, size_t *at) noexcept nogil:
+        """Keep a copy of a bound, and say where it lies. ``key`` is none of those that are kept."""
+        cdef size_t wanted
+        cdef uint8_t *grown
+        at[0] = self._kept
+        if size <= 0:
+            return 0
+        if self._kept + <size_t>size > self._keys_room:
+            wanted = 2 * self._keys_room + 16 * 1024
+            grown = <uint8_t *>realloc(self._keys, wanted)
+            if grown == NULL:
+                return NO_MEMORY
+            self._keys, self._keys_room = grown, wanted
+        memcpy(self._keys + self._kept, key, <size_t>size)
+        self._kept += <size_t>size
+        return 0
+
+    cdef int _wait(self, Place place) noexcept nogil:
+        """Have a page wait."""
+        cdef size_t wanted
+        cdef Place *grown
+        if self._count == self._room:
+            wanted = 2 * self._room + 256
+            grown = <Place *>realloc(self._places, wanted * sizeof(Place))
+            if grown == NULL:
+                return NO_MEMORY
+            self._places, self._room = grown, wanted
+        self._places[self._count] = place
+        self._count += 1
+        return 0
+
+    cdef bint _waits(self) noexcept nogil:
+        """Whether a page waits that may be looked at."""
+        return self._at < self._count and not (
+            self._nodes_max and self._looked >= self._nodes_max)
+
     cdef int _next_rule(self) noexcept nogil:
-        """Look at the page that waits first; its children wait from now on. 0, or what it breaks.
+        """Look at the next page that waits; its children wait from now on. 0, or what it breaks.
 
         There is one: ``_waits`` was asked.
         """
-        cdef Place place = self._waiting.places[self._at]
-        cdef Place child
+        cdef Place place, child
         cdef const uint8_t *p = self._page
-        cdef const uint8_t *low = NULL
-        cdef const uint8_t *high = NULL
+        cdef uint8_t low[PAGE_KEY_MAX]
+        cdef uint8_t high[PAGE_KEY_MAX]
         cdef uint32_t lower, at, node
         cdef Py_ssize_t got
         cdef int rule
         cdef size_t last_bound
-        self._at += 1
+        if self._nodes_max:
+            place = self._places[self._at]
+            self._at += 1
+        else:
+            self._count -= 1
+            place = self._places[self._count]
+        # Copied: its children's bounds are kept where these may lie, or make them move.
+        if place.low_size > 0:
+            memcpy(low, self._keys + place.low, <size_t>place.low_size)
+        if place.high_size > 0:
+            memcpy(high, self._keys + place.high, <size_t>place.high_size)
+        if not self._nodes_max:
+            self._kept = place.kept  # those before it need no more than that
+        self._level = place.level
         rule = self._take(place.page, 1)
         if rule:
             return rule
         self.own += 1
-        got = pread(self._fd, self._page, PAGE, <off_t>(place.page * PAGE))
+        got = _read_at(self._fd, self._page, PAGE, place.page * PAGE)
         if got < 0:
             self._errno = errno.errno
             return NOT_READ
-        if place.low_size >= 0:
-            low = self._waiting.keys + place.low
-        if place.high_size >= 0:
-            high = self._waiting.keys + place.high
-        rule = _page_rule(p, got, place.page, self._level > 0)
+        rule = _page_rule(p, got, place.page, place.level > 0)
         if rule:
             return rule
-        if not _keys_ascend(p, self._level > 0, self._numbered, low, place.low_size, high,
-                            place.high_size):
+        if not _keys_ascend(p, place.level > 0, self._numbered,
+                            NULL if place.low_size < 0 else low, place.low_size,
+                            NULL if place.high_size < 0 else high, place.high_size):
             return RULE_KEYS
         lower = _u16(p + 12)
         self._looked += (lower - PAGE_HEADER) // 2 + PAGE_COST
-        if self._level <= 0:
+        if place.level <= 0:
             self.rows += (lower - PAGE_HEADER) // 2
             return 0
-        # Each child begins where the one before it ends, the outer bounds are the page's own.
+        # Each child begins where the one before it ends; the outer bounds are the page's own.
+        child.level, child.kept = place.level - 1, self._kept
         child.low_size = place.low_size
-        if _keep_key(&self._below, low, place.low_size, &child.low):
+        if self._keep(low, place.low_size, &child.low):
             return NO_MEMORY
-        if _keep_key(&self._below, high, place.high_size, &last_bound):
+        if self._keep(high, place.high_size, &last_bound):
             return NO_MEMORY
         for at in range(PAGE_HEADER, lower, 2):
             child.page = _child_of(p + _u16(p + at))
+            if at > PAGE_HEADER:
+                child.kept = self._kept
             if at + 2 < lower:
                 node = _u16(p + at + 2)
                 child.high_size = _u16(p + node + 6)
-                if _keep_key(&self._below, p + node + NODE_HEADER, child.high_size, &child.high):
+                if self._keep(p + node + NODE_HEADER, child.high_size, &child.high):
                     return NO_MEMORY
             else:
                 child.high, child.high_size = last_bound, place.high_size
-            if _keep_place(&self._below, child):
+            if self._wait(child):
                 return NO_MEMORY
             child.low, child.low_size = child.high, child.high_size
         return 0
-
-    cdef bint _waits(self, uint64_t nodes_max) noexcept nogil:
-        """Whether a page waits that may be looked at; the level below is begun when one is over."""
-        cdef Level level
-        if nodes_max and self._looked >= nodes_max:
-            return False
-        if self._at == self._waiting.count:
-            level = self._waiting
-            self._waiting, self._below = self._below, level
-            self._below.count = self._below.used = 0
-            self._at = 0
-            self._level -= 1
-        return self._at < self._waiting.count
 
     cdef int _runs_rule(self) noexcept nogil:
         """The rule that a run of a row on the leaf looked at last breaks, or 0."""
@@ -451,28 +469,31 @@ cdef class TreeWalk:
                     return rule
         return 0
 
-    cdef int _begin(self, object tree) except -1:
+    cdef int _begin(self, object tree, uint64_t nodes_max) except -1:
         """Set out at the root of a tree: ``(name, root, depth, txnid)``."""
         cdef uint64_t root = tree[1], txnid = tree[3]
         cdef int depth = tree[2]
         cdef uint8_t bound[8]
         cdef Place place
         cdef int i
-        self._waiting.count = self._waiting.used = self._below.count = self._below.used = 0
-        self._at, self._level, self._looked, self.rows = 0, depth - 1, 0, 0
+        if self._busy:
+            raise RuntimeError("a walk is used by one thread")
+        self._at = self._count = self._kept = 0
+        self._looked, self._nodes_max, self.rows = 0, nodes_max, 0
         self._numbered = txnid > 0
-        place.page, place.low, place.high, place.low_size, place.high_size = root, 0, 0, -1, -1
+        place.page, place.low, place.high, place.kept, place.level = root, 0, 0, 0, depth - 1
+        place.low_size = place.high_size = -1
         if self._numbered:  # the keys are the transactions from 1 to ``txnid``
             place.low_size = place.high_size = 8
             for i in range(8):
                 bound[i] = i == 0
-            if _keep_key(&self._waiting, bound, 8, &place.low):
+            if self._keep(bound, 8, &place.low):
                 raise MemoryError
             for i in range(8):
                 bound[i] = <uint8_t>(txnid + 1 >> 8 * i & 255)
-            if _keep_key(&self._waiting, bound, 8, &place.high):
+            if self._keep(bound, 8, &place.high):
                 raise MemoryError
-        if _keep_place(&self._waiting, place):
+        if self._wait(place):
             raise MemoryError
         return 0
 
@@ -489,33 +510,45 @@ cdef class TreeWalk:
     def judge(self, object tree, uint64_t nodes_max=0):
         """Judge the pages of a tree and the runs of its values, up to so many nodes (0: all)."""
         cdef int rule = 0, turn = 1
-        self._begin(tree)
-        while turn and not rule:
-            with nogil:
-                turn = 0
-                while not rule and turn < PAGES_AT_ONCE and self._waits(nodes_max):
-                    turn += 1
-                    rule = self._next_rule()
-                    if not rule and self._level <= 0:
-                        rule = self._runs_rule()
-            PyErr_CheckSignals()
+        self._begin(tree, nodes_max)
+        self._busy = True
+        try:
+            while turn and not rule:
+                with nogil:
+                    turn = 0
+                    while not rule and turn < PAGES_AT_ONCE and self._waits():
+                        turn += 1
+                        rule = self._next_rule()
+                        if not rule and self._level <= 0:
+                            rule = self._runs_rule()
+                PyErr_CheckSignals()
+        finally:
+            self._busy = False
         if rule:
             self._refuse(tree, rule)
 
     def leaves(self, object tree, uint64_t nodes_max=0):
-        """Yield the rows of each leaf, up to so many nodes (0: all); runs are not looked at."""
-        cdef int rule
-        self._begin(tree)
-        while self._waits(nodes_max):
-            rule = self._next_rule()
+        """Yield the rows of each leaf, up to so many nodes (0: all); runs are not looked at.
+
+        If all are asked for, the leaf with the highest keys comes first.
+        """
+        cdef int rule = 0
+        cdef list rows
+        self._begin(tree, nodes_max)
+        while not self._busy and self._waits():
+            with nogil:
+                rule = self._next_rule()
             if rule:
                 self._refuse(tree, rule)
             if self._level <= 0:
-                yield _leaf_rows(self._page, self._row, False)
+                rows = _leaf_rows(self._page, self._row, False)
+                yield rows
 
     def run(self, uint64_t first, uint64_t size):
-        """The offset in the file of a value of ``size`` bytes in a run of pages that fits it."""
-        cdef int rule = self._run_rule(first, size)
+        """The offset in the file of a value of ``size`` bytes in a run of pages that holds it."""
+        cdef int rule
+        with nogil:
+            rule = self._run_rule(first, size)
         if rule:
             self._refuse(None, rule)
         return first * PAGE + PAGE_HEADER
@@ -550,6 +583,8 @@ cdef class TreeWalk:
         cdef uint64_t byte, page
         cdef set found = set()
         for byte in range(self._known // 8 + 1):
+            if not byte % BYTES_AT_ONCE:
+                PyErr_CheckSignals()
             if self._bits[byte]:
                 for page in range(8 * byte, 8 * byte + 8):
                     if self._bits[byte] >> (page & 7) & 1:

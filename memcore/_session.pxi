@@ -115,19 +115,21 @@ cdef class AppendingTxn:
     @cython.nonecheck(True)
     cdef int _begin(self, object txn, CacheFields log, object seed, HeadFields new_head,
                     object base) except -1:
+        cdef object lock
         self.txn = txn
         self.log = log
         self.seed = seed
         self.waiting = []
         if new_head is None and base is None:
-            log.lock.acquire()
+            lock = log.lock  # in the child of a fork it is another one
+            lock.acquire()
             try:
                 if log.is_current(txn.get):
                     self.head = log.head.changed()
                     self.base = log.ledger
                     self.tail = log.tail
             finally:
-                log.lock.release()
+                lock.release()
         if self.head is None:
             self._open(new_head, base)
         self.overlay = Ledger(base=_ledger_parts(self.base)[1])
@@ -306,9 +308,11 @@ cdef class AppendingTxn:
     cdef int _take_over(self) except -1:
         cdef CacheFields log = self.log
         cdef Ledger ledger
+        cdef object lock
         if self.packed is None:
             return 0
-        log.lock.acquire()
+        lock = log.lock
+        lock.acquire()
         try:
             # A reader may have seen the commit first and caught up by itself.
             if log.head is None or log.head.revision < self.head.revision:
@@ -321,7 +325,7 @@ cdef class AppendingTxn:
                 log.head = self.head
                 log.head_bytes = self.packed
         finally:
-            log.lock.release()
+            lock.release()
         return 0
 
 

@@ -9,6 +9,7 @@ cdef enum:
     REWRITTEN = 0x10    # of the seal's flags: the checksum of the row before comes first
     PUT_KEY_MAX = 511
     OP_BYTES = 6        # key length u16, value length u32
+    INLINE_MAX = 2000   # bytes of a key and a value that surely lie in a leaf, not in their own pages
 
 
 cdef bytes _seal(bytes key, bytes body, int flags):
@@ -175,11 +176,16 @@ cdef class RecordingTxn:
         self._put(key, value)
 
     cdef int _put(self, bytes key, bytes value) except -1:
-        cdef object error
+        cdef object error, before
         self._need_key(key)
         if self.vault is not None:
             value = self.vault.seal(key, value)
+        before = self.puts.get(key)
         try:
+            if (before is not None and <Py_ssize_t>before > PyBytes_GET_SIZE(value)
+                    and <Py_ssize_t>before > INLINE_MAX - PyBytes_GET_SIZE(key)):
+                # LMDB would write it over the longer one, and leave that its pages.
+                self.raw_delete(key)
             self.raw_put(key, value)
         except Exception as error:
             self.failed = error

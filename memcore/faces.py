@@ -1,4 +1,4 @@
-"""Faces of packages: their public names, each imported from its home when it is first used."""
+"""Lazy package faces: public names, each imported from its defining module on first use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from errno import EMFILE, ENFILE
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 from memcore.errors import StoreAccessError
 
@@ -22,13 +22,13 @@ __all__ = [
 
 
 def homes_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Map each public name of a face to its module and its name there (empty: the module)."""
+    """Map each public name to its module and its name there (empty: the module itself)."""
     found: dict[str, tuple[str, str]] = {}
     for home, names in homes.items():
         for name in names.split():
             public, _, defined = name.partition("=")
             found[public] = (home, defined or public) if home else (public, "")
-    # Constants, classes, functions, as the linter sorts them.
+    # Constants, classes, functions: the linter's order.
     order = sorted(found, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     return {name: found[name] for name in order}
 
@@ -36,21 +36,21 @@ def homes_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 def face(
     package: str, homes: Mapping[str, str], *, extra: tuple[str, str, tuple[str, ...]] | None = None
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__all__``, ``__getattr__`` and ``__dir__``.
+    """Build a package's ``__all__``, ``__getattr__`` and ``__dir__``.
 
-    ``homes`` is the one list of its public names; ``scripts/make_faces`` writes it down for type
-    checkers, in the ``__init__.pyi`` beside it. Who uses little of a package loads little of it.
+    ``homes`` is the single list of its public names; ``scripts/make_faces`` generates the
+    ``__init__.pyi`` for type checkers from it. A program loads only the modules it uses.
 
     Args:
         package: the package's name.
         homes: its modules, and the names in each, separated by spaces; ``name=other`` is public as
-            ``name`` and defined as ``other``. Under an empty text: modules that are public.
-        extra: what a framework calls itself, memcore's extra that installs it, and its packages;
-            that one of these is missing is told in these words.
+            ``name`` and defined as ``other``. Under the empty string: public modules.
+        extra: a framework's name, the memcore extra that installs it, and its packages; the error
+            for a missing one of these packages names the extra.
     """
     where = homes_of(homes)
 
-    def __getattr__(name: str) -> Any:  # noqa: N807 - what it is to the package
+    def __getattr__(name: str) -> Any:  # noqa: N807 - becomes the package's __getattr__
         if name not in where:
             msg = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(msg)
@@ -67,7 +67,7 @@ def face(
         except OSError as exc:
             if exc.errno not in (EMFILE, ENFILE):
                 raise
-            # No module is missing: the next use may load it.
+            # Too many open files, not a missing module: a later use may load it.
             msg = (
                 f"{package}.{home}: cannot be loaded ({exc.strerror}); close what holds too many "
                 "files open, and try again"
@@ -87,11 +87,11 @@ T = TypeVar("T")
 
 
 class MadeLate(Generic[T]):
-    """A part of an object that is made when it is first asked for.
+    """Descriptor for an attribute that is built on first access.
 
-    As ``functools.cached_property``, without its lock, which all objects of a class share before
-    Python 3.12: a thread that held it when the process forked would hold it in the child for ever.
-    Two threads may both make the part, and get the same.
+    Like ``functools.cached_property``, but without its lock, which before Python 3.12 is shared by
+    all instances of a class: a fork while a thread holds it leaves it locked in the child forever.
+    Two threads may both build the value; both get the same one.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -113,13 +113,28 @@ class MadeLate(Generic[T]):
 
 
 def logger(name: str = "memcore") -> logging.Logger:
-    """A logger below ``memcore``, which prints nothing unless the host asks for it.
+    """A logger below ``memcore``, silent unless the host application configures logging.
 
-    The package ``logging`` is loaded by who has something to say: that is a fortieth of a start.
+    ``logging`` is imported on first use, because the import takes a fortieth of the startup time.
     """
-    import logging  # noqa: PLC0415
+    found = _loggers.get(name)
+    if found is None:
+        try:
+            import logging  # noqa: PLC0415
+        except (ImportError, OSError):  # no descriptor is left, or the interpreter ends
+            return cast("logging.Logger", _Silence())
+        root = logging.getLogger("memcore")
+        if not root.handlers:
+            root.addHandler(logging.NullHandler())
+        found = _loggers[name] = logging.getLogger(name)
+    return found
 
-    root = logging.getLogger("memcore")
-    if not root.handlers:
-        root.addHandler(logging.NullHandler())
-    return logging.getLogger(name)
+
+_loggers: dict[str, logging.Logger] = {}
+
+
+class _Silence:
+    """Stands in for a logger where none can be loaded: what is said is lost, and nothing fails."""
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        return lambda *_, **__: False

@@ -1,7 +1,7 @@
-"""Private files: made and replaced whole and durably, readable by their owner alone.
+"""Private files: created and replaced atomically and durably, accessible to their owner only.
 
-Key files, secrets, anchors, logs and archives lie where others may have planted something: no link
-is followed, and what is written anew has a name beforehand that nobody can guess.
+Key files, secrets, anchors, logs and archives are in directories where others may have planted
+something: symlinks are never followed, and new content is first written under an unguessable name.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = [
 _MODE: Final = 0o600
 _NAME_BYTES: Final = 8
 _UNFINISHED: Final = re.compile(r"\.([0-9]+(-[0-9a-f]{8})?|[0-9a-f]{16})\.tmp")
-"""Suffixes of unfinished files; the first forms are of older versions."""
+"""Suffixes of unfinished files; the first alternative matches those of older versions."""
 
 
 def open_private(path: str, flags: int) -> int:
-    """An ``opener`` for ``open``: a new file is its owner's alone, and no link is followed.
+    """Serve as ``opener`` for ``open``: new files are owner-only, and no symlink is followed.
 
-    What holds contents must not lie open to others because of a umask.
+    The mode is explicit, so that a permissive umask cannot expose the contents to others.
     """
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
 
@@ -45,22 +45,22 @@ def put_private(
     owner: os.stat_result | None = None,
     mode: int = _MODE,
 ) -> None:
-    """Write a file durably in place of the one at ``path``, or as a new one.
+    """Write a file durably, replacing the one at ``path`` atomically or creating it.
 
     Args:
-        path: where; every link resolved.
-        content: all of it.
-        new: refuse to replace one.
-        owner: it belongs to whom this belongs to, as far as who writes may give it away; None: to
-            who writes, which may be root.
-        mode: who may read it; fewer, if it cannot be given to the group of ``owner``.
+        path: the destination, with every link resolved.
+        content: the complete content.
+        new: refuse to replace an existing file.
+        owner: the file gets the owner and group of this one, as far as the process may change
+            them; None: those of the process, which may be root.
+        mode: permission bits; reduced if the group of ``owner`` cannot be set.
 
     Raises:
-        FileExistsError: there is one, and it is to be a new one.
-        OSError: the system refused; what was there is there, unless the flush of its directory
+        FileExistsError: the file exists, and ``new`` is set.
+        OSError: the system refused; the old file is unchanged, unless the sync of its directory
             failed.
     """
-    # A writer into a file that another has just linked would change one that is in use.
+    # With a shared temporary name, a writer could modify a file that another has just linked.
     temporary = f"{path}.{urandom(_NAME_BYTES).hex()}.tmp"
     fd = -1
     try:
@@ -79,7 +79,7 @@ def put_private(
             os.replace(temporary, path)
         sync_directory(path)
     finally:
-        # By functions in C alone: an interrupt comes when one has returned, and the next is done.
+        # C functions only: an interrupt is raised after one returns, and the next still runs.
         try:
             os.unlink(temporary)
         except OSError:
@@ -90,10 +90,11 @@ def put_private(
 
 
 def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
-    """Have a new file belong to whom another belongs to, and have its mode.
+    """Set a new file's owner and group to those of another file, and set its mode.
 
-    Only root gives files away. What a second account of a group writes is its own, with the group
-    of before. If that is not to be had either, its new group, which is another, has no rights.
+    Only root may change the owner. A file written by another account of the group keeps that
+    account as its owner and gets the original group. If that group cannot be set either, the file
+    keeps its own group, which gets no permissions.
 
     Raises:
         OSError
@@ -112,8 +113,8 @@ def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
 
 
 def remove_unfinished(path: str) -> None:
-    """Delete the unfinished files that killed writers of ``path`` left; no writer may be active."""
-    directory, own = os.path.split(path)
+    """Delete unfinished files left by killed writers of ``path``; no writer may be active."""
+    directory, own = os.path.split(path.rstrip("/"))
     for name in os.listdir(directory or "."):
         if name.startswith(own) and _UNFINISHED.fullmatch(name, len(own)):
             with suppress(FileNotFoundError):
@@ -122,11 +123,11 @@ def remove_unfinished(path: str) -> None:
 
 def sync_directory(path: str) -> None:
     """Make the directory entry of ``path`` durable."""
-    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(os.path.dirname(path.rstrip("/")) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no such notion here
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system cannot sync one
             raise
     finally:
         os.close(fd)

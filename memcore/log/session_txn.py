@@ -1,9 +1,9 @@
-"""Session inside a write transaction: reads, appends and changes it before the commit.
+"""A session inside a write transaction: reads, appends and other changes before the commit.
 
-All closures of one batch that touch the same session share one SessionTxn (in ``txn.local``). It
+All closures of a batch that touch the same session share one SessionTxn (in ``txn.local``). It
 binds new items on an overlay of the shared ledger; ``finish`` writes the rows, and after the commit
-the shared CachedSession takes them over. A change that fails is rolled back to the mark before it
-and has written nothing, so its neighbours in the batch are not disturbed.
+the shared CachedSession adopts them. A failed change is rolled back to the mark before it and has
+written nothing, so the other changes in the batch are unaffected.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 
-# --- Token counts carried over from one live history to another of the same session ---------------
-# Token pages count by position, and index records by whatever counted first. So what a head points
-# at holds for the items that both histories begin with; of the others those are counted anew of
-# which no record has a count by the session's counter. A session that was never recounted has none
-# of these.
+# --- Token counts carried over from one live history of a session to another ----------------------
+# Token pages count by position; index records by whatever counter counted first. So the pages that
+# a head points to hold for the items that both histories begin with; of the rest, items without a
+# record by the session's counter are recounted. A session that was never recounted has no token
+# pages.
 
 
 def rebase_counts(
@@ -59,10 +59,10 @@ def rebase_counts(
 ) -> None:
     """Make a head's pointer to token pages valid for its history, as it is for ``old``.
 
-    ``place`` is scope and session of the head. Writes pages only if some item has to be counted.
+    ``place`` is scope and session of the head. Writes pages only if some item must be counted.
 
     Raises:
-        CorruptValueError: an item that has to be counted is damaged, or an index page.
+        CorruptValueError: an item that must be counted, or an index page, is damaged.
     """
     scope, session = place
     new = History(head.all_segments(txn, scope))
@@ -82,7 +82,7 @@ def rebase_counts(
 
 
 def _recorded(txn: ReadTxn, scope: int, history: History, start: int) -> Iterator[tuple[int, int]]:
-    """Tokens of the items from a position on, as their records say, and the tag of who counted."""
+    """Yield each item's recorded tokens and its counter's tag, from a position on."""
     for _, session, lo, hi in history.spans(start, history.count):
         for record in index.records(txn, scope, session, lo, hi):
             tokens, _, _, tag = index.RECORD.unpack_from(record)
@@ -94,7 +94,7 @@ def _counted(txn: ReadTxn, scope: int, history: History, at: int, counter: Token
     return tokens_of(item, encoded, counter)
 
 
-# --- A session as one write transaction sees and changes it ---------------------------------------
+# --- A session as seen and changed by one write transaction ---------------------------------------
 
 
 class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
@@ -112,43 +112,43 @@ class SessionTxn(AppendingTxn):
     base: TailLedger
 
     def _open(self, new_head: Head | None, base: TailLedger | None) -> None:
-        """Begin from the stored head, or from one that this transaction makes."""
+        """Begin from the stored head, or from one created by this transaction."""
         txn, log = self.txn, self.log
         with log.lock:
             if new_head is not None:
                 log.begin(txn, new_head)
                 self.head = new_head
             elif log.catch_up(txn):
-                assert log.head is not None  # noqa: S101 - what catch_up promises
+                assert log.head is not None  # noqa: S101 - guaranteed by catch_up
                 self.head = log.head.changed()
             else:
                 raise SessionGone
-            # A new head (a fork's) still carries the totals of its parent: count them.
+            # A new head (a fork's) still carries its parent's totals, so count the whole history.
             at_hand = log.recent if new_head is None else log.full
             self.base = base or at_hand(txn, self.head)
             self.tail = log.tail
 
-    # --- what it holds ----------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Live items, the draft's own included."""
+        """Live items, including the draft's own."""
         return self.head.count
 
     @property
     def last_seq(self) -> int:
         """The last live seq, 0 if the history is empty."""
         segments = self.head.segments
-        return segments[-1].hi if segments else 0  # trim leaves none only if nothing is live
+        return segments[-1].hi if segments else 0  # trim empties it only if nothing is live
 
     @property
     def tokens(self) -> int:
-        """Tokens of the live history, the draft's own items included."""
+        """Tokens of the live history, including the draft's own items."""
         return self.base.tokens_before + self.overlay.tokens
 
     @property
     def open_calls(self) -> int:
-        """Unanswered calls, the draft's own items included."""
+        """Unanswered calls, including those of the draft's own items."""
         return self.base.open_before + self.overlay.open_count
 
     @property
@@ -159,13 +159,13 @@ class SessionTxn(AppendingTxn):
     if TYPE_CHECKING:
 
         def receipt(self, count: int) -> Receipt:
-            """The receipt of a change that appended ``count`` items."""
+            """Return the receipt of a change that appended ``count`` items."""
 
     def expect(self, revision: int | None) -> None:
-        """Compare the caller's revision.
+        """Check the caller's expected revision.
 
         Raises:
-            RevisionConflict: the session moved on.
+            RevisionConflict: the session has moved on.
         """
         if revision is not None and revision != self.head.revision:
             raise revision_conflict(revision, self.head.revision)
@@ -178,8 +178,7 @@ class SessionTxn(AppendingTxn):
     def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
         """Store items that are never live, chained to the own seq ``after`` (None: the last one).
 
-        They take seqs, as if they had been appended and undone. This writes, so ``restore`` cannot
-        take it back.
+        They consume seqs, as if appended and undone. This writes, so ``restore`` cannot undo it.
         """
         self.flush()
         head = self.head
@@ -188,31 +187,31 @@ class SessionTxn(AppendingTxn):
         head.next_seq += len(items)
         self.waiting = list(enumerate(items, first))
         self.flush()
-        head.chain = chain  # the live history goes on as if they were not there
+        head.chain = chain  # the live history continues as if they did not exist
 
     def own_chain(self, seq: int) -> int:
-        """The prefix hash at an own item, live or not; 0 before the first of a session."""
+        """Return the prefix hash at an own item, live or not; 0 before a session's first."""
         self.flush()
         return index.chain_of(self.txn, *self.log.place, seq) if seq else 0
 
     def _whole(self) -> TailLedger:
-        """The ledger of the whole history that the base is the end of."""
+        """Return the ledger of the whole history that ``base`` is the end of."""
         with self.log.lock:
             committed = self.log.head
             if committed is not None and committed.epoch == self.head.epoch:
                 return self.log.full(self.txn, committed)
-        # The base was cut in this transaction: what it stands for is this draft's own history.
+        # The base was cut in this transaction, so it represents this draft's own history.
         self.flush()
         history = History(self.head.all_segments(self.txn, self.log.scope))
         ledger = self.log.load(self.txn, stop=self._committed(), history=history)
         return TailLedger(0, ledger, 0, 0)
 
     def _committed(self) -> int:
-        """Number of positions that the base stands for."""
+        """Return the number of positions that ``base`` represents."""
         return self.base.offset + len(self.base.ledger)
 
     def _rebase_on_whole(self) -> None:
-        """Bind the transaction's own items on the ledger of the whole history."""
+        """Rebind the transaction's own items on the ledger of the whole history."""
         base = self._whole()
         overlay = Ledger(base=base.ledger)
         for facts, tokens in self.overlay.appended():
@@ -220,11 +219,11 @@ class SessionTxn(AppendingTxn):
         self.base, self.overlay = base, overlay
 
     def last_rows(self, count: int) -> list[StoredRow]:
-        """The rows of the last ``count`` live items; CorruptValueError if one is damaged."""
+        """Return the rows of the last ``count`` live items; CorruptValueError if one is damaged."""
         return [sound(row) for row in self.last_found(count)]
 
     def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
-        """As ``last_rows``; damaged ones as errors."""
+        """As ``last_rows``, with errors in place of damaged rows."""
         self.flush()
         head, scope = self.head, self.log.scope
         held = count <= head.count - head.base_count
@@ -237,7 +236,7 @@ class SessionTxn(AppendingTxn):
         return rows
 
     def tokens_at(self, position: int) -> int:
-        """Tokens of the live item at a position."""
+        """Return the tokens of the live item at a position."""
         known = self._committed()
         if position >= known:
             return self.overlay.appended_tokens(position - known)
@@ -247,7 +246,7 @@ class SessionTxn(AppendingTxn):
         return self.base.ledger.sum_between(at, at + 1)
 
     def cut_to(self, count: int) -> None:
-        """Keep the first ``count`` live items; the rows stay, the live history ends there."""
+        """Keep the first ``count`` live items; the rows stay, only the live history shrinks."""
         if count == self.head.count:
             return
         self.flush()
@@ -258,7 +257,7 @@ class SessionTxn(AppendingTxn):
         self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
 
     def ledger_of(self, count: int) -> TailLedger:
-        """A new ledger of the first ``count`` live items, or of their end."""
+        """Return a new ledger of the first ``count`` live items, or of their end."""
         if count < self.base.offset:
             self._rebase_on_whole()
         ledger = self.base.ledger.copy()
@@ -268,7 +267,7 @@ class SessionTxn(AppendingTxn):
         return self.base._replace(ledger=ledger)
 
     def chain_at(self, seq: int) -> int:
-        """The prefix hash at a live seq.
+        """Return the prefix hash at a live seq.
 
         Raises:
             NotFoundError: it is not live.
@@ -283,17 +282,17 @@ class SessionTxn(AppendingTxn):
         return index.chain_of(self.txn, self.log.scope, found[1], seq)
 
     def set_policy(self, policy: str) -> None:
-        """Hold the session to another pair policy; the ledger is built anew."""
+        """Switch the session to another pair policy; rebuilds the ledger."""
         self.flush()
         self.head.policy = policy
         self.head.epoch += 1
         self._begin_anew()
 
     def move_to(self, saved: CheckpointRow) -> bool:
-        """Make a checkpoint the live history and the current view; whether the history changed.
+        """Make a checkpoint the live history and current view; return if the history changed.
 
         Raises:
-            CorruptValueError: it does not stand on the items that it names.
+            CorruptValueError: its prefix hash does not match the items that it refers to.
         """
         self.flush()
         head, scope = self.head, self.log.scope
@@ -312,7 +311,7 @@ class SessionTxn(AppendingTxn):
         return old.segments != new.segments
 
     def _begin_anew(self) -> None:
-        """Build the ledger of a head that names another history or policy."""
+        """Rebuild the ledger for a head with another history or policy."""
         self.is_rebased = True
         with self.log.lock:
             self.log.begin(self.txn, self.head)
@@ -320,12 +319,12 @@ class SessionTxn(AppendingTxn):
         self.overlay = Ledger(base=self.base.ledger)
 
     def position_of(self, seq: int) -> int | None:
-        """The position of a live seq, None if it is not live."""
+        """Return the position of a live seq, None if it is not live."""
         found = self.locate(seq)
         return None if found is None else found[0]
 
     def locate(self, seq: int) -> tuple[int, int] | None:
-        """``(position, owner session)`` of a live seq, None if it is not live."""
+        """Return ``(position, owner session)`` of a live seq, None if it is not live."""
         segments, before = self.head.segments, self.head.base_count
         if self.head.link_block and seq < segments[0].lo:
             segments, before = self.head.all_segments(self.txn, self.log.scope), 0
@@ -344,19 +343,19 @@ class SessionTxn(AppendingTxn):
         )
 
     def _special_body(self, item: Prepared) -> bytes:
-        """The body of an item's row where it refers to a blob, or is salted."""
+        """Return the body of an item's row if it refers to a blob or is salted."""
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
         return salted(body, self.txn.vault)
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
-        scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
+        scope = self.log.scope  # acquire raises StagedBlobLost if the staged blob is gone
         ref: blobs.BlobRef = item.staged or blobs.write(self.txn, scope, payload, seed=self.seed)
         blobs.acquire(self.txn, scope, ref)
         return item.body + ref.pack()
 
     def _put_held(self, seq: int, item: Prepared) -> None:
-        """Put an item's original into the quarantine."""
-        assert item.held is not None  # noqa: S101 - asked by the caller
+        """Quarantine an item's original."""
+        assert item.held is not None  # noqa: S101 - checked by the caller
         lifecycle.put_held(self.txn, self.log.scope, self.log.session, seq, item.held)
 
     def _spill(self) -> None:
@@ -367,13 +366,13 @@ class SessionTxn(AppendingTxn):
         return self.head.changed(), self.base, self.overlay, len(self.overlay), self.waiting.copy()
 
     def restore(self, mark: tuple[object, ...]) -> None:
-        """Back to a mark of the same transaction, if nothing was written since."""
+        """Roll back to a mark of the same transaction, if nothing was written since."""
         self.head, self.base, self.overlay, length, self.waiting = mark  # type: ignore[assignment]
         self.overlay.truncate(length)  # type: ignore[arg-type]
 
 
 def revision_conflict(expected: int, current: int) -> RevisionConflict:
-    """The error of a compare-and-set that lost."""
+    """Return the error of a failed compare-and-set."""
     msg = (
         f"expected revision {expected}, the session is at {current}: read what was written since "
         "and try again"
@@ -381,7 +380,7 @@ def revision_conflict(expected: int, current: int) -> RevisionConflict:
     return RevisionConflict(msg, expected=expected, current=current)
 
 
-# --- What there is once: a session's log in a database, its draft in a transaction ----------------
+# --- Registries: one log per session of a database, one draft per session of a transaction --------
 
 CLOSED: Final = "closed"
 """Marks in ``txn.local`` the sessions whose draft was closed, with their shared log."""
@@ -390,7 +389,7 @@ _all_logs: WeakSet[CachedSessions] = WeakSet()
 
 
 class CachedSessions:
-    """All SessionLogs of a database in this process."""
+    """All CachedSession objects of a database in this process."""
 
     __slots__ = ("__weakref__", "_lock", "_logs", "_resolve_counter")
 
@@ -401,24 +400,25 @@ class CachedSessions:
         _all_logs.add(self)
 
     def get(self, scope: int, session: int) -> CachedSession:
-        """The one CachedSession of that session."""
+        """Return the single CachedSession of a session."""
         with self._lock:
             log = self._logs.get((scope, session))
             if log is None:
                 made = CachedSession(scope, session, self._resolve_counter)
-                # A destructor of this thread may have asked for it meanwhile.
+                # A destructor run on this thread may have registered one meanwhile.
                 log = self._logs.setdefault((scope, session), made)
             return log
 
     def forget_scope(self, scope: int) -> None:
-        """Drop what is cached of a scope's sessions."""
+        """Drop everything cached for a scope's sessions."""
         with self._lock:
-            found = [log for log in self._logs.values() if log.scope == scope]
+            refs = list(self._logs.valuerefs())  # a destructor may add one to the logs themselves
+        found = [log for ref in refs if (log := ref()) is not None and log.scope == scope]
         for log in found:
             log.forget_all()
 
     def start_over(self) -> None:
-        """In the child of a fork: no other thread is left that could release a lock."""
+        """Reset locks in a forked child, which has no other thread that could release them."""
         self._lock = RLock()
         for log in list(self._logs.values()):
             log.lock = RLock()
@@ -435,7 +435,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SessionTxns(DraftFields):
-    """The drafts of one database: finds or makes the one of a session in a transaction."""
+    """The drafts of one database: finds or creates a session's draft in a transaction."""
 
     __slots__ = ("_logs",)
     draft_type = SessionTxn
@@ -447,12 +447,12 @@ class SessionTxns(DraftFields):
         self.seed = int.from_bytes(seed[:8], "little")
 
     def open(self, txn: Txn, scope: int, session: int) -> SessionTxn | None:
-        """The draft of a session, None if the session is gone."""
+        """Return a session's draft, None if the session is gone."""
         found: SessionTxn | None = self.of(txn, self._logs.get(scope, session))
         return found
 
     def close(self, txn: Txn, draft: SessionTxn) -> None:
-        """The session was deleted or must be read anew: later closures open it again."""
+        """Close the draft of a deleted or stale session; later closures reopen the session."""
         place = draft.log.place
         del txn.local[place]
         shared: CachedSession = txn.local.setdefault((CLOSED, place), draft.log)
@@ -460,13 +460,13 @@ class SessionTxns(DraftFields):
         txn.on_commit(shared.forget_all)
 
     def flush_opened(self, txn: Txn, scope: int, session: int) -> None:
-        """Write what the draft of a session holds, if this transaction has one."""
+        """Write the pending changes of a session's draft, if this transaction has one."""
         draft: SessionTxn | None = txn.local.get(self._logs.get(scope, session).place)
         if draft is not None:
             draft.flush()
 
     def close_unused(self, txn: Txn, scope: int, session: int) -> None:
-        """As ``close``, for who changes the session's rows without a draft."""
+        """As ``close``, for callers that change the session's rows without a draft."""
         log = self._logs.get(scope, session)
         draft: SessionTxn | None = txn.local.get(log.place)
         if draft is not None:
@@ -476,9 +476,9 @@ class SessionTxns(DraftFields):
         txn.on_commit(shared.forget_all)
 
     def start_over(self, txn: Txn, scope: int, session: int, head: Head) -> SessionTxn:
-        """The draft of a session that goes on from another head than the one that is stored.
+        """Return a session's draft that continues from a head other than the stored one.
 
-        Whoever asks for it closes it; the shared log never sees it.
+        The caller must close it; the shared log never sees it.
         """
         self.close_unused(txn, scope, session)
         log = self._logs.get(scope, session).twin()
@@ -488,7 +488,7 @@ class SessionTxns(DraftFields):
     def create(
         self, txn: Txn, scope: int, session: int, head: Head, *, base: TailLedger | None = None
     ) -> SessionTxn:
-        """The draft of a session that this transaction creates; ``base``: its ledger, if known."""
+        """Return the draft of a session created by this transaction; ``base``: its known ledger."""
         log = self._logs.get(scope, session)
         if log.place in txn.local:
             msg = f"session {session} is created twice in one transaction"

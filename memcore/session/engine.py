@@ -1,4 +1,4 @@
-"""State that all handles of one open database share, and references to its sessions."""
+"""State shared by all handles of an open database, and references to its sessions."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ __all__ = [
 ]
 
 
-# --- Size limit of items: refuse what is above it, or move long texts to blobs --------------------
+# --- Size limit of items: reject larger ones, or offload their long texts -------------------------
 
-# --- The texts of a message that may be made shorter: none that pairs, providers or media hang on -
+# --- Texts of a message that may be shortened: none that pairs, providers or media depend on ------
 
 _KEPT: Final = frozenset(
     (
@@ -92,12 +92,12 @@ _KEPT: Final = frozenset(
         *("data", "file_data", "image_url", "url", "file_id", "file_url", "namespace", "status"),
     )
 )
-"""Members that pairs, providers and media hang on."""
+"""Members that pairs, providers and media depend on."""
 _SIGNED: Final = frozenset(("thinking", "redacted_thinking", "reasoning", "compaction"))
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts, in the order in which ``edit_texts`` numbers them."""
+    """Yield the texts in the order in which ``edit_texts`` numbers them."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
@@ -112,19 +112,19 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def edit_texts(value: Any, edit: Callable[[int, str], str]) -> Any:
-    """A copy with what ``edit(number, text)`` makes of each text; arguments of calls stay JSON."""
+    """Copy a value, each text replaced by ``edit(number, text)``; call arguments stay JSON."""
     return _TextWalk(edit).value(value)
 
 
 class _TextWalk:
-    """One walk through a value; it counts the texts."""
+    """One traversal of a value; numbers the texts."""
 
     def __init__(self, edit: Callable[[int, str], str]) -> None:
         self._edit = edit
         self._at = -1
 
     def value(self, value: Any) -> Any:
-        """The value with its texts edited."""
+        """Return the value with its texts edited."""
         if isinstance(value, str):
             self._at += 1
             return self._edit(self._at, value)
@@ -146,7 +146,7 @@ class _TextWalk:
 
 
 def _parsed(text: str) -> Any:
-    """The object or list that a call's arguments are, None if they are something else."""
+    """Parse a call's arguments; None unless they are a JSON object or list."""
     with suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict | list):
@@ -154,31 +154,31 @@ def _parsed(text: str) -> Any:
     return None
 
 
-# --- A limit on the size of items: what is over it is refused, or its long texts are kept ---------
+# --- Size guard: items over the limit are rejected, or their long texts are offloaded -------------
 
 Oversize: TypeAlias = str | Callable[[str], str]
-"""``"reject"``, ``"offload"``, or what makes a summary of a long text."""
+"""``"reject"``, ``"offload"``, or a function that summarizes a long text."""
 OFFLOADED: Final = "offloaded"
 """Type of the event that holds the texts."""
 REFERENCE: Final = "offload:"
 ITEM_BYTES_LEAST: Final = 256
 _MARKER: Final = "[offloaded: {:,} characters, to be read by {}]"
 _ENDS_CHARS: Final = 400
-"""So much of the beginning and of the end is shown, or an eighth of the limit."""
+"""Characters shown of a text's beginning and end, if that is less than an eighth of the limit."""
 DIGEST_BYTES: Final = 12
 
 
 class SizeGuard(NamedTuple):
-    """Limit of the size of items, and the treatment of larger ones."""
+    """Size limit of items, and the treatment of larger ones."""
 
     item_bytes: int
     oversize: Oversize = "reject"
 
     def replaced(self, item: Any, size: int, seed: bytes) -> tuple[Any, dict[str, Any]]:
-        """``(item, payload)``: the item with its longest texts replaced, and the texts.
+        """Replace the item's longest texts; return the item and the payload with the texts.
 
         Raises:
-            InvalidItemError: it is to be refused, or stays too large without its texts.
+            InvalidItemError: the item is rejected, or is too large even without its texts.
         """
         if self.oversize == "reject":
             raise self._refusal(size)
@@ -187,7 +187,7 @@ class SizeGuard(NamedTuple):
         key = blake2b(encoded, digest_size=DIGEST_BYTES, key=seed).hexdigest()
         lengths = [len(text) for text in texts_in(item)]
         order = sorted(range(len(lengths)), key=lambda at: (-lengths[at], at))
-        # Few are chosen at first: each round takes twice as many, until what is left fits.
+        # Replace as few texts as possible: double the number until the remainder fits.
         count = 1
         while True:
             chosen = set(order[:count])
@@ -213,7 +213,7 @@ class SizeGuard(NamedTuple):
         """Return the preview that replaces a text.
 
         Raises:
-            InvalidItemError: the caller's function gives no str.
+            InvalidItemError: the caller's function did not return a str.
         """
         marker = _MARKER.format(len(text), reference)
         if len(text) <= len(marker):
@@ -240,10 +240,10 @@ class SizeGuard(NamedTuple):
 
 
 def size_guard(item_bytes: object, oversize: object) -> SizeGuard | None:
-    """The guard that the options of ``memcore.open`` ask for, None for none.
+    """Return the guard for the options of ``memcore.open``; None if there is no limit.
 
     Raises:
-        InvalidOptionError: one of them is unknown, of a wrong type or out of range.
+        InvalidOptionError: an option is unknown, of the wrong type or out of range.
     """
     known = oversize is None or oversize in ("reject", "offload") or callable(oversize)
     if not known:
@@ -261,46 +261,46 @@ def size_guard(item_bytes: object, oversize: object) -> SizeGuard | None:
     return SizeGuard(limit, oversize or "reject")  # type: ignore[arg-type]
 
 
-# --- How often a session and its items were read, and when last: counted in memory, written along -
-# Reading writes nothing. What was counted is written with the next commit of the session, and when
-# the database is closed; a killed process loses what was not. Rows, little-endian: number 0 holds
-# ``count u64 | last ms u64`` of the session, number 1 + n the items of seqs ``256 n`` to ``256 n +
-# 255``: ``count u32 | last s u32`` each.
+# --- Access counts and last access times: collected in memory, written with other commits ---------
+# Reading writes nothing. Counts are written with the session's next commit and when the database is
+# closed; those not yet written are lost if the process is killed. Rows, little-endian: number 0
+# holds ``count u64 | last ms u64`` of the session, number 1 + n the items of seqs ``256 n`` to
+# ``256 n + 255``: ``count u32 | last s u32`` each.
 
 PAGE_SEQS: Final = 256
 FEW_PAGES: Final = 4
-"""So many pages are written along with any commit; more wait for ``PATIENCE`` commits."""
+"""Up to this many pages are written with any commit; more wait for ``PATIENCE`` commits."""
 PATIENCE: Final = 64
 _TOTAL: Final = Struct("<QQ")
 _ENTRY: Final = Struct("<II")
 _COUNT_MAX: Final = 2**32 - 1
 _SPANS_MAX: Final = 4096
-"""Different ranges that are remembered apart; beyond that only the session is counted."""
+"""Distinct ranges tracked individually; beyond that only the session's total is counted."""
 
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Accessed:
-    """Access count and time of the last access."""
+    """Access count and time of last access."""
 
     count: int = 0
     last_at: float | None = None
-    """Seconds since the epoch by the reader's clock; None: never."""
+    """Seconds since the epoch, by the reader's clock; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Counts that are not written yet."""
+    """Counts not yet written."""
 
     count: int
     last_ms: int
     spans: dict[tuple[int, int], tuple[int, int]]
-    """``(first seq, last seq)`` to how often and when last (ms)."""
+    """``(first seq, last seq)`` to (count, time of last access in ms)."""
 
 
 class AccessStats:
-    """Access counts of the handles of one session; threads may share them."""
+    """Access counts of one session's handles. May be shared between threads."""
 
     __slots__ = (
         "__weakref__",
@@ -318,8 +318,8 @@ class AccessStats:
         self.name = name
         """Application, user and session."""
         self._waiting = waiting
-        """Those of the database with something to write; the others go with their handles."""
-        self._lock = RLock()  # a destructor may read while its thread counts a reading
+        """The database's set of counters with unwritten data; keeps them alive."""
+        self._lock = RLock()  # a destructor may read while its own thread is in ``note``
         self._begin(0)
 
     def _begin(self, session: int) -> None:
@@ -327,7 +327,7 @@ class AccessStats:
         self._spans: dict[tuple[int, int], tuple[int, int]] = {}
 
     def note(self, session: int, spans: Iterable[tuple[int, int]], now: int) -> None:
-        """Count one reading of the items of these ranges of seqs, at a time in milliseconds."""
+        """Count one access to these ranges of seqs, at a time in milliseconds."""
         with self._lock:
             if session != self._session:  # another session of the same name
                 self._begin(session)
@@ -339,14 +339,14 @@ class AccessStats:
                     self._spans[span] = (self._spans.get(span, (0, 0))[0] + 1, now)
 
     def pending(self, session: int) -> _Pending:
-        """Return the counts of a session that are not written yet."""
+        """Return a session's unwritten counts."""
         with self._lock:
             if session != self._session:
                 return _Pending(0, 0, {})
             return _Pending(self._count, self._last_ms, dict(self._spans))
 
     def write(self, txn: Txn, place: Place, *, all_pages: bool = False) -> None:
-        """Write what waits in a transaction that changes the session anyway."""
+        """Write the pending counts in a transaction that changes the session anyway."""
         found = self.pending(place[1])
         if not found.count and not (all_pages and found.spans):
             return
@@ -379,7 +379,7 @@ class AccessStats:
 
 
 def spans_of(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending seqs as ranges of consecutive ones."""
+    """Group ascending seqs into ranges of consecutive ones."""
     found: list[tuple[int, int]] = []
     for seq in seqs:
         if found and found[-1][1] == seq - 1:
@@ -390,7 +390,7 @@ def spans_of(seqs: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _pages(spans: dict[tuple[int, int], tuple[int, int]]) -> dict[int, dict[int, tuple[int, int]]]:
-    """By page and place in it how often, and when last."""
+    """Expand ranges to (count, last access) by page and index in the page."""
     found: dict[int, dict[int, tuple[int, int]]] = {}
     for (lo, hi), (count, last_ms) in spans.items():
         for seq in range(lo, hi + 1):
@@ -405,7 +405,7 @@ def _key(place: Place, number: int) -> bytes:
 
 
 def _body(txn: ReadTxn, key: bytes, size: int) -> bytes:
-    """The body of a row, zeros if there is none; counts that are damaged begin anew."""
+    """Return the body of a row, zeros if it does not exist."""
     value = txn.get(key)
     if value is None:
         return bytes(size)
@@ -433,7 +433,7 @@ def _add_page(txn: Txn, place: Place, number: int, entries: dict[int, tuple[int,
 
 
 def move_uses(txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int]) -> None:
-    """Give what was counted of a session to the one in its place; ``moved``: the seqs of then."""
+    """Move a session's counts to its replacement; ``moved`` maps old seqs to new ones."""
     start = keys.session_rows(scope, old, Row.USES)
     pages: dict[int, dict[int, tuple[int, int]]] = {}
     for key, value in list(txn.scan(start, keys.after(start))):
@@ -465,7 +465,7 @@ def _sound_body(key: bytes, value: bytes) -> bytes | None:
 
 
 def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:
-    """As ``_body``; a damaged row is written anew: counts must not keep anybody from a change."""
+    """As ``_body``, but zeros for a damaged row: counts must never make a change fail."""
     try:
         return _body(txn, key, size)
     except CorruptValueError:
@@ -473,7 +473,7 @@ def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:
 
 
 def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | None) -> Accessed:
-    """Read the access counts of a session or of one item, with those that are not written yet.
+    """Read the access counts of a session or of one item, including those not yet written.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -493,13 +493,13 @@ def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | N
 
 
 def is_uses_row(key: bytes, body: bytes) -> bool:
-    """Return True if a body is valid under the key of such a row."""
+    """Return True if the body of an access-count row has the size that its key requires."""
     size = PAGE_SEQS * _ENTRY.size if keys.number_of(key) else _TOTAL.size
     return len(body) == size
 
 
 def check_uses(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
-    """Yield findings about the access counts of a session."""
+    """Yield problems found in a session's access counts."""
     start = keys.session_rows(scope, session, Row.USES)
     for key, value in txn.scan(start, keys.after(start)):
         try:
@@ -514,14 +514,14 @@ def _malformed(key: bytes) -> CorruptValueError:
     return CorruptValueError(msg, key=key)
 
 
-# --- What all handles of one open database share --------------------------------------------------
+# --- Engine: state shared by all handles of an open database --------------------------------------
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Engine:
-    """Everything that the handles of one open database share."""
+    """State shared by all handles of an open database."""
 
     store: LmdbStore
     counter: TokenCounter
@@ -529,32 +529,32 @@ class Engine:
     policy: str
     """Pair policy of new sessions."""
     recount: bool = False
-    """True if handles of sessions recount what another counter counted, unless they say not to."""
+    """True if session handles by default recount what another counter counted."""
     compaction: CompactionPolicy | None = None
-    """Policy by which sessions are compacted, unless their handle or a call says otherwise."""
+    """Compaction policy of sessions, unless overridden by their handle or a call."""
     embed: Embed | None = None
-    """Function by whose embeddings semantic de-duplication compares texts."""
+    """Embedding function with which semantic de-duplication compares texts."""
     audit: Audit | None = None
-    """The key of the audit, and how it is anchored."""
+    """The audit's key and anchoring."""
     access: Access | None = None
-    """Authorizer and actor, asked before a handle is opened; None: nobody is asked."""
+    """Authorizer and actor, checked before a handle is opened; None: no authorization."""
     write_filter: WriteFilter | None = None
-    """Filter that everything passes before it is stored; None: nobody judges or redacts it."""
+    """Filter applied to everything before it is stored; None: no screening or redaction."""
     size_guard: SizeGuard | None = None
-    """Limit on the size of items; None: as large as the file can hold."""
+    """Limit on the size of items; None: only the file's own limit."""
     access_counts: bool = False
-    """True if reading is counted, unless a session's handle says otherwise."""
+    """True if accesses are counted by default; a session's handle may override it."""
     uses: WeakValueDictionary[tuple[str, str, str], AccessStats] = field(
         default_factory=WeakValueDictionary
     )
-    """By application, user and session what its handles count."""
+    """Access counts by application, user and session."""
     unwritten: set[AccessStats] = field(default_factory=set)
-    """Of these the ones with something to write."""
+    """The members of ``uses`` with counts to write."""
     now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     _graphs: list[Cache] = field(init=False, default_factory=list)
     seed: bytes = field(init=False)
-    """The store's random 16 bytes: keys the hashes of call ids and requests."""
+    """The store's random 16 bytes; keys the hashes of call ids and requests."""
     logs: CachedSessions = field(init=False)
     drafts: SessionTxns = field(init=False)
     encoder: PlainEncoder = field(init=False)
@@ -563,7 +563,7 @@ class Engine:
         self.counters[self.counter.id] = self.counter
         self.logs = CachedSessions(
             partial(_counter_named, self.counters)
-        )  # not of ours: that were a cycle
+        )  # not our bound method: that would create a reference cycle
         self.seed = self.store.seed
         self.drafts = SessionTxns(self.logs, self.seed)
         self.encoder = PlainEncoder(
@@ -572,38 +572,43 @@ class Engine:
 
     @property
     def graphs(self) -> Cache:
-        """Cache of the values of graph checkpoints."""
+        """Cache of graph checkpoint values."""
         if not self._graphs:
-            # Two threads may both make one: the first counts, for an erasure has it forget. A lock
-            # might be held at a fork, and would be in the child for ever.
+            # Two threads may both create one; the first wins, and is the one an erasure clears. No
+            # lock: one held during a fork would never be released in the child.
             self._graphs.append(graph.Cache())
         return self._graphs[0]
 
     @property
     def redaction(self) -> RedactsPlaces | None:
-        """Redaction of what is stored; None if there is none."""
+        """Redaction of stored content; None if there is none."""
         return None if self.write_filter is None else self.write_filter.redaction
 
     def counter_named(self, name: str) -> TokenCounter:
-        """The counter of that id: one that the caller gave, else a built-in one."""
+        """Return the counter with that id: one given by the caller, else a built-in one."""
         return _counter_named(self.counters, name)
 
     def read_locked(self, log: CachedSession, fn: Callable[[CachedSession, ReadTxn], T]) -> T:
-        """Run ``fn(log, txn)`` on a snapshot under the log's lock.
+        """Run ``fn(log, txn)`` on a snapshot, under the log's lock.
 
-        The leader takes that lock inside its transaction, so whoever holds it must not wait for
-        the lead, as a read does when another process grew the map. A destructor or a signal handler
-        may read while its own thread is at work on the log: it gets one of its own.
+        Lock order: the commit leader takes the log's lock inside its transaction, so a holder of
+        it must not wait to become leader, as a read does when another process has grown the map.
+        A destructor or signal handler may read while its own thread is working on the log: it gets
+        a log of its own.
         """
         if log.lock._is_owned():  # noqa: SLF001 - as Condition asks
-            log = log.twin()
+            try:
+                return self.store.read(partial(fn, log.twin()), patient=False)
+            except MapMovedError as error:
+                msg = "a read inside of another's work met a map that grew: read again later"
+                raise InternalError(msg) from error
         while True:
             with suppress(MapMovedError), log.lock:
                 return self.store.read(partial(fn, log), patient=False)
             self.store.read(lambda _: None)
 
     def write_uses(self) -> None:
-        """Write what was counted of readings and waits for a commit of its session."""
+        """Write the access counts still waiting for a commit of their session."""
         waiting = list(self.unwritten)
 
         def write(txn: Txn) -> None:
@@ -618,12 +623,12 @@ class Engine:
             self.store.transact(write)
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the time in milliseconds since 1970."""
         return self.now_us() // 1000
 
 
 def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter:
-    """The counter of that id among those that are known, or a built-in one, known from now on."""
+    """Return the known counter with that id, or a built-in one, which becomes known."""
     found = counters.get(name)
     if found is None:
         try:
@@ -638,17 +643,17 @@ def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter
     return found
 
 
-# --- Who may change a session now: looked up inside the transaction, before its first write -------
+# --- Lease checks: made inside the transaction, before its first write ----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseToken:
-    """The lease that a handle claims to hold; it does while the stored row agrees."""
+    """A lease that a handle claims; valid as long as the stored row agrees."""
 
     owner: str
     epoch: int
     process: int = field(default_factory=os.getpid)
-    """The child of a fork holds nothing: its parent may go on."""
+    """Id of the process that took it: a forked child does not inherit the lease."""
 
     def is_of(self, row: LeaseRow | None) -> bool:
         """Return True if a stored row is this lease, expired or not."""
@@ -658,11 +663,11 @@ class LeaseToken:
 def check_lease(
     txn: Txn, draft: SessionTxn, tenure: LeaseToken | None, *, now_ms: int, name: str
 ) -> None:
-    """Let a change of a draft's session begin, or refuse it.
+    """Admit or reject a change to a draft's session.
 
     Raises:
-        LeaseHeldError: somebody else holds the session.
-        FencedError: the handle's own lease was taken over, or given up.
+        LeaseHeldError: another owner holds the session.
+        FencedError: the handle's own lease was taken over or released.
         CorruptValueError: the lease's row is damaged.
     """
     draft.is_vacated = check_lease_row(txn, draft.log.place, tenure, now_ms=now_ms, name=name)
@@ -671,10 +676,10 @@ def check_lease(
 def check_lease_row(
     txn: Txn, place: tuple[int, int], tenure: LeaseToken | None, *, now_ms: int, name: str
 ) -> bool:
-    """As ``check_lease``, of a change that is made without a draft.
+    """As ``check_lease``, for a change made without a draft.
 
     Returns:
-        Whether nobody holds the session, so that its head need not say that somebody does.
+        True if nobody holds the session, so that its head's leased flag can be cleared.
     """
     row = read_lease(txn, *place)
     if tenure is not None and tenure.process == os.getpid():
@@ -686,13 +691,13 @@ def check_lease_row(
     if row.is_held(now_ms):
         raise held(row, now_ms, name)
     if row.owner:
-        # Its owner is not to go on as if nobody had written since: the next one has another epoch.
+        # Expired: vacate it, so that its owner cannot renew as if nobody had written since.
         write_lease(txn, *place, row.vacant())
     return True
 
 
 def held(row: LeaseRow, now_ms: int, name: str) -> LeaseHeldError:
-    """The error of who comes while somebody else holds the session."""
+    """Return the error for a change while another owner holds the session."""
     msg = (
         f"session {name[:80]!r} is leased to {row.owner[:80]!r} for another "
         f"{(row.expires_ms - now_ms) / 1000:.1f} seconds: take it with session.lease() after that"
@@ -701,7 +706,7 @@ def held(row: LeaseRow, now_ms: int, name: str) -> LeaseHeldError:
 
 
 def fenced(tenure: LeaseToken, row: LeaseRow | None, name: str) -> FencedError:
-    """The error of who goes on with a lease that is not theirs any more."""
+    """Return the error for a change under a lease that is no longer valid."""
     current = 0 if row is None else row.epoch
     said = f": the epoch is {current} now" if current > tenure.epoch else ""
     msg = (
@@ -712,11 +717,11 @@ def fenced(tenure: LeaseToken, row: LeaseRow | None, name: str) -> FencedError:
     return FencedError(msg, epoch=tenure.epoch, current=current)
 
 
-# --- What a session handle stands on: what was asked of it, and where its session lies ------------
+# --- Session references: a handle's options, and its session's location ---------------------------
 
 
 class SessionOptions(NamedTuple):
-    """Options of a session's handle; None leaves it to the session or the database."""
+    """Options of a session handle; None defers to the session or the database."""
 
     policy: str | None
     counter: TokenCounter | None
@@ -727,16 +732,16 @@ class SessionOptions(NamedTuple):
     state: StateSchema | None = None
     """The fields of its state; None: any."""
     access_counts: bool | None = None
-    """True if reading through the handle is counted; None: as in the database."""
+    """True if reads through the handle are counted; None: the database's default."""
     recover: bool = False
-    """True if the handle's first use looks for damage and recovers the session."""
+    """True if the handle's first use checks for damage and recovers the session."""
 
 
 class SentContext(NamedTuple):
-    """A context that a handle made, as a report of its bill needs it."""
+    """A context that a handle built, with what a usage report on it needs."""
 
     session: int
-    """The number of the session; its name may stand for another one when the report comes."""
+    """The session's number; its name may belong to another session when the report comes."""
     counter: str
     policy: str
     counted_tokens: int
@@ -746,11 +751,11 @@ class SentContext(NamedTuple):
 
 
 _SENT_MAX: Final = 16
-"""Contexts of one handle that a report may be about: as many requests may overlap."""
+"""Recent contexts per handle that a report may refer to, which limits overlapping requests."""
 
 
 class SessionRef(RefFields):
-    """The name of a session, and its numbers once they are known to be committed."""
+    """A session's name, and its numbers once they are known to be committed."""
 
     __slots__ = (
         "_process",
@@ -768,11 +773,11 @@ class SessionRef(RefFields):
     options: SessionOptions
     log: CachedSession | None
     due: Callable[[], bool] | None
-    """Work that the first use of the handle begins with; it returns True if done for good."""
+    """Work to run on the handle's first use; returns True once it need not run again."""
     lease: LeaseToken | None
     """Token of the lease that the handle holds; see ``Session.lease``."""
     uses: AccessStats | None
-    """Counts who reads it; None: nobody does."""
+    """Counter of accesses; None: they are not counted."""
 
     def __init__(
         self, engine: Engine, app: str, user: str, name: str, options: SessionOptions
@@ -784,11 +789,11 @@ class SessionRef(RefFields):
         self.ask(options)
         self.scope: int | None = None
         self.temporary: dict[str, Any] = {}
-        """The fields of the state that are the handle's alone."""
+        """State fields private to this handle."""
         self.access: Access | None = None
-        """Authorizer and actor, asked before a handle beside it is opened; None: nobody."""
+        """Authorizer and actor, checked before a related handle is opened; None: nobody."""
         self.sent: deque[SentContext] = deque(maxlen=_SENT_MAX)
-        """The contexts that were shown last; see ``Session.report_usage``."""
+        """The most recent contexts shown; see ``Session.report_usage``."""
         self._process, self._touching = os.getpid(), RLock()
         self._scope_filter: ScopeFilter | None = None
         counts = engine.access_counts if options.access_counts is None else options.access_counts
@@ -797,14 +802,14 @@ class SessionRef(RefFields):
             self.uses = engine.uses.setdefault(key, AccessStats(key, engine.unwritten))
 
     def ask(self, options: SessionOptions) -> None:
-        """Ask these options of the session from now on."""
+        """Replace the handle's options."""
         self.options = options
-        # Most handles ask for nothing that a head could contradict: then nobody compares.
+        # Most handles request nothing that a head could contradict; they skip the check.
         self.asks = options.policy is not None or options.counter is not None
 
     @property
     def scope_filter(self) -> ScopeFilter | None:
-        """The write filter for the session's content; None: none."""
+        """The write filter for the session's content; None if there is none."""
         write_filter = self.engine.write_filter
         if write_filter is None:
             return None
@@ -813,16 +818,16 @@ class SessionRef(RefFields):
         return self._scope_filter
 
     def touch(self) -> None:
-        """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""
+        """Run the work that is due; concurrent callers wait, and retry it if it failed."""
         if self.due is not None:
-            if self._process != os.getpid():  # who held the lock is not in the child of a fork
+            if self._process != os.getpid():  # a lock's holder does not exist in a forked child
                 self._process, self._touching = os.getpid(), RLock()
             with self._touching:
                 if self.due is not None and self.due():
                     self.due = None
 
     def peek(self) -> Head | None:
-        """The head as it is now, None if there is no session. Needs no counter."""
+        """Return the current head, None if there is no session. Needs no counter."""
 
         def look(txn: ReadTxn) -> Head | None:
             found = self.find(txn)
@@ -835,17 +840,17 @@ class SessionRef(RefFields):
         return self.engine.store.read(look)
 
     def need(self, action: str, name: str | None = None) -> None:
-        """Ask the authorizer, if there is one, about this session or the one of that name.
+        """Require the authorizer's permission, if there is one, for this or the named session.
 
         Raises:
-            AccessDeniedError: it refused.
+            AccessDeniedError: permission was refused.
         """
         if self.access is not None:
             whose = self.name if name is None else name
             self.access.need(action, app=self.app, user=self.user, name=whose)
 
     def beside(self, name: str, *, policy: str | None) -> SessionRef:
-        """Make the reference of a fork: it takes its counter over with the history.
+        """Make the reference of a fork, which inherits its counter with the history.
 
         Raises:
             AccessDeniedError: the authorizer refused to open it.
@@ -858,7 +863,7 @@ class SessionRef(RefFields):
         return ref
 
     def find(self, txn: ReadTxn) -> tuple[int, int] | None:
-        """``(scope, session)`` as the transaction sees it, without remembering it."""
+        """Return ``(scope, session)`` as seen by the transaction, without caching it."""
         scope = self._scope_in(txn)
         if scope is None:
             return None
@@ -866,26 +871,26 @@ class SessionRef(RefFields):
         return None if session is None else (scope, session)
 
     def _scope_in(self, txn: ReadTxn) -> int | None:
-        """The scope's number; the one that is remembered may be that of a user who was erased."""
+        """Return the scope's number; the cached one may belong to a user erased since."""
         scope = self.scope
         if scope is None or is_erased(txn, scope):
             return names.scope_of(txn, self.app, self.user)
         return scope
 
     def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
-        """The scope that holds the fields of a prefix, None if there is none yet."""
+        """Return the scope that holds the fields of a prefix, None if it does not exist yet."""
         if prefix == state.APP:
             return names.app_scope_of(txn, self.app)
         return self._scope_in(txn)
 
     def ensure_scope(self, txn: Txn, prefix: str) -> int:
-        """As ``find_scope``; it makes the scope."""
+        """Return the scope that holds the fields of a prefix, creating it if need be."""
         if prefix == state.APP:
             return names.ensure_app_scope(txn, self.app)
         return names.ensure_scope(txn, self.app, self.user)
 
     def resolve(self) -> CachedSession | None:
-        """The session's log, None if there is no such session. Remembers what is committed."""
+        """Return the session's log, None if there is no such session. Caches committed numbers."""
         if self.log is None:
             found = self.engine.store.read(self.find)
             if found is not None:
@@ -893,25 +898,25 @@ class SessionRef(RefFields):
         return self.log
 
     def settle(self, scope: int, session: int) -> None:
-        """Remember numbers that are committed (they are never reused)."""
+        """Cache committed numbers, which are never reused."""
         self.scope = scope
         self.log = self.engine.logs.get(scope, session)
 
     def forget(self) -> None:
-        """The session is gone; its name may stand for another one now."""
+        """Drop the cached log: the session is gone, and its name may belong to a new one."""
         self.log = None
 
     def draft(self, txn: Txn, *, create: bool, guarded: bool = True) -> SessionTxn | None:
-        """The session's draft in a write transaction; made if it is missing and ``create``.
+        """Return the session's draft in a write transaction; ``create`` makes a missing session.
 
-        ``RefFields._draft`` calls it only if the session is not known yet, if its head may
-        contradict what was asked of it, if there is a lease, or if ``always_drafts``.
+        ``RefFields._draft`` calls this only if the session is not known yet, if its head may
+        contradict the handle's options, if there is a lease, or if ``always_drafts`` is set.
 
-        ``guarded``: a lease is respected.
+        ``guarded``: enforce leases.
 
         Raises:
             ReadOnlyError, PolicyMismatchError
-            LeaseHeldError, FencedError: the session is not this handle's to change.
+            LeaseHeldError, FencedError: this handle may not change the session.
         """
         log, lease = self.log, self.lease if guarded else None
         draft = None if log is None else self.engine.drafts.of(txn, log)
@@ -929,7 +934,7 @@ class SessionRef(RefFields):
         return draft
 
     def _open(self, txn: Txn) -> SessionTxn | None:
-        """The draft of the session that has the name, None if there is none."""
+        """Return the draft of the session with this name, None if there is none."""
         found = self.find(txn)
         if found is None:
             return None
@@ -941,25 +946,25 @@ class SessionRef(RefFields):
         return draft
 
     def admit(self, txn: Txn, place: tuple[int, int]) -> None:
-        """Let a change of the session begin that is made without a draft.
+        """Admit a change to the session that is made without a draft.
 
         Raises:
-            LeaseHeldError, FencedError: the session is not this handle's to change.
+            LeaseHeldError, FencedError: this handle may not change the session.
         """
         check_lease_row(txn, place, self.lease, now_ms=self.engine.now_ms(), name=self.name)
 
     def need_gone(self, txn: ReadTxn) -> None:
-        """Refuse to call a session gone whose name is there.
+        """Verify that a session without a head really does not exist.
 
         Raises:
-            CorruptValueError: its head is missing.
+            CorruptValueError: its name exists, so its head is missing.
         """
         found = self.find(txn)
         if found is not None and txn.get(head_key(*found)) is None:
             raise self.headless(*found)
 
     def headless(self, scope: int, session: int) -> CorruptValueError:
-        """The error for a session that has a name and no head."""
+        """Return the error for a session that has a name but no head."""
         msg = f"the head of session {self.name[:40]!r} is missing; run 'memcore check'"
         return CorruptValueError(msg, key=head_key(scope, session))
 
@@ -974,7 +979,7 @@ class SessionRef(RefFields):
         return draft
 
     def check_head(self, head: Head) -> None:
-        """Compare what the caller asked for with what the session was created with.
+        """Compare the handle's policy and counter with those of the session.
 
         Raises:
             PolicyMismatchError: they differ.
@@ -995,18 +1000,18 @@ class SessionRef(RefFields):
             raise PolicyMismatchError(msg)
 
     def allow_policy(self, policy: str) -> None:
-        """The handle asked for this policy from now on."""
+        """Update the handle's requested policy, if it requested one."""
         if self.options.policy is not None:
             self.ask(self.options._replace(policy=policy))
 
     def allow_counter(self, counter: TokenCounter) -> None:
-        """The handle asked for this counter from now on."""
+        """Update the handle's requested counter, if it requested one; nothing is due any more."""
         self.due = None
         if self.options.counter is not None:
             self.ask(self.options._replace(counter=counter))
 
     def need_writable(self) -> None:
-        """Refuse writes early, before anything is encoded; then do what is due.
+        """Reject writes early, before anything is encoded; then run the work that is due.
 
         Raises:
             ReadOnlyError: the database was opened read-only.
@@ -1015,7 +1020,7 @@ class SessionRef(RefFields):
         self.touch()
 
     def refuse_read_only(self) -> None:
-        """Refuse writes.
+        """Reject writes to a read-only database.
 
         Raises:
             ReadOnlyError: the database was opened read-only.

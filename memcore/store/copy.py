@@ -1,7 +1,7 @@
-"""Copies of a store: made beside their target, flushed, verified, scrubbed, then renamed.
+"""Copies of a store: made next to their target, flushed, verified, scrubbed, then renamed.
 
-A copy is whole by itself. The slots of its reserved run are blank, since a record of the source is
-bound to the source's meta pages; what such a record still had to bring is written into the copy.
+A copy is self-contained. The slots of its reserved run are blank, since a record of the source is
+bound to the source's meta pages; a pending record's operations are applied to the copy.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ __all__ = [
 ]
 
 
-# --- The keys in the branches of a tree, made anew from the rows that there are -------------------
-# A branch tells by a key where its next child begins. When the row of that key goes, the key stays:
-# in a compact copy, too. So names of rows that are gone would live on as separators. The shortest
-# prefix of a child's first key that is above all before it is never longer than what stood there.
+# --- Separator keys in the branches of a tree, rebuilt from the existing rows ---------------------
+# A branch page has a separator key for where each child begins. The key remains when its row is
+# deleted, even in a compacted copy, so names of deleted rows would survive as separators. The new
+# separator, the shortest prefix of a child's first key that is greater than all keys before it, is
+# never longer than the one it replaces.
 
 _BRANCH, _LEAF = 0x01, 0x02
 _HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
@@ -98,7 +99,7 @@ def renew_separators(fd: int, path: str) -> None:
     """Rewrite the branch pages of a copy that is not mapped; durable with the next flush.
 
     Raises:
-        DamageError: the tree is not sound.
+        DamageError: the tree is damaged.
     """
     meta = newest_meta(fd, path)
     if meta.main_depth > 1:
@@ -106,10 +107,10 @@ def renew_separators(fd: int, path: str) -> None:
 
 
 def separators(fd: int, path: str) -> Iterator[bytes]:
-    """Yield the keys in all branch pages of a file that nobody writes.
+    """Yield the keys in all branch pages of a file that no process writes.
 
     Raises:
-        DamageError: the tree is not sound.
+        DamageError: the tree is damaged.
     """
     meta = newest_meta(fd, path)
     waiting = [(meta.main_root, meta.main_depth - 1)]
@@ -124,7 +125,7 @@ def separators(fd: int, path: str) -> Iterator[bytes]:
 
 
 def _nodes(fd: int, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
-    """A page and the offsets of its nodes."""
+    """Return a page and the offsets of its nodes."""
     page = os.pread(fd, PAGE_BYTES, number * PAGE_BYTES)
     if len(page) < PAGE_BYTES:
         raise DamageError(f"page {number} is missing")
@@ -140,7 +141,7 @@ def _nodes(fd: int, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
 
 
 def _renew(fd: int, number: int, level: int) -> tuple[bytes, bytes]:
-    """Rewrite the branches at a page and below it; the first and the last key below."""
+    """Rewrite the branches at and below a page; returns the first and last key of the subtree."""
     page, nodes = _nodes(fd, number, level)
     if not level:
         return _leaf_key(page, nodes[0]), _leaf_key(page, nodes[-1])
@@ -159,7 +160,7 @@ def _leaf_key(page: bytes, node: int) -> bytes:
 
 
 def _between(last: bytes, first: bytes) -> bytes:
-    """The shortest beginning of ``first`` that is above ``last``."""
+    """Return the shortest prefix of ``first`` that is greater than ``last``."""
     if not last < first:
         raise DamageError("keys of neighbouring pages are out of order")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(last, first, strict=False))
@@ -167,7 +168,7 @@ def _between(last: bytes, first: bytes) -> bytes:
 
 
 def _packed(number: int, children: list[tuple[int, ...]], keys: list[bytes]) -> bytes:
-    """A branch page of these nodes, the first one at its end."""
+    """Build a branch page of these nodes, laid out from the page's end."""
     page = bytearray(PAGE_BYTES)
     lower, upper = PAGE_HEADER_BYTES, PAGE_BYTES
     for (low, high), key in zip(children, keys, strict=True):
@@ -183,31 +184,31 @@ def _packed(number: int, children: list[tuple[int, ...]], keys: list[bytes]) -> 
 
 
 # --- Slack of pages: remains of deleted rows, zeroed in a copy ------------------------------------
-# LMDB takes pages for new rows from memory that held other pages a moment ago, and writes them out
-# whole: the gap in the middle of a page of rows, and the end of a large value's last page, may hold
-# bytes of anything that was ever in the file. A compact copy takes them over.
+# LMDB builds new pages in memory that previously held other pages, and writes them out whole: the
+# gap in the middle of a page of rows, and the end of a large value's last page, may contain bytes
+# of anything that was ever in the file. A compacted copy includes them.
 
 _BRANCH_SLACK, _LEAF_SLACK, _OVERFLOW = 0x01, 0x02, 0x04
 _BIG: Final = 0x01
-# number, pad, flags, lower, upper; of a run: pages in place of the two
+# number, pad, flags, lower, upper; a run has its page count in place of the last two
 _NODE = Struct("<IHH")  # value bytes, flags, key bytes
 _METAS: Final = 2
 _CHUNK_PAGES: Final = 256
 
 
 def blank_slack(fd: int, path: str) -> None:
-    """Zero the unused bytes on the pages of a compact copy that is not mapped.
+    """Zero the unused bytes on the pages of a compacted copy that is not mapped.
 
     All of its pages are in use, in order.
 
     Raises:
-        CorruptStoreError: a page is not as a compact copy has it.
+        CorruptStoreError: a page is not as in a compacted copy.
     """
     pages = os.fstat(fd).st_size // PAGE_BYTES
     values: dict[int, int] = {}
-    """Of each large value the first page, and its bytes."""
+    """Size in bytes of each large value, by its first page."""
     runs: dict[int, int] = {}
-    """Of each run of pages the first one, and how many."""
+    """Number of pages of each overflow run, by its first page."""
     at = _METAS
     while at < pages:
         chunk = bytearray(os.pread(fd, min(_CHUNK_PAGES, pages - at) * PAGE_BYTES, at * PAGE_BYTES))
@@ -239,11 +240,11 @@ def blank_slack(fd: int, path: str) -> None:
 
 
 def _find_values(chunk: bytearray, start: int, lower: int, values: dict[int, int]) -> None:
-    """The large values that a page of rows refers to."""
+    """Collect the large values that a page of rows refers to."""
     count = (lower - PAGE_HEADER_BYTES) // 2
     for node in unpack_from(f"<{count}H", chunk, start + PAGE_HEADER_BYTES):
         if node > PAGE_BYTES - _NODE.size:
-            continue  # what is wrong is told by who walks the copy
+            continue  # the walk over the copy reports it
         size, flags, key_bytes = _NODE.unpack_from(chunk, start + node)
         if flags & _BIG:
             place = start + node + _NODE.size + key_bytes
@@ -263,10 +264,10 @@ def _unlike(path: str, page: int) -> CorruptStoreError:
     return CorruptStoreError(f"{path}: page {page} of the copy is not sound; check the device")
 
 
-# --- Copies of a store: made beside their target, flushed, verified, and only then given its name -
+# --- Copies of a store: made next to their target, flushed, verified, and only then renamed -------
 
 Judge = Callable[[str], list[str]]
-"""Looks at a finished copy by its path; findings in words."""
+"""Checks a finished copy, given its path; returns the findings as messages."""
 
 _Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
 
@@ -274,14 +275,14 @@ _Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
 def back_up(
     env: Environment, target: str, *, compact: bool, judge: Judge | None, owner: bytes = b""
 ) -> None:
-    """Copy one consistent snapshot to the new file ``target`` while others write.
+    """Copy one consistent snapshot to the new file ``target`` without blocking writers.
 
-    ``owner``: of the key file that it is written with from now on; empty: it is a backup.
+    ``owner``: owner id of the key file that the copy will be written with; empty for a backup.
 
     Raises:
         StoreAccessError: the target exists or cannot be written.
         StoreFullError: no space is left for the copy.
-        CorruptStoreError: the copy has findings; there is no target then.
+        CorruptStoreError: the copy has findings; the target is not created.
     """
     if os.path.lexists(target):
         raise _exists(target)
@@ -301,7 +302,7 @@ def _exists(target: str) -> StoreAccessError:
 
 
 def refusal(error: OSError, path: str) -> StorageError:
-    """The typed error for what the system refused while ``path`` was to be written."""
+    """Translate a system error from writing ``path`` into a typed error."""
     if error.errno in FULL:
         return StoreFullError(
             f"{path}: no space is left for the copy ({error.strerror}): free some and try again;"
@@ -312,19 +313,19 @@ def refusal(error: OSError, path: str) -> StorageError:
 
 @contextmanager
 def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[str, int]]:
-    """A new file in the directory of ``final``: its path and a descriptor.
+    """Create a temporary file in the directory of ``final``; yields its path and a descriptor.
 
-    It belongs to whom ``like`` belongs to. At the end its name is removed, if it still has it,
-    whatever interrupts what. The flock on it says that its maker lives.
+    It has the owner and mode of ``like``. Its temporary name is removed at the end, if it still
+    exists, even after an interrupt. The flock on it shows that the creating process is alive.
     """
     remove_leftovers(final)
-    temporary, fd = temporary_name(final), -1  # what is removed below has a name from here on
+    temporary, fd = temporary_name(final), -1  # bound before the ``try``: removed below
     try:
         while fd < 0:
             fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             fcntl.flock(fd, fcntl.LOCK_SH)
             if not is_name_of(temporary, os.fstat(fd)):
-                # Removed before it was locked: in another PID namespace we seem to be dead.
+                # Removed before it was locked: to another PID namespace this process looks dead.
                 unnamed, fd = fd, -1
                 os.close(unnamed)
                 temporary = temporary_name(final)
@@ -332,7 +333,7 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
             give_to(fd, like, stat.S_IMODE(like.st_mode))
         yield temporary, fd
     finally:
-        # By functions in C alone: an interrupt comes when one has returned, and the next is done.
+        # C functions only: an interrupt is raised after one has returned, and the next still runs.
         try:
             os.unlink(temporary)
         except FileNotFoundError:
@@ -353,10 +354,10 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
 
 
 def remove_leftovers(final: str) -> None:
-    """Remove what dead processes left beside ``final`` when they were making it.
+    """Remove the temporary files of ``final`` that dead processes left.
 
-    A leftover may be the second name of ``final`` itself, kept until its directory was flushed:
-    so that is done first.
+    A leftover may be a second name of ``final`` itself, kept until its directory is flushed, so the
+    directory is flushed first.
     """
     if not abandoned(final):
         return
@@ -365,7 +366,7 @@ def remove_leftovers(final: str) -> None:
         fd = _seize(leftover, pid, final)
         if fd < 0:
             continue
-        try:  # under the lock: its maker, if it lives elsewhere, takes another name then
+        try:  # under the lock: its creator, if alive in another namespace, takes another name
             for name in (leftover, leftover + LOCK):
                 with suppress(FileNotFoundError):
                     Path(name).unlink()
@@ -374,7 +375,7 @@ def remove_leftovers(final: str) -> None:
 
 
 def abandoned(final: str) -> list[str]:
-    """List the temporary files beside ``final`` that dead processes left."""
+    """List the temporary files of ``final`` that dead processes left."""
     found = []
     for leftover, pid in leftovers(final):
         fd = _seize(leftover, pid, final)
@@ -385,12 +386,13 @@ def abandoned(final: str) -> list[str]:
 
 
 def _seize(leftover: str, pid: int, final: str) -> int:
-    """A descriptor with the lock of a temporary file whose maker is gone; -1: it may live.
+    """Lock a temporary file whose creator is dead; returns its descriptor, or -1 if it may live.
 
-    Containers use process ids again and do not see those of others, so an id proves life alone:
-    whose id is ours or nobody's is dead if its file is not locked. The second name of ``final``
-    is no unfinished file: whoever has that one open locks it. What cannot be opened (another
-    user's, a link, a socket) stays.
+    Containers reuse process ids and do not see those of other containers, so an existing id proves
+    that the creator lives, but nothing else proves that it is dead: one whose id is ours or unused
+    is dead only if its file is not locked. A second name of ``final`` is not an unfinished file and
+    needs no lock: processes that have ``final`` open lock it. What cannot be opened (another
+    user's file, a link, a socket) is left alone.
     """
     if pid != os.getpid():
         try:
@@ -410,7 +412,7 @@ def _seize(leftover: str, pid: int, final: str) -> int:
         status = os.fstat(fd)
         if not is_name_of(final, status):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lives = stat.S_ISDIR(status.st_mode)  # nobody of ours made that
+        lives = stat.S_ISDIR(status.st_mode)  # memcore makes no such directory
     except BlockingIOError:
         pass
     finally:
@@ -432,11 +434,11 @@ def copy_snapshot(
     replaces: bool = False,
     owner: bytes = b"",
 ) -> None:
-    """Copy the committed rows to the empty file ``fd`` at ``temporary``, as a store of its own.
+    """Copy the committed rows to the empty file ``fd`` at ``temporary``, as a separate store.
 
-    ``record`` gives the copy another mode or format. A read-only handle cannot recover: a pending
-    redo record is applied to the copy. Rows that belong to one file alone are kept if the copy
-    ``replaces`` it, else blanked, except for the ``owner`` of its key file.
+    ``record`` gives the copy another durability mode or format. A read-only handle cannot recover,
+    so a pending redo record is applied to the copy. Rows specific to one data file are kept if the
+    copy ``replaces`` that file, and otherwise blanked, except for ``owner``, if given.
     """
     waiting = env.hold(partial(_copy_rows if compact else _copy_pages, env, fd))
     inspect(fd, temporary)
@@ -460,13 +462,13 @@ def copy_snapshot(
             binding.amend(temporary, {OWNER_KEY: seal_value(OWNER_KEY, owner)})
 
 
-# Rows of one file alone: the owner of its key file, a secret that waits for room. A row and
-# its value lie side by side, so they are found and changed where they lie, with all that remains of
-# them: LMDB itself would leave the page of before as a free one.
+# Rows specific to one data file: the owner of its key file, and a secret waiting for space. A key
+# and its value are adjacent in the file, so they are searched for and overwritten in place,
+# including stale copies: a write through LMDB would leave the previous page in the free list.
 
 
 def _blank_own(fd: int, path: str) -> None:
-    """Blank a copy's rows that are the source's alone."""
+    """Blank a copy's rows that are specific to the source."""
     for key, value in binding.rows_of(path, (OWNER_KEY, SECRET_KEY)).items():
         body = value[HEADER_BYTES:]
         _overwrite(fd, key + value, key + seal_value(key, bytes(len(body))))
@@ -476,7 +478,7 @@ def _blank_own(fd: int, path: str) -> None:
 
 
 def _bind_secret(env: Environment, fd: int, path: str) -> None:
-    """A secret that waits in a file waits in the one that takes its place."""
+    """Rebind a secret waiting in the data file to the copy that replaces the file."""
     for key, value in binding.rows_of(path, (SECRET_KEY,)).items():
         secret = waiting_secret(value, os.fstat(env.fd).st_ino)
         if secret is not None:
@@ -485,7 +487,7 @@ def _bind_secret(env: Environment, fd: int, path: str) -> None:
 
 
 def _overwrite(fd: int, found: bytes, made: bytes) -> None:
-    """Replace each occurrence of a byte string in a file by another of the same length."""
+    """Replace each occurrence of a byte string in a file with another of the same length."""
     if not found or found == made:
         return
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as content:
@@ -496,13 +498,13 @@ def _overwrite(fd: int, found: bytes, made: bytes) -> None:
 
 
 def _copy_pages(_: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
-    """Copy the file page by page; what waits in it waits in the copy."""
+    """Copy the file page by page; a pending redo record is copied too."""
     raw.copyfd(fd, compact=False)
     return None
 
 
 def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
-    """Copy a snapshot row by row; the redo record that waits to follow it, if one does."""
+    """Copy a snapshot row by row; returns the pending redo record that follows it, if any."""
     waiting = None
     txn = raw.begin()
     try:
@@ -516,7 +518,7 @@ def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
 
 
 def _forget_what_is_gone(fd: int, temporary: str) -> None:
-    """Remove the remains of deleted rows, which LMDB takes over into a compact copy."""
+    """Remove the remains of deleted rows, which LMDB carries over into a compacted copy."""
     blank_slack(fd, temporary)
     try:
         renew_separators(fd, temporary)
@@ -527,15 +529,17 @@ def _forget_what_is_gone(fd: int, temporary: str) -> None:
 _TOLD_AS_THEY_ARE: Final = (
     CorruptStoreError, StoreFullError, StoreAccessError, InternalError, KeyFileError, WrongKeyError
 )  # fmt: skip
-"""Errors that say all there is to say, most of them nothing of the copy."""
+"""Errors reraised as they are: complete by themselves, and mostly not about the copy."""
 
 
 def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
-    """Flush a copy and walk it; ``judge`` walks it in place of the structural walk.
+    """Flush a copy and verify it, with ``judge`` instead of the structural walk if given.
+
+    ``target`` names the copy in messages.
 
     Raises:
-        CorruptStoreError: there is a finding; ``target`` names what was to be made.
-        KeyFileError, WrongKeyError, StorageError: the copy cannot be looked at.
+        CorruptStoreError: there is a finding.
+        KeyFileError, WrongKeyError, StorageError: the copy cannot be examined.
     """
     os.fsync(fd)
     try:
@@ -544,7 +548,7 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
     except _TOLD_AS_THEY_ARE:
         raise
     except MemcoreError as error:
-        if type(error) is StorageError:  # what LMDB was refused: too many open files, memory
+        if type(error) is StorageError:  # LMDB lacked a resource: open files, memory
             raise
         findings = [str(error)]
     if findings:
@@ -555,36 +559,39 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
         )
 
 
-# --- One file in the place of another, at one moment: what compaction and restoring end with ------
-# Every opener holds a shared flock on the data file and compares the inode after locking, so
-# whoever holds it exclusively may replace the file. LMDB's lock file belongs to the path, not to
-# the data: it is reused only when the next opener finds it held by nobody and so makes it anew.
-# Readers and writers that are no memcore do not take the flock, but they do hold the lock file.
+# --- Atomic replacement of one file by another: the last step of compaction and restoring ---------
+# Every opener holds a shared flock on the data file and compares the inode after locking, so a
+# process that holds it exclusively may replace the file. LMDB's lock file belongs to the path, not
+# to the data: it can be reused only because the next opener finds it unheld and reinitializes it.
+# Programs other than memcore do not take the flock, but they do hold the lock file.
 #
 # The new file keeps its temporary name as a second one until the directory is flushed. An opener
-# that meets two names flushes the directory itself: what it acknowledges cannot lie in a file whose
-# name a power cut takes back.
+# that finds two names flushes the directory itself, so that it never acknowledges a commit to a
+# file whose name a power failure would lose.
 
 
 def compact_file(
     env: Environment, *, record: Format | None, judge: Judge | None
 ) -> tuple[int, int]:
-    """Swap the file for a compact copy of it; its bytes before and after. Needs the lead.
+    """Replace the file with a compacted copy. Needs the lead.
 
-    ``record`` is the copy's format record, None: the file's own.
+    ``record`` is the copy's format record; None: the file's own.
 
-    Writers wait, readers go on until the swap. Whatever fails or is cut short leaves the old file
-    or the new one under the name, whole; the environment has the one that is there.
+    Writers wait; readers continue until the swap. Any failure or interruption leaves either the old
+    or the new file under the name, intact, and the environment has that one open.
+
+    Returns:
+        Size of the file before and after, in bytes.
 
     Raises:
         StoreLockedError: another process has the file open.
         StoreFullError: no space is left for the copy; nothing was changed.
         CorruptStoreError: the copy has findings; nothing was changed.
         StorageError: the swap is done, but the directory cannot be flushed: the handle refuses
-            writes until it is opened anew.
+            writes until it is reopened.
     """
-    env.hold(lambda _: None)  # a child of a fork opens here
-    lock = env.fd  # ours once it is detached: its flock outlives the environment that had it
+    env.hold(lambda _: None)  # the child of a fork reopens here
+    lock = env.fd  # owned here once detached: its flock outlives the environment's use of it
     try:
         with exclusively(lock, env.path):
             old = os.fstat(lock)
@@ -601,15 +608,15 @@ def compact_file(
         binding.raise_from(error, env.path)
     finally:
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
+            fcntl.flock(lock, fcntl.LOCK_SH)  # an interrupt may have left it exclusive
         finally:
             if env.fd != lock:
                 os.close(lock)
 
 
 def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:
-    env.next_key = key  # a thread that opens the path meanwhile shall get this environment
-    env.detach(again=True, keep=True)  # should it not open below; who called closes the descriptor
+    env.next_key = key  # a thread that opens the path meanwhile must get this environment
+    env.detach(again=True, keep=True)  # in case attaching below fails; the caller closes ``lock``
     failed: OSError | None = None
     try:
         need_unmapped(env.path)
@@ -617,7 +624,7 @@ def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> 
     except _UnflushedError as error:
         failed = error
     finally:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # if the old file stayed, its opener comes now
+        fcntl.flock(lock, fcntl.LOCK_SH)  # if the old file stayed, ``attach`` needs to lock it
         env.attach(read_only=False)
     if failed is not None:
         env.leader.poison = (
@@ -628,15 +635,14 @@ def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> 
 
 
 class _UnflushedError(OSError):
-    """The name points to the new file, but a power cut may still take that back."""
+    """The name refers to the new file, but a power failure may still undo that."""
 
 
 def put_in_place(temporary: str, final: str) -> None:
-    """Make ``final`` the name of the flushed file ``temporary``, durably, whatever it was before.
+    """Rename the flushed file ``temporary`` to ``final``, durably, replacing any existing file.
 
     Raises:
-        OSError: the system refused; ``final`` is as it was, unless the flush of the directory
-            failed.
+        OSError: the system refused; ``final`` is unchanged unless the directory flush failed.
     """
     moving = temporary + MOVING
     try:
@@ -660,11 +666,11 @@ def put_in_place(temporary: str, final: str) -> None:
 
 @contextmanager
 def held_alone(path: str) -> Iterator[os.stat_result]:
-    """Keep everybody, this process included, from opening the file at ``path``; its status.
+    """Keep every process, this one included, from opening the file at ``path``; yields its status.
 
     Raises:
-        StoreLockedError: somebody has it open.
-        StoreAccessError, StoreFormatError: it cannot be opened, or is no regular file.
+        StoreLockedError: a process has it open.
+        StoreAccessError, StoreFormatError: it cannot be opened, or is not a regular file.
     """
     fd = open_locked(path, read_only=True)
     try:
@@ -678,7 +684,10 @@ def held_alone(path: str) -> Iterator[os.stat_result]:
 def need_unmapped(path: str) -> None:
     """Refuse while a foreign LMDB program has the file mapped: its lock file would serve two files.
 
-    This process must not have it open: closing a descriptor gives up all of its locks on a file.
+    This process must not have it open: closing a descriptor drops all its POSIX locks on that file.
+
+    Raises:
+        StoreLockedError: a program has it mapped.
     """
     try:
         fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CLOEXEC)
@@ -699,15 +708,16 @@ def need_unmapped(path: str) -> None:
 def restore_file(
     env: Environment, target: str, *, kept: str | None, judge: Judge | None, owner: bytes = b""
 ) -> None:
-    """Put a copy of an open store in the place of the file at ``target``.
+    """Replace the file at ``target`` with a copy of an open store.
 
-    The old file lives on as ``kept``, unless that is None. ``owner``: as in ``back_up``.
+    The old file is kept as ``kept``, unless that is None. ``owner``: as in ``back_up``. All of the
+    errors below leave the target unchanged.
 
     Raises:
-        StoreLockedError: somebody has the target open.
+        StoreLockedError: a process has the target open.
         StoreAccessError: the system refused to write.
         StoreFullError: no space is left for the copy.
-        CorruptStoreError: the copy has findings. The target is as it was after all of these.
+        CorruptStoreError: the copy has findings.
     """
     try:
         with held_alone(target) as old, beside(target, like=old) as (temporary, fd):
@@ -720,25 +730,24 @@ def restore_file(
         raise refusal(error, target) from error
 
 
-# --- The redo slots blanked: they hold the last commits once more, and what is to be forgotten ----
+# --- Blanking the redo slots: they hold second copies of the last commits, erased data included ---
 
 
 def wipe_slots(env: Environment) -> None:
-    """Leave nothing in the redo slots of what was committed; what is stored stays. Needs the lead.
+    """Erase the last commits from the redo slots; stored data is unaffected. Needs the lead.
 
     Raises:
         OutcomeUnknownError: a flush failed; the environment refuses writes from now on.
     """
-    if env.redo is None:
-        return
-    try:
-        # No other process may be about to rest on a record.
+    if env.redo is not None:
+        # No other process may be in a commit that relies on a record.
         env.while_nobody_writes(partial(_wipe, env, env.redo))
-    except OSError as error:
-        env.leader.poison_for(error)
-        raise OutcomeUnknownError(env.leader.poison) from error
 
 
 def _wipe(env: Environment, redo: RedoLog) -> None:
-    env.leader.sync()  # nobody needs the last record any more
-    redo.wipe()
+    try:
+        env.leader.sync()  # afterwards the last record is no longer needed
+        redo.wipe()
+    except OSError as error:
+        env.leader.poison_for(error)
+        raise OutcomeUnknownError(env.leader.poison) from error

@@ -55,6 +55,7 @@ __all__ = [
     "meta_page",
     "mount_of",
     "need_one_name",
+    "never_still",
     "newest_meta",
     "open_locked",
     "parse_meta",
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 
-# --- The data file as raw bytes: opened, locked and judged before LMDB maps it --------------------
+# --- The data file as raw bytes: opened, locked and checked before LMDB maps it -------------------
 
 PAGE_HEADER_BYTES: Final = 16
 META_IMAGE_BYTES: Final = 136
@@ -80,20 +81,22 @@ _META_PAGE: Final = 0x08
 DEPTH_MAX: Final = 32
 _FREE_FLAGS: Final = 0x08
 _FREE_FLAGS_IGNORED: Final = 0x4000
-"""LMDB keeps in this field, too, that the path named a file and not a directory."""
+"""MDB_NOSUBDIR, which LMDB also stores in this field."""
 NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""Errors of a file system without hard links, or without more of them for this file."""
+"""Errors of a file system that has no hard links, or no more of them for this file."""
 _LOOK_NODES: Final = 16_000
 _LOOK_FREE_NODES: Final = 2_000
-"""Nodes of the two trees that every opening verifies, a page counted as 40: a quarter of a
-millisecond, and all of a tree of about 300 pages."""
+"""Nodes of the free list that every opening verifies, as ``_LOOK_NODES`` of the main tree.
+
+A page counts as 40 nodes. This takes a quarter of a millisecond, and covers all of a tree of about
+300 pages."""
 _ATTEMPTS: Final = 20
 _LOCK_PATIENCE_SECONDS: Final = 5.0
-"""Patience of an opening with who holds the file exclusively; that of Python's sqlite3."""
+"""Timeout of an opening while another process holds the file exclusively; as Python's sqlite3."""
 _LOCK_LOOK_SECONDS: Final = 0.005
 _MISSING_PAGES_MAX: Final = 2**24
 
-# LMDB writes native integers; memcore's own files come from little-endian 64-bit machines only.
+# LMDB writes native integers; memcore's files come from little-endian 64-bit machines only.
 _PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _META = Struct("<IIQQIHHQQQQQIHHQQQQQQQ")
 _TXNID = Struct("<Q")
@@ -101,7 +104,7 @@ TXNID_AT: Final = META_IMAGE_BYTES - _TXNID.size
 
 
 class Meta(NamedTuple):
-    """One meta page's facts. ``image`` is what a redo record is bound to."""
+    """Fields of a meta page. A redo record is bound to its ``image``."""
 
     txnid: int
     last_page: int
@@ -120,10 +123,15 @@ class Meta(NamedTuple):
 
 
 def open_locked(path: str, *, read_only: bool) -> int:
-    """A descriptor of the file now at ``path``, holding a shared flock.
+    """Return a descriptor of the file currently at ``path``, holding a shared flock.
 
-    The inode is compared after locking: whoever replaces the file holds the lock exclusively, so
-    a descriptor that passed cannot belong to a file that has been replaced.
+    The inode is compared after locking. A process that replaces the file holds the lock
+    exclusively, so a descriptor that passes cannot belong to a file that has been replaced.
+
+    Raises:
+        StoreAccessError: the file cannot be opened.
+        StoreFormatError: it is not a regular file.
+        StoreLockedError: another process holds it exclusively, or it is replaced again and again.
     """
     for _ in range(_ATTEMPTS):
         fd = _open(path, read_only=read_only)
@@ -140,10 +148,11 @@ def open_locked(path: str, *, read_only: bool) -> int:
 
 
 def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
-    """Take the shared flock; wait for who holds the file exclusively, most for milliseconds.
+    """Take the shared flock, waiting for a process that holds the file exclusively.
 
-    A start of an audit does, a renewal of keys, a compact copy, an opener that rolls back to a
-    steady point. ``lock=LOCK_EX`` takes the exclusive one, of a file that nobody keeps open.
+    Exclusive holders, mostly for milliseconds, are the start of an audit, a key rotation, a
+    compaction, and an opening that rolls back to a steady point. ``lock=LOCK_EX`` takes the
+    exclusive flock instead, for a file that no process keeps open.
 
     Raises:
         StoreLockedError: another process held it for ``_LOCK_PATIENCE_SECONDS``.
@@ -166,8 +175,8 @@ def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
 def _open(path: str, *, read_only: bool) -> int:
     flags = os.O_RDONLY if read_only else os.O_RDWR
     try:
-        _require_regular(path, os.stat(path).st_mode)  # opening a device has effects
-        # O_NONBLOCK: a fifo that slips in between must not hang the open.
+        _require_regular(path, os.stat(path).st_mode)  # opening a device has side effects
+        # O_NONBLOCK: a fifo that is swapped in between must not block the open.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         hint = ""
@@ -192,13 +201,20 @@ def _require_regular(path: str, mode: int) -> None:
     raise StoreFormatError(f"{path}: is not a regular file; a memcore store is one regular file")
 
 
-def inspect(fd: int, path: str) -> Meta:
-    """Return the newest meta page of a file that a quick check finds sound.
+def inspect(fd: int, path: str, *, metas_only: bool = False) -> Meta:
+    """Return the newest meta page of a file that passes a quick check.
 
-    Other processes may commit meanwhile, so a finding counts only if no commit came in between.
+    Other processes may commit meanwhile and reuse pages that no reader holds, so a finding counts
+    only if no commit intervened. Under a snapshot the pages do not change.
+
+    Args:
+        fd: the open file.
+        path: its name in messages.
+        metas_only: check only the meta pages, not the trees.
 
     Raises:
         CorruptStoreError: the file is damaged.
+        StoreLockedError: others committed during each of many attempts.
     """
     seen = -1
     for _ in range(_ATTEMPTS):
@@ -206,7 +222,8 @@ def inspect(fd: int, path: str) -> Meta:
             meta, before = _metas(fd, path)
             seen, last = meta.txnid, seen
             _check_meta(fd, meta, before)
-            _look(fd, meta, _LOOK_NODES, _LOOK_FREE_NODES)
+            if not metas_only:
+                _look(fd, meta, _LOOK_NODES, _LOOK_FREE_NODES)
         except DamageError as damage:
             if seen == last:
                 raise CorruptStoreError(
@@ -214,18 +231,31 @@ def inspect(fd: int, path: str) -> Meta:
                 ) from None
         else:
             return meta
-    raise CorruptStoreError(f"{path}: the file's pages never agree with its meta pages")
+    raise never_still(path)
+
+
+def never_still(path: str) -> StoreLockedError:
+    """Return the error for a file that was written during each attempt to read its pages."""
+    return StoreLockedError(f"{path}: others write to it all the time; try again")
 
 
 def newest_meta(fd: int, path: str) -> Meta:
-    """The meta page that LMDB would pick; both must parse, as LMDB demands."""
+    """Return the meta page that LMDB would pick; both must parse, as LMDB requires.
+
+    Raises:
+        StoreFormatError: the file is not a store.
+        CorruptStoreError: a meta page is damaged.
+    """
     return _metas(fd, path)[0]
 
 
 def damage_of(fd: int, path: str) -> list[str]:
-    """Verify both trees of the newest meta page, whole, against LMDB's rules; the first finding.
+    """Verify both trees of the newest meta page in full against LMDB's rules.
 
-    About a microsecond a page.
+    Takes about a microsecond per page.
+
+    Returns:
+        The first finding, or an empty list.
     """
     try:
         _look(fd, newest_meta(fd, path), 0, 0)
@@ -235,7 +265,7 @@ def damage_of(fd: int, path: str) -> list[str]:
 
 
 def _metas(fd: int, path: str) -> tuple[Meta, Meta]:
-    """The newest meta page and the one before it."""
+    """Return the newest meta page and the one before it."""
     problem: StoreFormatError | CorruptStoreError
     for _ in range(_ATTEMPTS):
         head = os.pread(fd, 2 * PAGE_BYTES, 0)
@@ -275,7 +305,11 @@ def _has_run(fd: int) -> bool:
 
 
 def parse_meta(head: bytes, page: int) -> Meta:
-    """Meta page 0 or 1 of the file's first bytes; DamageError if it breaks a rule."""
+    """Parse meta page 0 or 1 from the file's first bytes.
+
+    Raises:
+        DamageError: it is truncated or malformed.
+    """
     start = page * PAGE_BYTES
     if len(head) < start + PAGE_HEADER_BYTES + META_IMAGE_BYTES:
         raise DamageError(f"the file ends inside meta page {page}")
@@ -304,13 +338,13 @@ def parse_meta(head: bytes, page: int) -> Meta:
 
 
 def meta_page(image: bytes) -> tuple[int, bytes]:
-    """The page, 0 or 1, that a meta image belongs to, and that page's used bytes."""
+    """Return the page (0 or 1) that a meta image belongs to, and that page's used bytes."""
     page = txnid_of(image) & 1
     return page, _PAGE_HEADER.pack(page, 0, _META_PAGE, 0, 0) + image
 
 
 def txnid_of(image: bytes) -> int:
-    """The snapshot that a meta image describes."""
+    """Return the number of the snapshot that a meta image describes."""
     return int(_TXNID.unpack_from(image, TXNID_AT)[0])
 
 
@@ -349,7 +383,7 @@ def _trees(meta: Meta) -> list[Tree]:
 
 
 def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
-    """Verify up to so many nodes of each tree (0: all), breadth first."""
+    """Verify up to the given number of nodes of each tree (0: all), breadth first."""
     walk = walk_of(fd, meta.last_page)
     main, *free = _trees(meta)
     walk.judge(main, nodes)
@@ -364,7 +398,7 @@ def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
 
 
 def _compare(tree: Tree, pages: int, pages_told: int, rows: int, rows_told: int) -> None:
-    """Compare a tree that was walked to its end with what the meta page says of it."""
+    """Compare a fully walked tree with the counts in the meta page."""
     if (pages, rows) != (pages_told, rows_told):
         raise DamageError(
             f"the {tree.name} has {pages} pages and {rows} rows, but its meta page says"
@@ -373,7 +407,7 @@ def _compare(tree: Tree, pages: int, pages_told: int, rows: int, rows_told: int)
 
 
 def _check_end(fd: int, meta: Meta, size: int) -> None:
-    """Check that every page missing at the file's end is free: LMDB need not have written those.
+    """Check that every page missing at the file's end is free: LMDB may not have written those.
 
     Raises:
         DamageError: the file is truncated.
@@ -391,16 +425,20 @@ def _check_end(fd: int, meta: Meta, size: int) -> None:
 
 
 def publish(temporary: str, final: str) -> None:
-    """Give a finished file its name, durably; FileExistsError if the name is taken.
+    """Give a finished file its final name, durably.
 
-    It keeps both names until the directory is flushed: an opener that meets two flushes it, too.
+    It keeps both names until the directory is flushed; an opener that finds two names flushes it
+    too.
+
+    Raises:
+        FileExistsError: the name is taken.
     """
     try:
         os.link(temporary, final)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        if os.path.lexists(final):  # no hard links here: the best that such a file system offers
+        if os.path.lexists(final):  # no hard links: racy, but the best such a file system offers
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
         os.rename(temporary, final)
     sync_directory(final)
@@ -409,10 +447,10 @@ def publish(temporary: str, final: str) -> None:
 
 
 def replace_empty(temporary: str, final: str) -> bool:
-    """Put a finished file in the place of one of 0 bytes; whether it was still there and empty.
+    """Replace a file of 0 bytes with a finished one; True if it was still there and empty.
 
-    Everybody who does so locks the empty file first and looks again: the second one finds that the
-    name leads to another file by then, and leaves that alone.
+    Every process that does so locks the empty file first and checks it again: the second one then
+    finds that the name refers to another file, and leaves that alone.
     """
     try:
         fd = os.open(final, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -420,7 +458,7 @@ def replace_empty(temporary: str, final: str) -> bool:
         return False
     try:
         if os.fstat(fd).st_size:
-            return False  # somebody was first, and has it open: there is nothing to wait for
+            return False  # another process was first and has it open: do not wait for its lock
         share(fd, final, fcntl.LOCK_EX)
         status = os.fstat(fd)
         if status.st_size or not stat.S_ISREG(status.st_mode):
@@ -436,9 +474,9 @@ def replace_empty(temporary: str, final: str) -> bool:
 
 
 def drop_pages(path: str) -> None:
-    """Forget the cached pages of a new file, which was written in large pieces.
+    """Evict a new file, written in large pieces, from the page cache.
 
-    Large writes make large folios of the page cache, and dirtying 4 KiB of one makes flushes slow.
+    Large writes create large page-cache folios, and dirtying 4 KiB of one makes flushes slow.
     """
     if hasattr(os, "posix_fadvise"):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -449,10 +487,13 @@ def drop_pages(path: str) -> None:
 
 
 class exclusively:  # noqa: N801 - used as a function
-    """Hold the file alone: the shared flock becomes an exclusive one, and shared again after.
+    """Hold the file exclusively: upgrade the shared flock, and downgrade it again afterwards.
 
-    No generator: one that an interrupt kept from its end would run it when nobody knows any more
-    what the descriptor's number stands for. Whoever keeps the descriptor shares it again itself.
+    Not a generator: one left unfinished by an interrupt would run its end once the descriptor's
+    number may refer to another file. A caller that keeps the descriptor downgrades the lock itself.
+
+    Raises:
+        StoreLockedError: another process has the store open, or the file was replaced.
     """
 
     __slots__ = ("_fd", "_path")
@@ -467,8 +508,8 @@ class exclusively:  # noqa: N801 - used as a function
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             require_same(fd, path)
         except BlockingIOError as error:
-            # A failed conversion may have dropped the shared lock: take it again, then look whether
-            # somebody replaced the file in between.
+            # A failed conversion may have dropped the shared lock: reacquire it, then check whether
+            # the file was replaced in between.
             fcntl.flock(fd, fcntl.LOCK_SH)
             require_same(fd, path)
             raise StoreLockedError(
@@ -483,37 +524,41 @@ class exclusively:  # noqa: N801 - used as a function
 
 
 def require_same(fd: int, path: str) -> None:
-    """StoreLockedError if the file at ``path`` is not the one that ``fd`` has open any more."""
+    """Check that the file at ``path`` is still the one that ``fd`` has open.
+
+    Raises:
+        StoreLockedError: it was replaced.
+    """
     with suppress(FileNotFoundError):
         if os.path.samestat(os.stat(path), os.fstat(fd)):
             return
     raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")
 
 
-# --- The format record: what a file is, who may read it and in which mode it is written -----------
+# --- The format record: a file's version, required features and durability mode -------------------
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
 DURABILITIES: Final = ("full", "relaxed", "none")
-"""Modes that this version can write; their codes are ``_CODES``."""
+"""Modes that this version can write; ``_CODES`` has their codes."""
 
 _CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 ENCRYPTED: Final = 1
 """Feature: contents are encrypted."""
 AUDITED: Final = 2
-"""Feature: every write is noted in an audit chain: whoever writes without its key breaks it."""
+"""Feature: every write is recorded in an audit chain, which a write without its key breaks."""
 GRAPH_ROWS: Final = 4
 """Feature: rows of graph threads may carry stamps, and parts may be runs of atoms."""
 DEMANDING: Final = 8
-"""Feature: what is stored is redacted or judged first, as a row says: nobody writes past it."""
+"""Feature: a row demands that contents are redacted or judged first; no write may bypass that."""
 _FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 
 
 class Format(NamedTuple):
-    """Format record. ``features`` are bits that a reader must know, or refuse the file."""
+    """Format record. A reader must know all bits of ``features``, or refuse the file."""
 
     version: int
     reader_version: int
@@ -524,11 +569,11 @@ class Format(NamedTuple):
 
     @classmethod
     def new(cls, *, durability: str, seed: bytes, created_ms: int, features: int = 0) -> Format:
-        """The record of a file that is made now."""
+        """Return the record of a new file."""
         return cls(FORMAT_VERSION, FORMAT_VERSION, features, durability, seed, created_ms)
 
     def pack(self) -> bytes:
-        """The sealed record."""
+        """Serialize the record with its checksum."""
         body = _BODY.pack(
             FORMAT_MAGIC, self.version, self.reader_version, self.features,
             _CODES[self.durability], self.seed, self.created_ms,
@@ -537,12 +582,17 @@ class Format(NamedTuple):
 
     @classmethod
     def unpack(cls, row: bytes | None, path: str, *, oldest: int = FORMAT_OLDEST) -> Format:
-        """The record of ``row``, or why this version must not touch the file."""
+        """Parse the record in ``row``.
+
+        Raises:
+            StoreFormatError: this version may not touch the file; the message says why.
+            CorruptStoreError: the record is damaged.
+        """
         if row is None:
             raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store")
         if row[: len(FORMAT_MAGIC)] != FORMAT_MAGIC:
             raise StoreFormatError(f"{path}: its format record is not memcore's")
-        # A newer record may be longer; the head is fixed for ever so that this can be said.
+        # A newer record may be longer; its head never changes, so that its version can be reported.
         if len(row) < _BODY.size + _CHECK.size:
             raise CorruptStoreError(f"{path}: its format record is cut to {len(row)} bytes")
         _, version, reader, features, code, seed, created_ms = _BODY.unpack_from(row)
@@ -569,12 +619,12 @@ class Format(NamedTuple):
         return cls(version, reader, features, _NAMES[code], seed, created_ms)
 
 
-# --- The names that a file may have: one, and for moments a second one of its making --------------
-# A new file is made under ``FINAL.new-PID-HEX``. It keeps that name until its directory is flushed,
-# so that an opener who meets two names knows that it must flush the directory itself.
+# --- The names that a file may have: one, and briefly a temporary one while it is created ---------
+# A new file is created as ``FINAL.new-PID-HEX``. It keeps that name until its directory is flushed,
+# so that an opener that finds two names knows that it must flush the directory itself.
 #
-# LMDB's lock file belongs to a name, not to a file. Through two names of their own two processes
-# would have two lock files, and each would write over what the other has written.
+# LMDB's lock file belongs to a name, not to a file. Two processes that use different names would
+# have two lock files, and would overwrite each other's data.
 
 LOCK: Final = "-lock"
 """Suffix of LMDB's lock file."""
@@ -582,16 +632,16 @@ MOVING: Final = "-name"
 """Suffix of the temporary name that is renamed to the final one."""
 
 _MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
-"""Rest of a temporary name behind ``FINAL.new-``; other names are the user's files."""
+"""Remainder of a temporary name after ``FINAL.new-``; other names are the user's files."""
 
 
 def temporary_name(final: str) -> str:
-    """Return a new name, beside ``final``, for a file that will be renamed to it."""
+    """Return a new name, next to ``final``, for a file that will be renamed to it."""
     return f"{final}.new-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def leftovers(final: str) -> list[tuple[str, int]]:
-    """List the temporary names beside ``final``, each with the process id of its maker."""
+    """List the temporary names next to ``final``, each with the id of the creating process."""
     directory, own = os.path.split(final)
     prefix = f"{own}.new-"
     found = []
@@ -603,12 +653,12 @@ def leftovers(final: str) -> list[tuple[str, int]]:
 
 
 def need_one_name(fd: int, path: str) -> bool:
-    """Return True if the file has a temporary name beside its own.
+    """Return True if the file has a temporary name in addition to its own.
 
     Raises:
         StoreAccessError: it has a hard link that memcore did not make.
     """
-    for _ in range(_ATTEMPTS):  # a temporary name may go while they are counted
+    for _ in range(_ATTEMPTS):  # a temporary name may vanish while they are counted
         status = os.fstat(fd)
         if status.st_nlink <= 1:
             return False
@@ -623,7 +673,7 @@ def need_one_name(fd: int, path: str) -> bool:
 
 
 def is_name_of(name: str, status: os.stat_result) -> bool:
-    """Return True if the file of that status has the name; a link to it is another file."""
+    """Return True if ``name`` refers to the file with this status; symbolic links do not count."""
     try:
         return os.path.samestat(os.lstat(name), status)
     except FileNotFoundError:
@@ -631,10 +681,9 @@ def is_name_of(name: str, status: os.stat_result) -> bool:
 
 
 # --- File system of a path: network, memory, free space -------------------------------------------
-# LMDB shares one memory map and robust mutexes among processes, and memcore adds flock. On a
-# network file system neither holds between two hosts, some do not even write through a map in
-# order, and the file is damaged without a word. So such a path is refused before anything is made
-# there.
+# LMDB shares a memory map and robust mutexes between processes, and memcore adds flock. On a
+# network file system neither works across hosts, some do not even write mapped pages in order, and
+# the file is silently corrupted. So such a path is refused before anything is created there.
 
 _MOUNTINFO: Final = "/proc/self/mountinfo"
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
@@ -664,30 +713,30 @@ class Mount(NamedTuple):
     """One line of mountinfo."""
 
     kind: str
-    """The type, as ``ext4`` or ``fuse.sshfs``."""
+    """File system type, such as ``ext4`` or ``fuse.sshfs``."""
     point: str
     source: str
     options: str
-    """Those of the mount, then those of the file system."""
+    """Mount options, followed by those of the file system."""
 
 
 def is_network(kind: str) -> bool:
-    """Return True if file systems of this type are shared with other hosts, or behave as if."""
+    """Return True if file systems of this type are shared with other hosts, or behave that way."""
     family, _, name = kind.partition(".")
     return name in _NETWORK_FUSE if family == "fuse" else kind in _NETWORK
 
 
 def lies_in_memory(fd: int) -> bool:
-    """Return True if an open file lies in memory alone; False if the system does not tell."""
+    """Return True if an open file is on an in-memory file system; False if that is unknown."""
     found = mount_of(f"/proc/self/fd/{fd}")
     return found is not None and found.kind in _MEMORY
 
 
 def refuse_network(path: str) -> None:
-    """Refuse a store at ``path``, there or to be made.
+    """Refuse a store at ``path``, existing or not, that is on a network file system.
 
     Raises:
-        StoreAccessError: its file system is a network's.
+        StoreAccessError: it is.
     """
     found = mount_of(path)
     if found is not None and is_network(found.kind):
@@ -700,9 +749,9 @@ def refuse_network(path: str) -> None:
 
 
 def mount_of(path: str) -> Mount | None:
-    """Return the mount that holds ``path``, or its directory if there is no such file yet.
+    """Return the mount that contains ``path``, or its directory if the file does not exist yet.
 
-    None if the system does not tell (no Linux, no /proc).
+    None if it cannot be determined (not Linux, or no /proc).
     """
     if not hasattr(os, "O_PATH"):
         return None
@@ -728,7 +777,7 @@ def _mount_of(path: str) -> Mount | None:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc, in as few calls as can be: this is on the way of every opening."""
+    """Read a /proc file in as few calls as possible: every opening does this."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = [os.read(fd, _READ_BYTES)]
@@ -742,11 +791,11 @@ def _read(path: str) -> bytes:
 def find_mount(
     mountinfo: bytes, *, mount_id: int | None, device: tuple[int, int], path: bytes
 ) -> Mount | None:
-    """Find the mount of a path, by its mount id if the kernel gave one.
+    """Find the mount of a path, by its mount id if the kernel provides one.
 
-    Else among the mounts of its device the one with the longest mount point above it; and if that
-    device has no line (btrfs and overlay give files numbers of their own), among all. Of several
-    mounts on one point, the last hides the others.
+    Otherwise it is the mount of the path's device with the longest mount point above the path; if
+    that device has no line (btrfs and overlayfs give files their own device numbers), the longest
+    among all mounts. Of several mounts on one mount point, the last hides the others.
     """
     if mount_id is not None:
         start = b"%d " % mount_id
@@ -770,9 +819,9 @@ def _is_above(point: bytes, path: bytes) -> bool:
 
 
 def _parse(line: bytes) -> tuple[bytes, bytes, Mount] | None:
-    """``(device, mount point, mount)`` of a line, None of anything else.
+    """Parse a line into ``(device, mount point, mount)``; None if it is malformed.
 
-    The line is ``id parent device root point options [tags ...] - type source options``.
+    The format is ``id parent device root point options [tags ...] - type source options``.
     """
     before, dash, after = line.partition(b" - ")
     left, right = before.split(b" "), after.split(b" ")
@@ -785,18 +834,18 @@ def _parse(line: bytes) -> tuple[bytes, bytes, Mount] | None:
     return left[2], point, Mount(*texts)
 
 
-# --- The device under a file: how much it still takes, and how it says that it is full ------------
+# --- The device under a file: its free space, and the errors that mean it is full -----------------
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors that refuse more bytes: of the device, of a quota, of a limit of the process."""
+"""Errors that mean no space: on the device, in a quota, within a limit of the process."""
 
 _ROOM_BYTES: Final = 1024**2
 
 
 def _room_beyond(fd: int) -> int:
-    """Bytes by which the file may grow: what the device has free, or a limit of the process."""
+    """Return the bytes by which the file may grow: the device's free space or a process limit."""
     status = os.fstatvfs(fd)
-    # A file system that counts no blocks (ramfs, an unlimited tmpfs) does not tell.
+    # A file system that counts no blocks (ramfs, an unlimited tmpfs) does not report free space.
     room = status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY:
@@ -805,5 +854,5 @@ def _room_beyond(fd: int) -> int:
 
 
 def is_cramped(fd: int, more_bytes: int) -> bool:
-    """Return True if the device or a limit may have cut short a write of so many bytes."""
+    """Return True if a full device or a limit may have cut short a write of ``more_bytes``."""
     return _room_beyond(fd) < _ROOM_BYTES + more_bytes

@@ -1,7 +1,7 @@
-"""Environment: one open file of this process, shared by its handles and threads; fork.
+"""Environment: one file opened by this process, shared by its handles and threads; fork handling.
 
-Only the leader of the commit queue writes, remaps, reopens and closes, so these never meet; before
-the last three it shuts the barrier, so no read meets them.
+Only the leader of the commit queue writes, remaps, reopens and closes, so these never overlap. It
+shuts the barrier before the last three, so that no read overlaps them either.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ __all__ = [
 
 
 # --- An environment over a fork of its process ----------------------------------------------------
-# LMDB's environment must not be used in the child, and the child cannot open its own while that one
-# lives. Giving it up in the child clears the reader slots of the parent, so the parent shall have
-# none at that moment: no read under way, none kept spare, none pinned.
+# An inherited LMDB environment may not be used in the child, and the child cannot open its own
+# while the inherited one exists. Closing it in the child clears the parent's reader slots, so the
+# parent must hold none at the fork: no read in progress, no spare reader, no pinned snapshot.
 
 _leaked: list[Any] = []
-"""Environments of a parent that was in the middle of something: giving them up would harm it."""
+"""Environments that the parent was still using at the fork: closing them here would harm it."""
 
 
 class ForkHandler:
-    """Fork handlers of one environment: before a fork, and after it in parent and child."""
+    """Fork handlers of one environment: before a fork, and after it in the parent and the child."""
 
     __slots__ = ("_claimed", "_env", "_quiet", "reopening")
 
@@ -70,7 +70,7 @@ class ForkHandler:
         self.reopening = RLock()
 
     def quiesce(self, patience_seconds: float) -> None:
-        """Wait for transactions of other threads to end before a fork, up to the patience."""
+        """Wait for transactions of other threads to end before a fork, with a timeout."""
         env = self._env
         self._claimed = env.queue.claim(patience_seconds)
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
@@ -80,7 +80,7 @@ class ForkHandler:
             self._quiet = True
 
     def resume(self) -> None:
-        """Let transactions begin again, in the parent, after a fork."""
+        """Admit transactions again, in the parent, after a fork."""
         self._quiet = False
         self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
@@ -88,14 +88,14 @@ class ForkHandler:
             self._env.queue.release(claimed)
 
     def forget(self) -> None:
-        """Drop all that belongs to the parent, in the child; the next use reopens the file.
+        """Discard the parent's state in the child; the next use reopens the file.
 
-        The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
+        The descriptor is closed; the parent keeps its flock through its own descriptor.
         """
         env = self._env
         pinned = None if env.steady_sync is None else env.steady_sync.forget()
         if self._quiet and env.raw is not None:
-            env.raw.close()  # a frame of a thread that is no more may hold it for ever
+            env.raw.close()  # the frame of a thread that no longer exists may reference it forever
         elif env.raw is not None:
             _leaked.append((env.raw, pinned))
         env.barrier.reset()
@@ -113,28 +113,28 @@ class ForkHandler:
         env.queue.reset()
 
 
-# --- The barrier that remapping and closing shut while this process's reads end -------------------
+# --- The barrier that remapping and closing shut to drain this process's reads --------------------
 
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.05
-"""A reader that an interrupt kept from ringing is noticed after this time."""
+"""Polling interval that detects the end of a read whose ring an interrupt prevented."""
 
 
 class ReaderBarrier:
-    """Reads under way, by thread, and whether new ones may begin.
+    """Reads in progress, by thread, and whether new ones may begin.
 
-    A reader enters itself into ``live`` and then looks at ``is_shut``; who shuts the barrier sets
-    ``is_shut`` and then looks at ``live``. So one of the two sees the other, and a read costs no
-    lock.
+    A reader adds itself to ``live`` and then checks ``is_shut``; the thread that shuts the barrier
+    sets ``is_shut`` and then checks ``live``. At least one of the two sees the other, so a read
+    needs no lock.
 
     An interrupt may be raised where a Python function begins, where a C function has returned, and
-    where a loop jumps back. So whoever is in ``live`` is taken out by ``live.pop`` itself, in a
-    ``finally`` where nothing comes before it that could be interrupted: the first line of a
-    method that does it, or of an ``__exit__``, could be. ``is_shut`` is set back in the same way,
-    and who waits does so on a lock of its own: one that is shared could stay locked.
+    at a loop's backward jump. So entries are removed from ``live`` by ``live.pop`` itself, in a
+    ``finally`` in which nothing interruptible comes before it: the first line of a method that did
+    it, or of an ``__exit__``, would be interruptible. ``is_shut`` is reset in the same way, and
+    each waiter uses a lock of its own: a shared one could stay locked.
 
-    ``_shut_by`` is the thread that shut it last; it tells nothing while the barrier is open.
+    ``_shut_by`` is the thread that last shut the barrier; it is meaningless while it is open.
     """
 
     __slots__ = ("_shut_by", "_waiting", "is_shut", "live")
@@ -144,7 +144,7 @@ class ReaderBarrier:
         self.reset()
 
     def reset(self) -> None:
-        """Open the barrier without readers: in the child of a fork they are the parent's."""
+        """Open the barrier and drop all readers: in the child of a fork they are the parent's."""
         for snapshot in list(self.live.values()):
             snapshot.drop()
         self.live.clear()
@@ -153,17 +153,17 @@ class ReaderBarrier:
         self._waiting: deque[LockType] = deque()
 
     def enter(self, me: int, snapshot: Snapshot) -> None:
-        """Wait until the barrier is open; ``snapshot`` is in ``live`` then.
+        """Wait until the barrier is open, with ``snapshot`` registered in ``live``.
 
-        The caller pops it, however this ends.
+        The caller pops it, even if this raises.
 
         Raises:
-            InternalError: this thread shut it: a destructor reads while a fork is under way, say.
+            InternalError: this thread shut it, as when a destructor reads during a fork.
         """
         self.live[me] = snapshot
         while self.is_shut:
             self.live.pop(me, None)
-            if self._shut_by == me:  # it would wait for itself
+            if self._shut_by == me:  # it would deadlock on itself
                 raise InternalError("a read was asked for while this thread lets nobody read")
             self.ring()
             bell = self._bell()
@@ -172,25 +172,25 @@ class ReaderBarrier:
             self.live[me] = snapshot
 
     def _bell(self) -> LockType:
-        """A lock that the next ``ring`` lets go of."""
+        """Return an acquired lock that the next ``ring`` releases."""
         bell = allocate_lock()
         bell.acquire()
         self._waiting.append(bell)
         return bell
 
     def ring(self) -> None:
-        """Wake the waiting threads; one missed after an interrupt looks again by itself."""
+        """Wake the waiting threads; one missed because of an interrupt polls anyway."""
         with suppress(IndexError):
             while True:
                 self._waiting.pop().release()
 
     def shut(self, patience_seconds: float | None = None) -> bool:
-        """Let no read begin and wait for those of other threads; False if the patience runs out.
+        """Bar new reads and wait for those of other threads to end; False on timeout.
 
-        ``live`` may hold threads after that: they look at the barrier and wait.
+        Threads may still appear in ``live`` afterwards: they check the barrier and wait.
         """
         waited = 0.0
-        self._shut_by = get_ident()  # before ``is_shut``: whoever sees that one reads this one
+        self._shut_by = get_ident()  # set before ``is_shut``: readers of that flag read this next
         self.is_shut = True
         while self._is_read_elsewhere():
             if patience_seconds is not None and waited >= patience_seconds:
@@ -205,12 +205,12 @@ class ReaderBarrier:
         return any(thread != me for thread in list(self.live))
 
     def open(self) -> None:
-        """Reads may begin again."""
+        """Admit reads again."""
         self.is_shut = False
         self.ring()
 
     def closed(self, fn: Callable[[], T]) -> T:
-        """Run ``fn`` while no read of this process is under way. Needs the lead of the queue."""
+        """Run ``fn`` while no read of this process is in progress. Needs the lead of the queue."""
         try:
             self.shut()
             return fn()
@@ -224,26 +224,27 @@ class ReaderBarrier:
 
 _MAP_MARGIN_BYTES: Final = 256 * 1024
 _COMMITS_KEPT: Final = 1
-"""Commits after a snapshot that leave its pages alone, though its reader is not in the lock file:
-the next but one may be under way when this one is seen."""
+"""Commits after a snapshot that cannot overwrite its pages even though no writer sees its reader.
+
+Once one later commit is visible, the second may already be in progress."""
 
 
 forgotten: deque[Environment] = deque()
-"""Those whose last handle was forgotten; nothing else may keep them until they are closed."""
+"""Environments whose last handle was lost unclosed; this may be their only reference until then."""
 
 
 class Environment(EnvironmentFields):
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
-    fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
+    fd = -1  # a class attribute too: ``__del__`` reads it even if ``__init__`` was cut short
     dropped = False
-    """True if its last handle was lost without a close: it waits to be closed."""
-    handles: dict[int, ref[object]] = {}  # noqa: RUF012 - each has its own
+    """True if its last handle was lost without a close: it is queued to be closed."""
+    handles: dict[int, ref[object]] = {}  # noqa: RUF012 - replaced per instance
     map_moved = (MapResized, MapMovedError)
     writer_needed = WriterNeeded
     raw: binding.RawEnv | None
     vault: RowCipher | None
-    """Cipher of the contents; None: not encrypted, or not to be read."""
+    """Cipher of the contents; None: not encrypted, or opened blind."""
     redo: RedoLog | None
     steady_sync: SteadySync | None
     reserve: SpaceReserve | None
@@ -260,16 +261,16 @@ class Environment(EnvironmentFields):
         self.interval_seconds = interval_seconds
         self.key: FileKey | None = None
         self.next_key: FileKey | None = None
-        """The file that is about to take the place of this one."""
+        """Key of the file that is about to replace this one."""
         self.read_only = True
         self.is_locked = True
-        """True if writers see this environment's readers and keep their pages."""
+        """True if writers see this environment's readers and preserve their pages."""
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
         self.private = False
         self.closing = False
         self.handles = {}
-        """The handles by their ids; nothing here keeps one alive."""
+        """Weak references to the handles, by ``id``."""
         self.barrier = ReaderBarrier()
         self.notifier = Notifier()
         self.begin = self._begin_closed
@@ -279,14 +280,14 @@ class Environment(EnvironmentFields):
 
     def __del__(self) -> None:
         if self.fd < 0 or self.dropped:
-            return  # it is closed, or whoever has it closes it
+            return  # closed, or queued to be closed
         if self.handles:
-            forgotten.append(self)  # theirs is to come, or an interrupt cut it short
+            forgotten.append(self)  # the handles' finalizers are still to run, or were interrupted
         else:
-            os.close(self.fd)  # opened for nobody
+            os.close(self.fd)  # opened, but no handle was ever made
 
     def count_handles(self) -> int:
-        """Count the live handles; drop those whose close an interrupt cut short."""
+        """Count the live handles, dropping those whose close was interrupted."""
         for number, handle in list(self.handles.items()):
             if handle() is None:
                 self.handles.pop(number, None)
@@ -310,7 +311,7 @@ class Environment(EnvironmentFields):
         self.is_locked = found.is_locked
         try:
             self._equip(found)
-            # A child of a fork held no lock on the file for a while: keys may have been retired.
+            # The child of a fork held no lock on the file for a while: keys may have been retired.
             if self.vault is not None:
                 self.vault.reread()
         except BaseException:
@@ -334,15 +335,17 @@ class Environment(EnvironmentFields):
                 self.steady_sync.remind()  # a process was killed before its steady point
 
     def refuse(self, findings: list[str]) -> None:
-        """Raise for what a walk has found."""
+        """Raise CorruptStoreError if a walk has findings."""
         if findings:
             raise binding.corrupt(self.path, findings)
 
     def detach(self, *, settle: bool = True, again: bool = False, keep: bool = False) -> None:
         """Close LMDB's environment and the descriptor. Needs the lead and a shut barrier.
 
-        ``again``: the next use opens them; ``settle``: make what is committed durable first;
-        ``keep``: the descriptor stays open and is the caller's once ``fd`` is -1.
+        Args:
+            settle: make everything committed durable first.
+            again: the next use reopens the file.
+            keep: leave the descriptor open; the caller owns it once ``fd`` is -1.
         """
         self.begin = self._begin_closed
         if again:
@@ -354,7 +357,7 @@ class Environment(EnvironmentFields):
             steady_sync, self.steady_sync = self.steady_sync, None
             raw, self.raw = self.raw, None
             fd, self.fd = self.fd, -1
-            try:  # an interrupt in one of them must not cost the others
+            try:  # an interrupt in one step must not skip the others
                 if steady_sync is not None:
                     steady_sync.end()
             finally:
@@ -366,7 +369,7 @@ class Environment(EnvironmentFields):
                         os.close(fd)
 
     def _settle_down(self) -> None:
-        """Make everything durable before closing, so that the next opener has nothing to redo."""
+        """Make everything durable before closing, so that the next open has nothing to redo."""
         steady_sync = self.steady_sync
         while steady_sync is not None and steady_sync.is_due:
             try:
@@ -381,26 +384,22 @@ class Environment(EnvironmentFields):
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
     def walk(self, fd: int) -> list[str]:
-        """The whole structure of the file, read without a map; what is wrong, in words."""
+        """Verify the whole structure of the file, reading it unmapped; returns the findings."""
         name = f"/dev/fd/{fd}" if self.private else self.path
         return walked(fd, self.path, lambda: binding.verify(name))
 
     def judge(self, fd: int) -> list[str]:
-        """Look for what LMDB must not meet: a part of what ``walk`` asks, in little time."""
+        """Check quickly for damage that LMDB must not encounter, a subset of ``walk``'s checks."""
         return walked(fd, self.path, lambda: damage_of(fd, self.path))
 
     def check(self, find: Callable[[int], list[str]]) -> list[str]:
-        """``walk`` or ``judge``; writers wait if this environment may make them wait."""
-        if self.read_only:
-            # Writers of other processes go on; the snapshot keeps what the walk may meet as it is.
-            return self.read(lambda _: find(self.fd))
-        # It needs no room: whatever keeps others from writing, it goes on.
-        return self.queue.call(lambda _: find(self.fd), makes_room=True)
+        """``walk`` or ``judge`` under a snapshot: no writer reuses the pages that it reads."""
+        return self.read(lambda _: find(self.fd))
 
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Any], T], *, patient: bool = True) -> T:
-        """Run ``fn`` on a snapshot; inside another read of this thread, on that one's."""
+        """Run ``fn`` on a snapshot; a nested read shares its thread's outer snapshot."""
         barrier = self.barrier
         live = barrier.live
         me = get_ident()
@@ -428,14 +427,14 @@ class Environment(EnvironmentFields):
         except RawError as error:
             binding.raise_from(error, self.path)
         finally:
-            # LMDB's transaction ends before ``live`` forgets it: nobody unmaps under it. Both are
-            # done by functions in C, so that no interrupt comes before (see ``ReaderBarrier``).
+            # LMDB's transaction ends before it leaves ``live``, so that nothing unmaps it while in
+            # use. Both are C functions, so no interrupt precedes them (see ``ReaderBarrier``).
             try:
                 if raw is not None:
                     raw.abort()
             finally:
                 live.pop(me, None)
-            raw = None  # whoever keeps an error keeps this frame
+            raw = None  # a kept exception keeps this frame
             snapshot.drop()
             if barrier.is_shut:
                 barrier.ring()
@@ -443,8 +442,8 @@ class Environment(EnvironmentFields):
     def _begin_unlocked(self, **options: Any) -> Any:
         """Begin a snapshot that writers cannot see, allowed only while none has the file open.
 
-        A writer that opens it afterwards may overwrite pages of the snapshot with its third commit
-        (it reuses pages freed by its last but one). ``_read_unlocked`` detects that.
+        A writer that opens it later may overwrite pages of the snapshot in its third commit (it
+        reuses the pages freed two commits earlier). ``_read_unlocked`` detects that.
 
         Raises:
             StoreLockedError: another process has the file open.
@@ -457,7 +456,11 @@ class Environment(EnvironmentFields):
         return self.mapped().begin(**options)
 
     def _read_unlocked(self, fn: Callable[[Any], T], snapshot: Any) -> T:
-        """Run ``fn``, and prove that what it read was not overwritten meanwhile."""
+        """Run ``fn``, then verify that nothing it read was overwritten in the meantime.
+
+        Raises:
+            StoreAccessError: it may have been.
+        """
         try:
             return fn(snapshot)
         finally:
@@ -468,7 +471,7 @@ class Environment(EnvironmentFields):
                 )
 
     def hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
-        """Run ``fn`` on LMDB's environment, for calls that must not meet a remap or a close."""
+        """Run ``fn`` on LMDB's environment, for calls that must not overlap a remap or a close."""
         barrier = self.barrier
         live = barrier.live
         me = get_ident()
@@ -477,7 +480,7 @@ class Environment(EnvironmentFields):
         try:
             barrier.enter(me, Snapshot())
             if self.raw is None:
-                self.begin().abort()  # a child of a fork opens here; a closed store refuses
+                self.begin().abort()  # the child of a fork reopens here; a closed store raises
             return fn(self.mapped())
         except (RawError, OSError) as error:
             binding.raise_from(error, self.path)
@@ -519,13 +522,13 @@ class Environment(EnvironmentFields):
     # --- the map -----------------------------------------------------------------------------
 
     def is_tight(self, size: int) -> bool:
-        """Return True if a commit of so many bytes might find the map full.
+        """Return True if a commit of ``size`` bytes might find the map full.
 
-        LMDB would release the write lock then, and while others commit it could not be determined
-        any more whether an opener has replayed this commit's redo record.
+        LMDB would then release the write lock, and once others commit it could no longer be
+        determined whether another process has replayed this commit's redo record on opening.
         """
         if self._is_cramped or 2 * self.map_size > MAP_BYTES_MAX:
-            return False  # it cannot grow: LMDB shall say whether there is a way
+            return False  # it cannot grow: let LMDB decide whether the commit fits
         return self.map_size - file_size(self.fd) < 2 * size + _MAP_MARGIN_BYTES
 
     def grow(self) -> None:
@@ -535,26 +538,26 @@ class Environment(EnvironmentFields):
     def _grow(self) -> None:
         raw = self.mapped()
         self.unpin()
-        raw.reader_check()  # a dead reader's snapshot may be all that fills the map
-        size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # above it set_map refuses
+        raw.reader_check()  # a dead reader's snapshot may be what fills the map
+        size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # set_map refuses more
         self._remap(raw, size)
         self.map_bytes = max(self.map_bytes, size)
         self._is_cramped = False
 
     def grow_ahead(self) -> None:
-        """Double the map before it has to be; go on without if the system refuses."""
+        """Double the map ahead of need; carry on without if the system refuses."""
         try:
             self.grow()
         except StoreFullError:
-            self._is_cramped = True  # the free pages of the file may do
+            self._is_cramped = True  # the file's free pages may suffice
 
     def follow_map(self, _: Any = None) -> None:
-        """Map what another process made of the file. Needs the lead."""
+        """Remap the file at the size to which another process grew it. Needs the lead."""
         self.barrier.closed(self._follow)
 
     def _follow(self) -> None:
         if self.raw is None:
-            return  # whoever opens it again maps it as it is
+            return  # reopening maps it at its current size
         self.unpin()
         self._remap(self.mapped(), 0)
 
@@ -562,7 +565,7 @@ class Environment(EnvironmentFields):
         try:
             binding.set_map(raw, map_bytes)
             self.map_size = raw.info()["map_size"]
-        except StorageError:  # LMDB gives up what it cannot map: opened again at the next use
+        except StorageError:  # LMDB drops a map that it cannot replace: reopen at the next use
             self.detach(settle=False, again=True)
             raise
 
@@ -572,8 +575,8 @@ class Environment(EnvironmentFields):
             self.steady_sync.let_go()
 
     def is_prompt(self) -> bool:
-        """Return True if a commit now would not wait for a device. A hint without the lead."""
-        # Whoever has the lead may replace them.
+        """Return True if a commit now would not wait for a device. Only a hint without the lead."""
+        # Read once: the leader may replace them.
         raw, redo, steady_sync = self.raw, self.redo, self.steady_sync
         if redo is not None:
             return raw is not None and redo.is_in_memory
@@ -587,13 +590,15 @@ class Environment(EnvironmentFields):
             lock = self.begin_write()
             return fn()
         finally:
-            if lock is not None:
-                lock.abort()
-            if self.steady_sync is not None:
-                self.steady_sync.is_busy = False
+            try:
+                if lock is not None:
+                    lock.abort()
+            finally:
+                if self.steady_sync is not None:
+                    self.steady_sync.is_busy = False
 
     def steady(self) -> None:
-        """Make everything that was committed before this call survive a power cut."""
+        """Make everything committed before this call survive a power failure."""
         while True:
             try:
                 self.hold(self._point)
@@ -618,7 +623,7 @@ class Environment(EnvironmentFields):
     def _attach_writable(self) -> None:
         if not self.read_only:
             return
-        self.detach(again=True)  # should it not even open as it was
+        self.detach(again=True)  # in case even reopening it read-only fails
         try:
             self.attach(read_only=False)
         except BaseException:
@@ -626,7 +631,7 @@ class Environment(EnvironmentFields):
             raise
 
     def shut(self) -> None:
-        """Close for good, after what is under way. Whoever comes second waits for the first."""
+        """Close for good, after pending work. A concurrent second call waits for the first."""
         try:
             self.queue.call(self._shut, job=True)
         except RawError as error:
@@ -641,7 +646,7 @@ class Environment(EnvironmentFields):
             self.barrier.closed(self.detach)
 
     def needs_recovery(self) -> bool:
-        """Return True if a redo record waits for a process that may write. Advisory."""
+        """Return True if a redo record is waiting for a process that may write. Advisory."""
         if not self.read_only or self.redo is None:
             return False
         return self.hold(self._has_pending)
@@ -653,7 +658,7 @@ class Environment(EnvironmentFields):
     # --- reopening ---------------------------------------------------------------------------
 
     def open_at_next_use(self) -> None:
-        """Mark the environment as left to the parent by a fork: the next use reopens it."""
+        """Have the next use reopen the file, in the child of a fork."""
         self.begin = self._begin_lost if self.private else self._begin_reopened
 
     @property

@@ -1,14 +1,21 @@
-"""Open a data file: create, lock, judge, recover, map."""
+"""Open a data file: create, lock, check, recover, map."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from memcore.codec.values import clock_ms
-from memcore.errors import CorruptStoreError, StorageError, StoreAccessError, StoreFullError
+from memcore.errors import (
+    CorruptStoreError,
+    StorageError,
+    StoreAccessError,
+    StoreFullError,
+    StoreLockedError,
+)
 from memcore.files import sync_directory
 from memcore.limits import FORMAT_OLDEST
 from memcore.store import lmdb as binding
@@ -22,6 +29,7 @@ from memcore.store.datafile import (
     inspect,
     is_cramped,
     need_one_name,
+    never_still,
     newest_meta,
     open_locked,
     publish,
@@ -46,14 +54,14 @@ __all__ = [
 ]
 
 
-# --- Attaching to a file: lock it, judge it, settle what a power cut left, map it, recover --------
+# --- Attaching to a file: lock, roll back after a power failure, check, map, recover --------------
 
 FileKey = tuple[int, int]
-"""Device and inode: what a file is, whatever its name."""
+"""Device and inode: the identity of a file, independent of its name."""
 
 
 class FileAccess(NamedTuple):
-    """The objects through which an open store reads and writes its file."""
+    """Objects through which an open store reads and writes its file."""
 
     raw: binding.RawEnv
     redo: RedoLog | None
@@ -65,10 +73,10 @@ class FileAccess(NamedTuple):
 def file_access(
     raw: binding.RawEnv, fd: int, run: RedoArea, *, durability: str, read_only: bool
 ) -> FileAccess:
-    """Make the objects for a file in its mode.
+    """Create the access objects for a file's durability mode.
 
-    This is the seam for fault injection: tests replace the function in this module to stand before
-    each call into LMDB, the redo log and the steady log. Nothing in memcore does.
+    This is the seam for fault injection: only tests replace this function, to intercept each call
+    into LMDB, the redo log and the steady log.
     """
     redo = RedoLog(fd, run) if durability == "full" else None
     steady = SteadyLog(fd, run) if durability == "relaxed" and not read_only else None
@@ -99,12 +107,13 @@ def attach(
     """Open the file at ``path``. Leaves nothing open on failure.
 
     Args:
-        path: the file, every link resolved.
-        read_only: write nothing, recover nothing.
-        map_bytes: address space to map at first.
-        expected: the files that it must be one of; none: any.
-        judge: called with the descriptor before LMDB maps the file; raises to refuse it.
-        oldest: the oldest format that is taken.
+        path: the file, with all symbolic links resolved.
+        read_only: write nothing and recover nothing.
+        map_bytes: address space to map initially.
+        expected: the file must be one of these; empty: any file.
+        judge: called with the descriptor before LMDB reads a tree; raises to refuse the file.
+            None: the pages nearest to the roots are checked.
+        oldest: oldest format accepted.
     """
     fd = open_locked(path, read_only=read_only)
     raw = None
@@ -112,17 +121,16 @@ def attach(
         status = os.fstat(fd)
         key = _same_file(path, status, expected)
         if need_one_name(fd, path) and not read_only:
-            sync_directory(path)  # who gave it its name may have died before doing so
-        newest_meta(fd, path)  # is it a file of LMDB's at all?
+            sync_directory(path)  # the process that named it may have died before doing so
+        newest_meta(fd, path)  # raises if this is not an LMDB file at all
         run = find_run(fd, path)
         if run.relaxed:
             settle(fd, run, path, read_only=read_only)
-        inspect(fd, path)
-        if judge is not None:
-            judge(fd)
+        inspect(fd, path, metas_only=True)  # LMDB reads no more than these when it maps a file
+        look = partial(inspect, fd, path) if judge is None else partial(judge, fd)
         mode = stat.S_IMODE(status.st_mode) & 0o666
         raw, record = _map(
-            path, run, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
+            path, run, look, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
         )
         access = file_access(raw, fd, run, durability=record.durability, read_only=read_only)
         raw = access.raw
@@ -132,7 +140,7 @@ def attach(
         if access.redo is not None and not read_only:
             recovered = recover(raw, access.redo, fd, path)
         return Attachment(key, fd, access, record, recovered, raw.flags()["lock"])
-    except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
+    except BaseException as error:  # noqa: BLE001 - reraised as a typed error
         try:
             if raw is not None:
                 raw.close()
@@ -149,13 +157,25 @@ def _same_file(path: str, status: os.stat_result, expected: tuple[FileKey, ...])
 
 
 def _map(
-    path: str, run: RedoArea, *, read_only: bool, map_bytes: int, mode: int, oldest: int
+    path: str,
+    run: RedoArea,
+    look: Callable[[], object],
+    *,
+    read_only: bool,
+    map_bytes: int,
+    mode: int,
+    oldest: int,
 ) -> tuple[binding.RawEnv, Format]:
-    """The environment in the mode that the file records."""
-    sync = not run.relaxed  # only "none" has to open a second time
+    """Open LMDB's environment in the durability mode that the file records."""
+    sync = not run.relaxed  # only "none" needs a second attempt
     while True:
         raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
         try:
+            snapshot = raw.begin()  # no writer reuses the pages that are looked at
+            try:
+                look()
+            finally:
+                snapshot.abort()
             record = _record(raw, run, path, oldest)
         except MapResized:  # another process has just grown the file
             raw.close()
@@ -180,10 +200,10 @@ def _record(raw: binding.RawEnv, run: RedoArea, path: str, oldest: int) -> Forma
 
 
 def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
-    """Apply the redo record left by a power cut or a killed writer; True if there was one.
+    """Apply the redo record left by a power failure or a killed writer; True if there was one.
 
-    The look without the lock is enough to see that there is none: what a dead process left
-    stays as it is, and a live one needs no recovery.
+    A check without the lock suffices to rule one out: a dead process's record does not change, and
+    a live process needs no recovery.
     """
     while redo.pending(newest_meta(fd, path)) is not None:
         try:
@@ -211,15 +231,15 @@ def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
     return False
 
 
-# --- A new file: built whole under another name, flushed, then given its name ---------------------
+# --- A new file: built completely under a temporary name, flushed, then renamed -------------------
 
 _FILE_MODE: Final = 0o600
 
 
 def new_record(durability: str, *, seed: bytes | None = None) -> Format:
-    """The format record of a file that is made now, with a seed of its own.
+    """Return the format record of a new file, with a random seed.
 
-    With the ``seed`` of a key file it is one of an encrypted database.
+    With the ``seed`` of a key file, the record is that of an encrypted database.
     """
     return Format.new(
         durability=durability,
@@ -230,19 +250,19 @@ def new_record(durability: str, *, seed: bytes | None = None) -> Format:
 
 
 def build_file(path: str, record: Format, *, sync: bool) -> None:
-    """Fill an empty or missing file with what every store holds."""
+    """Fill an empty or missing file with the rows that every store has."""
     run = make_run(record.seed, relaxed=record.durability == "relaxed")
     rows = {FORMAT_KEY: record.pack(), REDO_KEY: run}
     binding.build(path, rows, sync=sync, mode=_FILE_MODE)
 
 
 def create_file(name: str, durability: str, *, seed: bytes | None = None) -> None:
-    """Make a store at ``name``: never half a file. ``seed``: as in ``new_record``.
+    """Create a store at ``name`` atomically. ``seed``: as in ``new_record``.
 
-    A file of 0 bytes that is there is replaced, as a name that somebody has reserved.
+    An existing file of 0 bytes is replaced: it is a reserved name.
 
     Raises:
-        FileExistsError: somebody else was first.
+        FileExistsError: another process created it first.
         StoreAccessError: the system refused.
         StoreFullError: no space is left.
     """
@@ -255,13 +275,13 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
     except FileExistsError:
         raise
     except (OSError, StorageError) as error:
-        if _is_full(name):  # LMDB calls a write that was cut short an input/output error
+        if _is_full(name):  # LMDB reports a short write as an I/O error
             raise StoreFullError(f"{name}: cannot create: no space is left; free some") from error
         if isinstance(error, StorageError):
             raise
         raise StoreAccessError(f"{name}: cannot create: {error.strerror}") from error
     finally:
-        # By functions in C alone, as in ``copying.beside``.
+        # C functions only, as in ``copy.beside``.
         try:
             os.unlink(temporary)
         except OSError:
@@ -274,7 +294,7 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
 
 
 def _is_full(path: str) -> bool:
-    """Return True if the device or a limit may lack space for a new file beside ``path``."""
+    """Return True if the device or a limit may leave no space for a new file next to ``path``."""
     try:
         fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -285,27 +305,29 @@ def _is_full(path: str) -> bool:
         os.close(fd)
 
 
-# --- The walk over the whole structure of a file while others may write ---------------------------
+# --- The walk over a file's whole structure, concurrent with writers ------------------------------
 
 _WALKS: Final = 5
 
 
 def walked(fd: int, path: str, walk: Callable[[], list[str]]) -> list[str]:
-    """Verify the structure of a file without mapping it; return the findings in words.
+    """Verify the structure of a file without mapping it; returns the findings as messages.
 
-    Writers are not locked out: findings count only if no commit came in between.
+    Writers are not locked out: findings count only if no commit intervened.
 
     Args:
         fd: the open file.
         path: its name in messages.
-        walk: finds what is wrong.
+        walk: returns the findings.
     """
     for _ in range(_WALKS):
         try:
             before = inspect(fd, path).txnid
             findings = walk()
             if not findings or newest_meta(fd, path).txnid == before:
-                break
+                return findings
+        except StoreLockedError:
+            raise
         except StorageError as error:
             return [str(error)]
-    return findings
+    raise never_still(path)

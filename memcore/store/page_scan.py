@@ -408,10 +408,10 @@ class PageScan:
             return None
         if meta.free_root == NO_PAGE:
             return set()
-        walk = walk_of(self.fd, meta.last_page)
         tree = Tree("free list", meta.free_root, meta.free_depth, TXNID_MAX)
         found: set[int] = set()
         try:
+            walk = walk_of(self.fd, meta.last_page)
             for data in free_lists(self.fd, walk, tree):
                 found.update(pages_of(data))
         except (DamageError, OSError):

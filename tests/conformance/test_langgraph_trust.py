@@ -270,15 +270,30 @@ def test_a_graph_in_strict_mode_runs_with_any_serializer(serde: Any) -> None:
         assert found.checkpoint["channel_values"] == {"x": 1}
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["alone", "encrypted"])
-def test_a_derived_serializer_is_told_the_types_of_a_graph(inside: bool) -> None:
+class Framed(EncryptedSerializer):
+    """LangGraph's, with a frame around what it wrote."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, content = super().dumps_typed(obj)
+        return kind, b"key 1:" + content
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        assert data[1].startswith(b"key 1:")
+        return super().loads_typed((data[0], data[1][6:]))
+
+
+@pytest.mark.parametrize("around", [None, EncryptedSerializer, Framed])
+def test_a_derived_serializer_is_told_the_types_of_a_graph(around: Any) -> None:
     """As LangGraph's own savers tell it: it would give the fields of a value for the value."""
     serde: Any = Derived(allowed_msgpack_modules=None)
-    if inside:
-        serde = EncryptedSerializer.from_pycryptodome_aes(serde=serde, key=b"1" * 16)
+    if around is not None:
+        serde = around.from_pycryptodome_aes(serde=serde, key=b"1" * 16)
+        if around is Framed:
+            serde = Framed(serde.cipher, serde.serde)
     with MemcoreSaver(":memory:", serde=serde) as saver:
         strict = saver.with_allowlist([("savers", "Note")])
         assert type(strict) is MemcoreSaver
+        assert type(strict.serde) is type(serde)
         config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         checkpoint = empty_checkpoint()
         checkpoint["channel_values"] = {"x": Note("kept", 1)}

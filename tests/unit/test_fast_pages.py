@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -272,7 +273,7 @@ def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
     walk.judge(tree)
     assert (walk.rows, walk.own, walk.referred()) == (3, 5, {2, 3, 4, 5, 6})
     walk = walk_over(pages)
-    found = [row for leaf in walk.leaves(tree) for row in leaf]
+    found = [row for leaf in list(walk.leaves(tree))[::-1] for row in leaf]
     assert found == [(b"a", b"1", 1, 0), (b"b", b"", 4_096, 5), (b"m", b"2", 1, 0)]
     assert walk.referred() == {2, 3, 4}
     assert walk.run(5, 4_096) == 5 * PAGE + 16
@@ -305,7 +306,8 @@ def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
         ({2: page_of([run(b"a", 2**32 - 1, 5)], number=2)}, 1, "leaves the file"),
         ({2: page_of([run(b"a", 9_000, 50)], number=2)}, 1, "ends before page 50"),
         ({2: page_of([run(b"a", 9_000, 3)], number=2), 5: header(3, 3)}, 1, "is marked as page 0"),
-        ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 4)}, 1, "0x4 and 4 pages"),
+        ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 2)}, 1, "0x4 and 2 pages"),
+        ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 98)}, 1, "0x4 and 98 pages"),
         ({2: page_of([run(b"a", 9_000, 3)], number=2), 3: header(3, 3, flags=2)}, 1, "flags 0x2"),
         (
             {2: page_of([run(b"a", 9, 3), run(b"b", 9, 3)], number=2), 3: header(3, 1)},
@@ -384,7 +386,7 @@ def test_a_walk_finds_what_a_meta_page_says(tmp_path: Path) -> None:
         by_leaf = walk_of(file.fileno(), meta.last_page)
         leaves = list(by_leaf.leaves(Tree("main tree", meta.main_root, meta.main_depth)))
         keys = [row.key for leaf in leaves for row in leaf]
-        assert keys == sorted(keys)
+        assert [row.key for leaf in leaves[::-1] for row in leaf] == sorted(keys)
         assert len(keys) == meta.entries
         for row_ in (row for leaf in leaves for row in leaf if row.run):
             by_leaf.run(row_.run, row_.size)
@@ -403,3 +405,19 @@ def test_a_meta_page_that_miscounts_its_trees_is_refused(tmp_path: Path) -> None
     path.write_bytes(content)
     with pytest.raises(memcore.CorruptStoreError, match="its meta page says"):
         memcore.open(path, verify=True)
+
+
+def test_a_run_may_be_longer_than_its_value(walk_over: Any) -> None:
+    """LMDB writes a value over a longer one of the same transaction, and leaves that its pages."""
+    pages = {2: page_of([run(b"a", 5, 3)], number=2), 3: header(3, 8)}
+    walk = walk_over(pages)
+    walk.judge(Tree("tree", 2, 1))
+    assert (walk.own, walk.referred()) == (9, {2, *range(3, 11)})
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a file system in memory")
+def test_a_file_too_large_for_its_pages_to_be_noted_is_refused() -> None:
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        os.ftruncate(file.fileno(), 2**60)
+        with pytest.raises(DamageError, match="too many for the memory"):
+            walk_of(file.fileno(), 2**50)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
+import memcore
 from memcore.errors import (
     CorruptStoreError,
     MemcoreError,
@@ -25,6 +26,7 @@ from memcore.store import datafile as file_module
 from memcore.store import open_store
 from memcore.store.datafile import FORMAT_KEY, Format, inspect, open_locked
 from memcore.store.pages import free_pages
+from messages import user
 
 PAGE = 4096
 
@@ -423,3 +425,65 @@ def test_who_comes_second_in_creating_waits_for_nobody(tmp_path) -> None:
         mine.write_bytes(b"x")
         assert not file_module.replace_empty(str(mine), str(path))
     assert mine.exists()
+
+
+def test_a_value_over_a_longer_one_of_the_same_batch_is_sound(path) -> None:
+    """LMDB would write it over the longer one's pages, and keep all of them for it."""
+    store = open_store(path)
+    rows = [(b"\x01a", 30_000, 9), (b"\x01b", 30_000, 9_000), (b"\x01c", 2_100, 2_000)]
+
+    def change(txn) -> None:
+        for key, first, second in rows:
+            txn.put(key, bytes(first))
+            txn.put(key, b"x" * second)
+
+    store.transact(change)
+    assert store.check() == []
+    store.close()
+    store = open_store(path, verify=True)
+    for key, _, second in rows:
+        assert store.read(lambda txn, key=key: txn.get(key)) == b"x" * second
+    store.close()
+
+
+def test_one_that_was_written_so_before_is_read(path) -> None:
+    open_store(path).close()
+    env = lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 24)
+    with env.begin(write=True) as txn:
+        txn.put(b"\x01a", bytes(30_000))
+        txn.put(b"\x01a", b"short")
+    env.close()
+    store = open_store(path, verify=True)
+    assert store.read(lambda txn: txn.get(b"\x01a")) == b"short"
+    store.transact(lambda txn: txn.put(b"\x01a", b"again"))
+    assert store.check() == []
+    store.close()
+
+
+def test_a_busy_file_is_opened_and_judged(path) -> None:
+    """A snapshot keeps the pages that are looked at from a writer, which reuses them at once."""
+    with memcore.open(path) as db:
+        for number in range(300):
+            db.session(f"s{number}").extend([user("word " * 200)] * 10)
+    program = (
+        "import sys, memcore\n"
+        "db = memcore.open(sys.argv[1])\n"
+        "sys.stdout.write('ready\\n'); sys.stdout.flush()\n"
+        "number = 0\n"
+        "while True:\n"
+        "    number += 1\n"
+        "    db.session(f's{number * 7 % 300}').append({'role': 'user', 'content': 'x' * 900})\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, env=os.environ
+    )
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        for number in range(30):
+            with memcore.open(path, read_only=number % 3 > 0, verify=number % 2 > 0) as db:
+                assert db.check() == [] if number % 10 == 0 else len(db.session("s1")) >= 10
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()

@@ -1,4 +1,4 @@
-"""MemcoreSaver: LangGraph's checkpointer over a memcore file, for threads and for loops."""
+"""MemcoreSaver: LangGraph's checkpointer over a memcore file, for threads and event loops."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _COUNTED_THREADS: Final = 4096
 
 
 class Handle(Opened, BaseCheckpointSaver[str]):
-    """A saver's file, scope and serialiser."""
+    """The file, scope and serializer of a saver."""
 
     def __init__(
         self,
@@ -94,19 +94,19 @@ class Handle(Opened, BaseCheckpointSaver[str]):
     ) -> None:
         super().__init__(serde=default_serde() if serde is None else serde)
         self._allowed = type_names(allowed_types)
-        coder_of(self.serde, self._allowed)  # refuses what does not go together
+        coder_of(self.serde, self._allowed)  # rejects an incompatible combination
         scope, self._owned = scope_of(
             database, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
         self._engine = engine_of(scope)
         given = database.sync if isinstance(database, AsyncDatabase) else database
         self.database = given if isinstance(given, Database) else self._owned
-        """The database that it was made of; None for one that was given a scope."""
+        """The database that the saver was given or opened; None if it was given a scope."""
         self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
         self._keep_last = checked_optional_int("keep_last", keep_last, least=1)
         self._puts: DecodeCache[str, int] = DecodeCache(_COUNTED_THREADS)
-        """By thread, the checkpoints that were put since it was pruned; not known: many."""
+        """Puts since the last prune, by thread; an absent thread counts as due for one."""
         self.observer = adapting(
             database, "langgraph", (scope.app, scope.user, None), place_of=partial(_place, scope)
         )
@@ -128,10 +128,10 @@ class Handle(Opened, BaseCheckpointSaver[str]):
     ) -> Self:
         """A saver over the file at a path, for ``with`` and ``async with``.
 
-        ``durability``: ``"full"`` (a checkpoint that was put survives a power cut), ``"relaxed"``
-        (survives the process; a power cut may take the last fraction of a second), ``"none"``
-        (a power cut may destroy the file: with ``allow_unsafe`` alone).
-        Without it a new file is ``"full"``, and an existing one is what it was made.
+        ``durability``: ``"full"`` (a checkpoint that was put survives a power failure),
+        ``"relaxed"`` (it survives a process crash; a power failure may lose the last fraction of a
+        second), ``"none"`` (a power failure may destroy the file; requires ``allow_unsafe``). By
+        default a new file is ``"full"`` and an existing file keeps its setting.
         """
         return cls(
             conn_string,
@@ -146,18 +146,18 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         )
 
     def setup(self) -> Done:
-        """Do nothing: there is nothing to set up. Other savers need it, some with ``await``."""
+        """Do nothing. Other savers require this call, some of them with ``await``."""
         return Done()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A saver of the same file that may also build these types, as ``allowed_types``.
+        """A saver of the same file that may also build these types, as with ``allowed_types``.
 
-        LangGraph calls it for every graph in its strict mode. A serialiser of one's own decides for
-        itself what it builds: one that is a kind of LangGraph's is told of the types, as LangGraph
-        tells it; any other stays as it is.
+        LangGraph calls this for every graph in its strict mode. A custom serializer decides itself
+        what it builds: one derived from LangGraph's receives the types in LangGraph's way; any
+        other is left unchanged.
 
         Raises:
-            InvalidOptionError: an entry is no type.
+            InvalidOptionError: an entry is not a type.
         """
         extra = type_names(extra_allowlist)
         if not takes_types(self.serde):
@@ -183,7 +183,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
 
 
 def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Place:
-    """App, user and thread of a call: the first argument is a config, or a thread's name."""
+    """App, user and thread of a call, whose first argument is a config or a thread id."""
     first = args[0] if args else next(iter(options.values()), None)
     if isinstance(first, dict):
         first = first.get("configurable", {}).get("thread_id")
@@ -195,11 +195,11 @@ def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Plac
 _log = logger(__name__)
 _STRATEGIES: Final = ("keep_latest", "delete")
 _SLACK: Final = 16
-"""A prune costs as much as many puts: a thread has at least so many of them in between."""
+"""Minimum number of puts between prunes of a thread: a prune costs as much as many puts."""
 
 
 class Retaining(Handle):
-    """The operations of a saver on whole threads."""
+    """Whole-thread operations of a saver."""
 
     def context(
         self,
@@ -213,28 +213,30 @@ class Retaining(Handle):
         policy: str = "langchain",
         counter: str | TokenCounter | None = None,
     ) -> Context:
-        """Build the context of a model from a thread's messages: legal, and within the budget.
+        """Build a model context from a thread's messages: legal and within the budget.
 
-        Calls and results stay together, late results are moved to their call, unanswered calls are
-        answered synthetically, orphans are left out. Nothing is stored; the thread does not change.
+        Calls and results stay together, late results are moved next to their calls, unanswered
+        calls get synthetic results, and orphans are dropped. Nothing is stored or changed in the
+        thread.
 
         Args:
             thread_id: the thread.
-            budget_tokens: the most tokens by ``counter``; None: all messages, made legal.
+            budget_tokens: the token limit as measured by ``counter``; None: all messages, made
+                legal.
             reserve_tokens: tokens of the budget to leave free.
-            channel: the channel of the messages; one of deltas is rebuilt by add_messages.
-            checkpoint_ns: the namespace; by default the root's.
+            channel: the message channel; a delta channel is rebuilt with add_messages.
+            checkpoint_ns: the namespace; the root namespace by default.
             checkpoint_id: the checkpoint; None: the newest.
-            policy: the rules; ``"openai_chat"`` and others for messages kept as their dicts.
+            policy: the rules; ``"openai_chat"`` and others are for messages stored as their dicts.
             counter: a TokenCounter or the name of one; None: the database's default.
 
         Returns:
-            A Context whose ``messages`` are of the channel's kind: LangChain's message objects, or
-            dicts.
+            A Context whose ``messages`` have the channel's representation: LangChain message
+            objects or dicts.
 
         Raises:
             NotFoundError: there is no such thread, checkpoint or channel.
-            ContextOverflowError: even the smallest legal context is larger.
+            ContextOverflowError: even the smallest legal context exceeds the budget.
         """
         messages = channel_messages(self, thread_id, checkpoint_ns, checkpoint_id, channel)
         by = self._engine.counter if counter is None else counter
@@ -243,13 +245,11 @@ class Retaining(Handle):
         )
 
     def check(self) -> list[str]:
-        """Check the threads of the saver's scope: a description of each finding.
+        """Check the threads of the saver's scope; return a description of each finding.
 
-        Empty if there is none.
-
-        In addition to ``Database.check``: bodies, values and pending writes are decoded, and lists
-        of messages are checked for tool results without calls and calls without results. A finding
-        names thread, checkpoint, channel and position.
+        In addition to ``Database.check``, this decodes bodies, values and pending writes, and
+        checks lists of messages for tool results without calls and calls without results. A finding
+        names the thread, checkpoint, channel and position.
         """
         return self._graph.check(self._coder, message_faults)
 
@@ -258,10 +258,10 @@ class Retaining(Handle):
         return await asyncio.to_thread(self.check)
 
     def recover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
-        """Go back to the newest checkpoint of each namespace that can be read whole.
+        """Roll each namespace back to its newest checkpoint that can be read completely.
 
-        Later ones are removed with their pending writes, and reported with the reason; in a
-        namespace without a whole one nothing is removed.
+        Later checkpoints are removed with their pending writes, and reported with the reason; a
+        namespace without an intact checkpoint is left unchanged.
 
         Args:
             thread_id: the thread.
@@ -270,7 +270,8 @@ class Retaining(Handle):
         Raises:
             NotFoundError: there is no such thread.
             HeldError: a legal hold covers it.
-            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
+            UndecodableError: data is intact, but not decodable by this serializer; nothing was
+                removed.
         """
         found = self._graph.recover(str(thread_id), self._coder, dry_run=dry_run)
         if found is None:
@@ -283,11 +284,11 @@ class Retaining(Handle):
         return await asyncio.to_thread(lambda: self.recover(thread_id, dry_run=dry_run))
 
     def threads(self) -> Iterator[ThreadEntry]:
-        """The threads by name, with their newest checkpoint and its time; no state is read."""
+        """The threads by name, with their newest checkpoint and its time, without reading state."""
         return self._graph.threads()
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all its rows; it is hidden from all readers at once."""
+        """Delete a thread with all its rows; readers stop seeing it immediately."""
         self._graph.delete_thread(str(thread_id), self._coder)
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -295,10 +296,10 @@ class Retaining(Handle):
         await asyncio.to_thread(self.delete_thread, thread_id)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces and writes, in one commit; the values are shared.
+        """Copy a thread with all its namespaces and writes in one commit; values are shared.
 
         Raises:
-            InvalidOptionError: the target has checkpoints.
+            InvalidOptionError: the target already has checkpoints.
         """
         self._graph.copy_thread(str(source_thread_id), str(target_thread_id))
 
@@ -308,10 +309,10 @@ class Retaining(Handle):
         await commit_to(store_of(self._graph), closure)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of these runs (``run_id`` of the metadata), and their writes.
+        """Delete the checkpoints of these runs (``run_id`` in the metadata) and their writes.
 
         Raises:
-            HistoryNeededError: delta channels of checkpoints that stay are rebuilt from some of
+            HistoryNeededError: delta channels of remaining checkpoints are rebuilt from some of
                 them; nothing was deleted.
         """
         _need_several("run_ids", run_ids)
@@ -324,7 +325,7 @@ class Retaining(Handle):
         await asyncio.to_thread(self.delete_for_runs, run_ids)
 
     def _needless(self, rule: Rule) -> Iterator[str]:
-        """The threads in which the rule takes checkpoints, if nothing is rebuilt from them."""
+        """The threads that the rule prunes; raises HistoryNeededError if one is still needed."""
         for entry in self._graph.threads():
             plan = self._graph.would_prune(entry.thread, rule, self._coder)
             if plan is None:
@@ -350,16 +351,17 @@ class Retaining(Handle):
     ) -> None:
         """Remove old checkpoints of threads.
 
-        Older checkpoints from which a kept one's delta channels are rebuilt are kept, too.
+        Older checkpoints needed to rebuild the delta channels of a kept one are kept, too.
 
         Args:
             thread_ids: the threads.
-            strategy: ``"keep_latest"``: the newest of each namespace stays; ``"delete"``: none.
-            keep_last: so many of each namespace stay instead of one.
-            max_age_seconds: of the others, those younger than this stay, too.
+            strategy: ``"keep_latest"`` keeps the newest checkpoint of each namespace; ``"delete"``
+                keeps none.
+            keep_last: keep this many checkpoints per namespace instead of one.
+            max_age_seconds: also keep the others that are younger than this.
 
         Raises:
-            InvalidOptionError: the strategy is unknown, or an argument out of range.
+            InvalidOptionError: the strategy is unknown, or an argument is out of range.
             OutpacedError: checkpoints were stored faster than they could be examined.
         """
         _need_several("thread_ids", thread_ids)
@@ -378,7 +380,7 @@ class Retaining(Handle):
                 self._graph.prune(thread, rule, self._coder)
 
     def _is_long(self, thread: str) -> bool:
-        """Return whether a thread is to be pruned now; counts one put of it."""
+        """Count a put; return whether the thread should be pruned now."""
         if self._keep_last is None:
             return False
         count = self._puts.get(thread)
@@ -391,7 +393,7 @@ class Retaining(Handle):
     def _shorten(self, thread: str) -> None:
         """Prune a thread to ``keep_last``.
 
-        Errors are logged, for the put before it is committed.
+        Errors are only logged, because the put that triggered it is already committed.
         """
         try:
             self._graph.prune(thread, keep_rule(keep_last=self._keep_last or 1), self._coder)
@@ -418,7 +420,7 @@ class Retaining(Handle):
 
 
 def _need_several(name: str, ids: Sequence[str]) -> None:
-    """Refuse one string in place of several: its characters would be taken for ids."""
+    """Reject a single string, whose characters would be taken for ids."""
     if isinstance(ids, str):
         msg = f"{name}: expected a list of strings, got the string {ids[:40]!r}"
         raise InvalidOptionError(msg)
@@ -453,43 +455,45 @@ def _need_several(name: str, ids: Sequence[str]) -> None:
     context="context . context",
 )
 class MemcoreSaver(Retaining):
-    """A checkpointer that stores what changed, once.
+    """A checkpointer that stores only what changed, once.
 
-    Elements of lists, entries of dicts and arguments of Sends are stored once a thread, however
-    many checkpoints hold them; those that did not change are not serialised again. Objects that
-    were changed in place are detected: no state is ever taken for another.
+    List elements, dict entries and Send arguments are stored once per thread, however many
+    checkpoints contain them. Unchanged ones are not serialized again. In-place mutations are
+    detected: one state is never mistaken for another.
 
-    Synchronous and asynchronous methods are those of one class; any thread and any loop may use it,
-    and several savers and processes one file. Copies (``copy.copy``) share the file, and each may
-    have a ``serde`` of its own, which is read at every call.
+    One class has both the synchronous and the asynchronous methods. It is safe to use from any
+    thread and event loop, and several savers and processes may share one file. Copies
+    (``copy.copy``) share the file; each may have its own ``serde``, which is looked up on every
+    call.
 
     Args:
         database: an open Database or AsyncDatabase, a Scope, or the path of a file (which ``close``
             closes).
-        serde: LangGraph's serialiser; by default a JsonPlusSerializer without pickle. An
+        serde: LangGraph's serializer; by default a JsonPlusSerializer without pickle. An
             EncryptedSerializer encrypts all content; ids of threads, checkpoints and tasks,
-            namespaces, channel names, versions and names of types stay in clear.
-        allowed_types: types that a stored value may have besides messages and other safe ones:
-            classes, schemas of states (with the types of their fields), ``(module, name)``. What
-            this process itself has stored is allowed anyway; any other type is refused
-            (UntrustedTypeError). ``"all"``: the file may run any code; only for files that nobody
-            else can write.
-        user, app: the owner of the threads: a saver reaches no other scope.
+            namespaces, channel names, versions and type names stay in plaintext.
+        allowed_types: types that a stored value may have in addition to messages and other safe
+            ones: classes, state schemas (with the types of their fields), ``(module, name)``. Types
+            that this process itself has stored are allowed anyway; any other type is refused
+            (UntrustedTypeError). ``"all"``: the file may execute arbitrary code; only for files
+            that nobody else can write.
+        user, app: the owner of the threads; a saver reaches no other scope.
         durability: the durability of a file that is opened by its path (see ``memcore.open``).
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
-            (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
-            both continue from the same state. Forks from older checkpoints are refused, too.
-        keep_last: of each namespace of a thread, at least so many of the newest checkpoints are
-            kept, with those that they are rebuilt from; older ones are pruned as new ones are put,
-            once in as many puts, or in 16. Other savers of the file need the option, too; a
-            retention rule for ``thread_checkpoints`` applies to all.
+            (StaleParentError), unless it replaces the newest: a compare-and-set, so that two
+            writers on one thread cannot both continue from the same state. Forks from older
+            checkpoints are refused, too.
+        keep_last: keep at least this many of the newest checkpoints in each namespace of a thread,
+            along with those that they are rebuilt from; older ones are pruned once every
+            ``max(keep_last, 16)`` puts. Other savers of the file need the option, too; a retention
+            rule for ``thread_checkpoints`` applies to all.
     """
 
     # --- reading ----------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint of the config's id, or the newest; None if there is none."""
+        """The checkpoint with the config's id, or the newest; None if there is none."""
         thread, namespace = _place_saver(config)
         found = self._graph.get(thread, namespace, get_checkpoint_id(config), self._coder)
         if found is None:
@@ -509,16 +513,16 @@ class MemcoreSaver(Retaining):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, the greatest id first, of the given or of all threads and namespaces.
+        """Yield checkpoints by descending id, of the given or of all threads and namespaces.
 
-        A consumer that stops half-way blocks nothing.
+        A consumer that stops early blocks nothing.
 
         Args:
             config: its thread, ``checkpoint_ns`` and ``checkpoint_id`` select checkpoints; None or
                 empty: all threads.
-            filter: metadata that must be equal, by name or by a path with dots.
-            before: only ids below its id.
-            limit: at most so many.
+            filter: metadata values to match for equality, by name or by dotted path.
+            before: only ids less than this config's id.
+            limit: the maximum number of checkpoints.
         """
         config, before = config or None, before or None
         thread = None if config is None else str(config["configurable"]["thread_id"])
@@ -552,7 +556,7 @@ class MemcoreSaver(Retaining):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Writes and seed of channels along the parents of a checkpoint, oldest first."""
+        """Writes and seed of channels along a checkpoint's ancestry, oldest first."""
         thread, namespace = _place_saver(config)
         wanted = get_checkpoint_id(config) or None
         found = self._graph.deltas(thread, namespace, wanted, channels, self._coder)
@@ -580,11 +584,11 @@ class MemcoreSaver(Retaining):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; it is acknowledged when this returns.
+        """Store a checkpoint; it is committed when this returns.
 
         Raises:
-            InvalidItemError: a value cannot be serialised; the message names channel and path.
-            StaleParentError: ``compare_parent``, and another checkpoint is the newest.
+            InvalidItemError: a value cannot be serialized; the message names the channel and path.
+            StaleParentError: ``compare_parent`` is set, and another checkpoint is the newest.
         """
         thread, namespace = _place_saver(config)
         new = self._new(config, checkpoint, metadata, new_versions)
@@ -600,7 +604,7 @@ class MemcoreSaver(Retaining):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As ``put``; cancelled, it waits for the outcome all the same."""
+        """As ``put``; if cancelled, it still waits for the outcome."""
         thread, namespace = _place_saver(config)
         new = self._new(config, checkpoint, metadata, new_versions)
         await drive(
@@ -643,13 +647,13 @@ class MemcoreSaver(Retaining):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Store the writes of a task, which may come before their checkpoint.
+        """Store the writes of a task, which may arrive before their checkpoint.
 
-        A write that the task has stored already stays, but for errors, interrupts, resumes and
-        schedules: of these the last one counts.
+        A write that the task has already stored is kept, except that for errors, interrupts,
+        resumes and schedules the last write wins.
 
         Raises:
-            InvalidItemError: a value cannot be serialised.
+            InvalidItemError: a value cannot be serialized.
         """
         thread, namespace = _place_saver(config)
         self._graph.put_writes(
@@ -663,7 +667,7 @@ class MemcoreSaver(Retaining):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """As ``put_writes``; cancelled, it waits for the outcome all the same."""
+        """As ``put_writes``; if cancelled, it still waits for the outcome."""
         thread, namespace = _place_saver(config)
         new = _writes(config, writes, task_id, task_path)
         await drive(
@@ -671,16 +675,16 @@ class MemcoreSaver(Retaining):
         )
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:  # noqa: ARG002
-        """A number and a random part: versions of two forks are never the same.
+        """A counter with a random suffix, so that versions of two forks never collide.
 
-        Continues the versions of threads that another saver wrote, be they strings or ints.
+        Continues from versions that another saver wrote, whether str or int.
         """
         number = int(current.split(".")[0]) if isinstance(current, str) else int(current or 0)
-        return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - told apart, not kept secret
+        return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - for uniqueness, not secrecy
 
 
 AsyncMemcoreSaver = MemcoreSaver
-"""The same class under the name by which an asynchronous saver is looked for."""
+"""Alias, for users who look for an asynchronous saver by name."""
 
 
 def _place_saver(config: RunnableConfig) -> tuple[str, str]:

@@ -7,6 +7,7 @@ values of it; anything else is refused before it is imported.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ __all__ = [
     "default_serde",
     "takes_types",
     "type_names",
+    "with_types",
 ]
 
 
@@ -213,6 +215,23 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
 def takes_types(serde: SerializerProtocol) -> bool:
     """Return whether ``coder_of`` takes allowed types for a serialiser: others decide alone."""
     return _is_json_plus(_unwrapped(serde)[0])
+
+
+def with_types(serde: SerializerProtocol, extra: Collection[TypeName]) -> SerializerProtocol:
+    """Return a subclass of LangGraph's serialiser that may also build these types, else the same.
+
+    LangGraph's own function of that purpose replaces a subclass of ``EncryptedSerializer`` by a
+    plain one, which reads nothing that the subclass wrote.
+    """
+    if isinstance(serde, JsonPlusSerializer):
+        return serde.with_msgpack_allowlist(extra)
+    if isinstance(serde, EncryptedSerializer) and isinstance(serde.serde, JsonPlusSerializer):
+        inner = serde.serde.with_msgpack_allowlist(extra)
+        if inner is not serde.serde:
+            clone = copy.copy(serde)
+            clone.serde = inner
+            return clone
+    return serde
 
 
 def _unwrapped(serde: Any) -> tuple[Any, Any]:
