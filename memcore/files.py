@@ -123,7 +123,8 @@ def remove_unfinished(path: str) -> None:
 
 def sync_directory(path: str) -> None:
     """Make the directory entry of ``path`` durable."""
-    fd = os.open(os.path.dirname(path.rstrip("/")) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.path.dirname(path.rstrip("/")) or "."
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:

@@ -30,6 +30,7 @@ from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
     FencedError,
+    InternalError,
     InvalidItemError,
     InvalidOptionError,
     LeaseHeldError,

@@ -77,7 +77,7 @@ def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -
     """The error for the rule, by its number in ``_pages.pxi``, that a page or a value breaks.
 
     Args:
-        tree: where; None: a value or a list of free pages that was asked for by itself, or the file.
+        tree: where; None: a value or a list of free pages asked for by itself, or the file.
         rule: which one.
         page: the page that breaks it, or the header of a run.
         number: of the page; of a list that claims too many pages, how many.

@@ -460,8 +460,9 @@ def test_one_that_was_written_so_before_is_read(path) -> None:
     store.close()
 
 
-def test_a_busy_file_is_opened_and_judged(path) -> None:
+def test_a_busy_file_is_opened_and_judged(tmp_path) -> None:
     """A snapshot keeps the pages that are looked at from a writer, which reuses them at once."""
+    path = tmp_path / "busy.memcore"
     with memcore.open(path) as db:
         for number in range(300):
             db.session(f"s{number}").extend([user("word " * 200)] * 10)
