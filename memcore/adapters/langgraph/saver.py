@@ -35,6 +35,7 @@ from memcore.adapters.langgraph.serde import (
     default_serde,
     takes_types,
     type_names,
+    with_types,
 )
 from memcore.adapters.source import Done, Opened, Source, scope_of
 from memcore.aio import AsyncDatabase
@@ -161,9 +162,12 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         """
         extra = type_names(extra_allowlist)
         if not takes_types(self.serde):
-            if extra == ALL_TYPES:
+            told = self.serde if extra == ALL_TYPES else with_types(self.serde, extra)
+            if told is self.serde:
                 return self
-            return super().with_allowlist(extra)  # type: ignore[return-value] # a copy, or itself
+            clone = copy.copy(self)
+            vars(clone).update(serde=told, _last_coder=None)
+            return clone
         if ALL_TYPES in (self._allowed, extra):
             allowed: TypeNames = ALL_TYPES
         else:
