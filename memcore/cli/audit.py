@@ -10,7 +10,17 @@ import typer
 
 import memcore
 from memcore.audit.start import key_in
-from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, Yes, find_session, reading
+from memcore.cli.options import (
+    App,
+    AsJson,
+    ExitCode,
+    StorePath,
+    User,
+    Yes,
+    find_session,
+    is_judged,
+    reading,
+)
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
 
 __all__ = [
@@ -149,7 +159,7 @@ def cut(
         complain("say --yes to forget entries of the audit")
         raise typer.Exit(ExitCode.REFUSED)
     audit = _audit(key_file, anchor=anchor)
-    with memcore.open(store, create=False, verify=True, audit=audit) as db:
+    with memcore.open(store, create=False, verify=is_judged(store), audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()
         count = db.cut_audit(older_than_seconds=seconds)
     print(f"cut {count:,} entries")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 import memcore
-from memcore.cli.options import ExitCode, Redact, key_options, store_path
+from memcore.cli.options import ExitCode, Redact, is_judged, key_options, store_path
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
@@ -115,7 +115,9 @@ def import_file(
     started = time.perf_counter()
     with (
         _lines(file) as (source, total),
-        memcore.open(store, counter=counter, redact=redact, verify=True, **key_options()) as db,
+        memcore.open(
+            store, counter=counter, redact=redact, verify=is_judged(store), **key_options()
+        ) as db,
         progress("importing") as report,
     ):
         read = _CountedLines(source, total, report)

@@ -31,6 +31,7 @@ __all__ = [
     "Yes",
     "exit_code_of",
     "find_session",
+    "is_judged",
     "key_options",
     "need_choice",
     "reading",
@@ -151,13 +152,26 @@ def key_options() -> dict[str, Any]:
     return found
 
 
+_JUDGED_BYTES: Final = 2**30
+"""Size of a file up to which a verb judges all its pages first, in about a third of a second."""
+
+
+def is_judged(store: str) -> bool:
+    """Return whether a verb judges every page of the file before it reads one.
+
+    Nobody knows here whose file it is. Of a larger one, ``memcore check`` judges all pages.
+    """
+    try:
+        return os.path.getsize(store) <= _JUDGED_BYTES
+    except OSError:
+        return False  # opening it reports why
+
+
 @contextmanager
 def reading(store: str, *, verify: bool = True) -> Iterator[memcore.Database]:
-    """Open the database for reading: nothing is written, a live writer is not disturbed.
-
-    Whose file it is nobody knows here, so all its pages are judged first: a microsecond each.
-    """
+    """Open the database for reading: writes nothing, does not disturb a live writer."""
     _need_file(store)
+    verify = verify and is_judged(store)
     with memcore.open(store, read_only=True, verify=verify, **key_options()) as db:
         if _was_interrupted(db):
             warn(
@@ -193,7 +207,7 @@ def _opened(store: str, **options: Any) -> memcore.Database:
     """
     options = {**key_options(), **options}
     try:
-        return memcore.open(store, create=False, verify=True, **options)
+        return memcore.open(store, create=False, verify=is_judged(store), **options)
     except memcore.AuditError:
         audit = memcore.Audit.from_environment()  # not before: it would begin one
         if audit is None or "audit" in options:

@@ -1,7 +1,7 @@
-"""Doctor: facts about a file that gives trouble, and what to do about them.
+"""Doctor: facts about a problematic file, and advice.
 
-Nothing is written to the file, and as little as possible is taken for granted: whatever cannot be
-found out is left out, and the error that stops the store from being opened is part of the answer.
+The file is never written and little is assumed about it: facts that cannot be determined are
+omitted, and an error that prevents the store from being opened is part of the report.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class DoctorReport:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Names and values by subject: file, store, keys, pages, use, place, versions."""
     advice: tuple[str, ...] = ()
-    """Advice, the most urgent first; empty if nothing needs to be done."""
+    """Most urgent first; empty if nothing needs to be done."""
     error: MemcoreError | None = None
-    """Error with which opening the store failed."""
+    """The error that opening the store raised, if any."""
 
 
 def examine(
@@ -84,13 +84,13 @@ def examine(
 
     Args:
         path: the store.
-        key: opens the key file of an encrypted one: without it nobody can tell whether that is the
-            right one, and the newest.
-        key_file: where that lies; None: beside the store.
+        key: opens the key file of an encrypted store; without it, it cannot be verified that the
+            key file is the right one and the newest.
+        key_file: path of the key file; None: next to the store.
 
     Raises:
-        InvalidOptionError: it lies in memory, or there is a key file and no key.
-        FileNotFoundError, OSError: there is no such file, or it may not be looked at.
+        InvalidOptionError: the store is in memory, or ``key_file`` is given without ``key``.
+        FileNotFoundError, OSError: there is no such file, or it is not accessible.
     """
     file = checked_path("path", path)
     if file == ":memory:":
@@ -117,7 +117,7 @@ def examine(
     return DoctorReport(file, facts, tuple(_advice(file, facts, error)), error)
 
 
-# --- facts ----------------------------------------------------------------------------------------
+# --- Facts ----------------------------------------------------------------------------------------
 
 
 def _file(path: str, status: os.stat_result) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _file(path: str, status: os.stat_result) -> dict[str, Any]:
 
 
 def _leftovers(path: str) -> list[str]:
-    """List unfinished files beside the store whose makers are gone."""
+    """List unfinished files next to the store whose creating processes have died."""
     found: list[str] = []
     with suppress(OSError):
         found += abandoned(path)
@@ -139,7 +139,7 @@ def _leftovers(path: str) -> list[str]:
 
 
 def _pages(path: str) -> dict[str, Any]:
-    """Return the facts of the newest meta page."""
+    """Return the facts in the newest meta page."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         meta = newest_meta(fd, path)
@@ -191,7 +191,7 @@ def _place(path: str) -> dict[str, Any]:
 
 def _store(path: str) -> dict[str, Any]:
     """Read the facts that need an open store."""
-    store = open_store(path, read_only=True, blind=True, verify=True)
+    store = open_store(path, read_only=True, blind=True)
     try:
         record = Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), path)
         found = store.stats()
@@ -213,7 +213,7 @@ def _keys(path: str, key_file: str, access: KeyOptions | None) -> dict[str, Any]
     """Read the facts about the key file.
 
     Raises:
-        KeyFileError: it is missing, damaged, of another database or older than this one.
+        KeyFileError: it is missing, damaged, of another database, or older than the store.
         KeyNeededError, WrongKeyError: the key does not open it.
     """
     read_key_file(key_file)
@@ -240,7 +240,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-# --- advice ---------------------------------------------------------------------------------------
+# --- Advice ---------------------------------------------------------------------------------------
 
 
 def _advice(
