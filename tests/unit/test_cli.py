@@ -199,7 +199,9 @@ def test_check_with_findings(store, monkeypatch) -> None:
     assert json.loads(run("check", "--store", store, "--json").stdout)["ok"] is False
 
 
-@pytest.mark.parametrize("words", [("ls",), ("stats",), ("hold",), ("prune", "--yes"), ("doctor",)])
+@pytest.mark.parametrize(
+    "words", [("ls",), ("stats",), ("hold",), ("prune", "--yes"), ("audit", "show")]
+)
 def test_every_verb_judges_all_pages_before_it_reads_one(tmp_path, words) -> None:
     path = tmp_path / "agent.memcore"
     with memcore.open(path) as db:
