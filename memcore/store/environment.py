@@ -394,7 +394,10 @@ class Environment(EnvironmentFields):
 
     def check(self, find: Callable[[int], list[str]]) -> list[str]:
         """``walk`` or ``judge`` under a snapshot: no writer reuses the pages that it reads."""
-        return self.read(lambda _: find(self.fd))
+        try:
+            return self.read(lambda _: find(self.fd))
+        except OSError as error:
+            binding.raise_from(error, self.path)
 
     # --- reading -----------------------------------------------------------------------------
 

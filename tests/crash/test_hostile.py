@@ -18,6 +18,7 @@ from crash import hostile, hostile_verbs
 from crash.hostile_anatomy import META_FIELDS, PAGE, field_of, nodes_of
 from memcore.errors import CorruptStoreError, CorruptValueError
 from memcore.rows.head import head_key
+from memcore.store import datafile
 
 HEAD = head_key(1, 1)
 
@@ -90,8 +91,9 @@ def test_a_separator_that_hides_rows_is_found(used) -> None:
     refused(path, "keys out of order")
 
 
-def test_check_reads_no_rows_through_a_damaged_structure(used) -> None:
+def test_check_reads_no_rows_through_a_damaged_structure(used, monkeypatch) -> None:
     """LMDB would end the process at this leaf, which lies beyond what an opening looks at."""
+    monkeypatch.setattr(datafile, "_LOOK_NODES", 500)
     damage, _, found = used
     path = damage((found.leaves[-1] * PAGE + 10, b"\1"))
     refused(path, "flags")
