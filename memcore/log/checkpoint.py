@@ -1,11 +1,12 @@
 """Checkpoint rows of a session: saved positions.
 
 A checkpoint holds the live segments in the same form as the head (the last ones, and a link to the
-immutable block of those before), and the view that was current. Items are never put in between live
-ones and rows of undone items stay, so a position is whole whatever happened to the session since.
-It also holds what else a head cannot do without: a session whose head is lost is rebuilt from it.
+immutable block of the earlier ones), and the view that was current. Items are never inserted
+between live ones, and rows of undone items stay, so a position remains complete whatever happens to
+the session afterwards. It also holds everything else that a head needs: a session whose head is
+lost is rebuilt from it.
 
-Row 0 holds the last number that was given out, once the newest checkpoint was deleted.
+Row 0 holds the last number assigned, once the newest checkpoint has been deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
 
 _END: Final = 2**63
 _WRONG: Final = (CorruptValueError, LookupError, TypeError, ValueError, AttributeError)
-"""Errors that reading a body raises that no writer made."""
+"""Errors raised when decoding a body that no writer produced."""
 
 
 class CheckpointRow(NamedTuple):
@@ -48,7 +49,7 @@ class CheckpointRow(NamedTuple):
 
     checkpoint: Checkpoint
     segments: tuple[Segment, ...]
-    """The last live segments; those before them lie in blocks."""
+    """The last live segments; earlier ones are stored in blocks."""
     older: tuple[int, int, int]
     """``(session, block, items)`` of the blocks; block 0: there are none."""
     chain: int
@@ -57,12 +58,12 @@ class CheckpointRow(NamedTuple):
     """``(session, number)`` of the view that was current."""
     policy: str
     parent: tuple[int, int]
-    """``(session, seq)`` that the session was forked from; session 0: from none."""
+    """``(session, seq)`` that the session was forked from; session 0: not a fork."""
     epoch: int
 
     @classmethod
     def of(cls, head: Head, checkpoint: Checkpoint) -> CheckpointRow:
-        """The position of a head, whose items are all written."""
+        """Make a row for the position of a head whose items are all written."""
         return cls(
             checkpoint,
             tuple(head.segments),
@@ -75,17 +76,17 @@ class CheckpointRow(NamedTuple):
         )
 
     def put_in(self, head: Head) -> None:
-        """Make it the position of a head."""
+        """Set a head to this position."""
         head.segments = list(self.segments)
         head.link_session, head.link_block, head.base_count = self.older
         head.count, head.chain = self.checkpoint.items, self.chain
         head.view_session, head.view_number = self.view
 
     def history(self, txn: ReadTxn, scope: int) -> History:
-        """The whole saved history.
+        """Return the whole saved history.
 
         Raises:
-            CorruptValueError: a block is damaged, or the items are not as many as it says.
+            CorruptValueError: a block is damaged, or the number of items does not match.
         """
         session, block, before = self.older
         older = older_segments(txn, scope, session, block)
@@ -97,7 +98,7 @@ class CheckpointRow(NamedTuple):
         return History(found)
 
     def mismatch(self) -> CorruptValueError:
-        """The error for items that are not those that it was made of."""
+        """Return the error for items other than those that the checkpoint was made of."""
         msg = f"{self.where}: its prefix hash is not that of its last item; run 'memcore check'"
         return CorruptValueError(msg, key=b"")
 
@@ -122,7 +123,7 @@ def write_checkpoint(txn: Txn, scope: int, session: int, saved: CheckpointRow) -
 
 
 def read_checkpoint(txn: ReadTxn, scope: int, session: int, number: int) -> CheckpointRow | None:
-    """One checkpoint, None if there is none.
+    """Return a checkpoint, None if it does not exist.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -144,7 +145,7 @@ def checkpoint_numbers(
     limit: int = 0,
     newest_first: bool = False,
 ) -> Iterator[int]:
-    """The numbers of a session's checkpoints behind ``after``, damaged ones included."""
+    """Yield the numbers of a session's checkpoints after ``after``, damaged ones included."""
     start, stop = _key(scope, session, after + 1), _key(scope, session, 2**64 - 1)
     for key, _ in txn.scan(start, stop, reverse=newest_first, limit=limit):
         if len(key) == len(start):
@@ -152,7 +153,7 @@ def checkpoint_numbers(
 
 
 def checkpoint_states(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
-    """The counters of the state that checkpoints refer to; those of damaged ones are not known."""
+    """Yield the state counters that checkpoints refer to; those of damaged ones are unknown."""
     for number in checkpoint_numbers(txn, scope, session):
         with suppress(CorruptValueError):  # check() reports it
             saved = read_checkpoint(txn, scope, session, number)
@@ -161,7 +162,7 @@ def checkpoint_states(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
 
 
 def known_counters(txn: ReadTxn, scope: int, session: int) -> list[int]:
-    """The counters of a state that somebody may ask for by name: of checkpoints, and that of now.
+    """Return the state counters that can be named: those of checkpoints, and the current one.
 
     Raises:
         CorruptValueError: the state's header is damaged.
@@ -172,10 +173,10 @@ def known_counters(txn: ReadTxn, scope: int, session: int) -> list[int]:
 
 
 def last_number(txn: ReadTxn, scope: int, session: int) -> int:
-    """The last number that a checkpoint of the session got.
+    """Return the last number assigned to a checkpoint of the session.
 
     Raises:
-        CorruptValueError: the row that says so is damaged.
+        CorruptValueError: the row that records it is damaged.
     """
     found = next(checkpoint_numbers(txn, scope, session, newest_first=True, limit=1), 0)
     key = _key(scope, session, 0)
@@ -184,7 +185,7 @@ def last_number(txn: ReadTxn, scope: int, session: int) -> int:
 
 
 def drop_checkpoint(txn: Txn, scope: int, session: int, number: int) -> None:
-    """Delete one checkpoint; its number is never given out again."""
+    """Delete a checkpoint; its number is never reused."""
     if number == last_number(txn, scope, session):
         key = _key(scope, session, 0)
         txn.put(key, seal_value(key, number.to_bytes(8, "little")))
@@ -192,7 +193,7 @@ def drop_checkpoint(txn: Txn, scope: int, session: int, number: int) -> None:
 
 
 def mend_last(txn: Txn, scope: int, session: int) -> None:
-    """Write row 0 anew if it is damaged; then numbers of deleted checkpoints may come again."""
+    """Rewrite row 0 if it is damaged; numbers of deleted checkpoints may be reused then."""
     try:
         last_number(txn, scope, session)
     except CorruptValueError:
@@ -202,10 +203,10 @@ def mend_last(txn: Txn, scope: int, session: int) -> None:
 
 
 def unpack_last(key: bytes, body: bytes) -> int:
-    """The number that row 0 holds.
+    """Return the number that row 0 holds.
 
     Raises:
-        CorruptValueError: it holds none.
+        CorruptValueError: it does not hold a number.
     """
     number = int.from_bytes(body, "little")
     if len(body) != 8 or number >= _END:  # noqa: PLR2004 - a u64
@@ -217,7 +218,7 @@ def unpack_last(key: bytes, body: bytes) -> int:
 
 
 def pack_checkpoint(saved: CheckpointRow) -> tuple[bytes, int]:
-    """The row's body and the codec's flags."""
+    """Return the row's body and the codec's flags."""
     checkpoint = saved.checkpoint
     return encode_json(
         {
@@ -242,10 +243,10 @@ def pack_checkpoint(saved: CheckpointRow) -> tuple[bytes, int]:
 
 
 def unpack_checkpoint(key: bytes, body: bytes, flags: int) -> CheckpointRow:
-    """Unpack what ``pack_checkpoint`` packed.
+    """Unpack the output of ``pack_checkpoint``.
 
     Raises:
-        CorruptValueError: it is nothing that ``pack_checkpoint`` makes.
+        CorruptValueError: not something that ``pack_checkpoint`` produces.
     """
     try:
         return _unpacked(keys.number_of(key), decode_json(body, flags))

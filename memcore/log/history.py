@@ -1,11 +1,11 @@
-"""History of one session: positions, views and masks, kept in memory and true to the store.
+"""History of one session: positions, views and masks, cached in memory and kept consistent.
 
-One CachedSession a session a process, shared by all handles. It caches the head, the segments and
-the ledger. Every operation compares the cached head with the stored one inside its own transaction:
-equal bytes mean that nothing changed, a newer revision of the same epoch means appended items (the
-index tail is read), another epoch means that the history was cut or replaced (it is read anew).
-The ledger is loaded when it is first asked, and of a long history only its end: most questions are
-about the end, and 2,048 records are read in a tenth of a millisecond.
+There is one CachedSession per session and process, shared by all handles. It caches the head, the
+segments and the ledger. Every operation compares the cached head with the stored one inside its own
+transaction: equal bytes mean nothing changed; a newer revision of the same epoch means items were
+appended (the index tail is read); another epoch means the history was cut or replaced (it is reread
+in full). The ledger is loaded lazily, and for a long history only its end: most queries concern the
+end, and 2,048 records take a tenth of a millisecond to read.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = [
 ]
 
 
-# --- A live history as positions: where each item lies, and which position a seq has --------------
+# --- A live history by position: the mapping between positions and seqs ---------------------------
 
 
 _LO: Final = attrgetter("lo")
 
 
 class History:
-    """Segments with their positions: position <-> (session, seq)."""
+    """Segments with their start positions: maps position <-> (session, seq)."""
 
     __slots__ = ("count", "segments", "starts")
 
@@ -71,37 +71,37 @@ class History:
         self.count = at
 
     def locate(self, position: int) -> tuple[int, int]:
-        """``(owner session, seq)`` at a position."""
+        """Return ``(owner session, seq)`` at a position."""
         at = bisect_right(self.starts, position) - 1
         segment = self.segments[at]
         return segment.session, segment.lo + position - self.starts[at]
 
     def seq_at(self, position: int) -> int:
-        """The seq at a position."""
+        """Return the seq at a position."""
         at = bisect_right(self.starts, position) - 1
         return self.segments[at].lo + position - self.starts[at]
 
     def position_of(self, seq: int) -> int | None:
-        """The position of a seq, None if it is not live. Seqs ascend along a live history."""
+        """Return the position of a seq, None if not live. Seqs ascend along a live history."""
         at = bisect_right(self.segments, seq, key=_LO) - 1
         if at < 0 or seq > self.segments[at].hi:
             return None
         return self.starts[at] + seq - self.segments[at].lo
 
     def owner_of(self, seq: int) -> int | None:
-        """The session that owns the live item of a seq, None if it is not live."""
+        """Return the session that owns the live item with a seq, None if it is not live."""
         position = self.position_of(seq)
         return None if position is None else self.locate(position)[0]
 
     def chain_at(self, txn: ReadTxn, scope: int, seq: int) -> int | None:
-        """The prefix hash at a live seq, None for a seq that is not live."""
+        """Return the prefix hash at a live seq, None for a seq that is not live."""
         position = self.position_of(seq)
         if position is None:
             return None
         return index.chain_of(txn, scope, *self.locate(position))
 
     def position_from(self, seq: int) -> int:
-        """The first position whose seq is at least ``seq``."""
+        """Return the first position whose seq is at least ``seq``."""
         at = bisect_right(self.segments, seq, key=_LO) - 1
         if at < 0:
             return 0
@@ -109,17 +109,17 @@ class History:
         return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """``(owner session, seq)`` of every item."""
+        """Yield ``(owner session, seq)`` of every item."""
         for session, lo, hi in self.segments:
             for seq in range(lo, hi + 1):
                 yield session, seq
 
     def first(self, count: int) -> History:
-        """The first ``count`` items."""
+        """Return the history of the first ``count`` items."""
         return History([Segment(*run) for _, *run in self.spans(0, count)] if count else [])
 
     def shared_with(self, other: History) -> int:
-        """Count the items that both begin with; an item is always preceded by the same ones."""
+        """Count the leading items in common; an item's predecessors are always the same."""
         count = 0
         for one, its in zip(self.segments, other.segments, strict=False):
             if one == its:
@@ -131,7 +131,7 @@ class History:
         return count
 
     def spans(self, start: int, stop: int) -> list[tuple[int, int, int, int]]:
-        """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
+        """Return ``(position, session, lo, hi)`` of the seq runs at positions ``start .. stop``."""
         found = []
         at = max(bisect_right(self.starts, start) - 1, 0)
         while at < len(self.segments) and start < stop:
@@ -145,7 +145,7 @@ class History:
 
 
 def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
-    """The segments of items ``(session, seq)`` in their order."""
+    """Merge items ``(session, seq)``, in order, into segments."""
     found: list[Segment] = []
     for session, seq in path:
         if found and found[-1].session == session and found[-1].hi == seq - 1:
@@ -159,45 +159,45 @@ def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
 
 
 def count_message(message: Message, counter: TokenCounter) -> int:
-    """Tokens of a message that is not stored (a summary, a synthetic result, a plain list's)."""
+    """Count a message that is not stored (a summary, a synthetic result, one of a plain list)."""
     return checked_count(counter, message, encode_json(message)[0])
 
 
 def open_call_tokens(counter: TokenCounter) -> int:
-    """Return the most that an open call may cost a context: the dearest synthetic result."""
+    """Return the most that an open call may cost a context: the largest synthetic result."""
     return max(count_message(message, counter) for message in synthetic_samples())
 
 
 def new_ledger(
     policy: PairPolicy, counter: TokenCounter | None, *, expect_items: int = 0
 ) -> Ledger:
-    """An empty ledger; each open call in it may cost a synthetic result by ``counter``."""
+    """Make an empty ledger in which an open call may cost a synthetic result by ``counter``."""
     cost = 0 if counter is None else open_call_tokens(counter)
     return policy.new_ledger(cost, expect_items=expect_items)
 
 
-# --- A ledger seen through the masks of a view: the cuts are its own, the tokens those that are ---
-# A mask changes neither kinds nor pairs, so every safe cut stays one. Only sums change: the tokens
-# of a suffix are those of the ledger less what the masks in it save. Masks are few beside items, so
-# the savings are kept as suffix sums over the masked positions, and nothing has to follow an
-# append.
+# --- A ledger seen through a view's masks: same cuts, masked token counts -------------------------
+# A mask changes neither kinds nor pairs, so every safe cut remains safe. Only sums change: the
+# tokens of a suffix are the ledger's minus the savings of the masks in it. Masks are few compared
+# with items, so the savings are kept as suffix sums over the masked positions, and appends need no
+# update.
 
 _NO_BOUND: Final = 2**62
 
 
 class MaskedLedger:
-    """A ledger with masked items at their masked size, as contexts and compactions use it."""
+    """A ledger that counts masked items at their masked size, for contexts and compactions."""
 
     __slots__ = ("_at", "_hidden", "_saved", "ledger")
 
     def __init__(self, ledger: Ledger, masks: Mapping[int, tuple[int, bool]]) -> None:
-        """``masks``: by position of the ledger, ``(tokens as shown, whether it is hidden)``."""
+        """``masks``: by ledger position, ``(tokens as shown, True if hidden)``."""
         self.ledger = ledger
         self._at = sorted(masks)
         self._hidden = {at for at in self._at if masks[at][1]}
         saved = [0]
         for at in reversed(self._at):
-            # An orphan that no context shows counts nothing, whatever it is masked by.
+            # An orphan that no context shows counts for nothing, whatever masks it.
             saved.append(saved[-1] + max(ledger.sum_between(at, at + 1) - masks[at][0], 0))
         self._saved = saved[::-1]
 
@@ -211,7 +211,7 @@ class MaskedLedger:
 
     @property
     def shown_count(self) -> int:
-        """Number of items that are no events."""
+        """Number of items that are not events."""
         return self.ledger.shown_count
 
     @property
@@ -223,7 +223,7 @@ class MaskedLedger:
         return at
 
     def kind_at(self, position: int) -> int:
-        """The kind of the item at ``position``."""
+        """Return the kind of the item at ``position``."""
         return self.ledger.kind_at(position)
 
     def leading(self, kind: int) -> int:
@@ -235,19 +235,19 @@ class MaskedLedger:
         return self.ledger.is_safe(position)
 
     def irregular_from(self, position: int) -> bool:
-        """As ``Ledger.irregular_from``: masks make no pair irregular."""
+        """As ``Ledger.irregular_from``: masks never make a pair irregular."""
         return self.ledger.irregular_from(position)
 
     def safe_cuts(self, *, starts: bool = False) -> list[int]:
-        """All safe cuts in ascending order."""
+        """Return all safe cuts in ascending order."""
         return self.ledger.safe_cuts(starts=starts)
 
     def cut_at_most(self, position: int) -> int:
-        """The greatest safe cut <= ``position``, or -1."""
+        """Return the greatest safe cut <= ``position``, or -1."""
         return self.ledger.cut_at_most(position)
 
     def cut_keep_last(self, keep: int, *, starts: bool = False) -> int:
-        """The greatest cut that keeps at least ``keep`` items that are no events, or -1."""
+        """Return the greatest cut that keeps at least ``keep`` items other than events, or -1."""
         return self.ledger.cut_keep_last(keep, starts=starts)
 
     def last_of(self, kinds: int, count: int, *, at_least: int = 0) -> int:
@@ -259,21 +259,21 @@ class MaskedLedger:
         return self.ledger.count_of(kinds, start)
 
     def open_positions(self) -> list[int]:
-        """Positions of the items whose calls are open."""
+        """Return the positions of items with open calls."""
         return self.ledger.open_positions()
 
     def cost(self, position: int) -> int:
-        """Upper bound of the tokens of the suffix from ``position`` as a context renders it."""
+        """Return an upper bound on the tokens of the suffix from ``position`` as rendered."""
         return self.ledger.cost(position) - self._saved_from(position)
 
     def sum_between(self, start: int, stop: int) -> int:
-        """Tokens of positions ``start <= r < stop``."""
+        """Return the tokens of positions ``start <= r < stop``."""
         return (
             self.ledger.sum_between(start, stop) - self._saved_from(start) + self._saved_from(stop)
         )
 
     def tokens_of(self, start: int, stop: int) -> list[int]:
-        """The tokens of each position ``start <= r < stop``."""
+        """Return the tokens of each position ``start <= r < stop``."""
         found = self.ledger.tokens_of(start, stop)
         lo, hi = bisect_left(self._at, start), bisect_left(self._at, stop)
         for at in range(lo, hi):
@@ -281,11 +281,11 @@ class MaskedLedger:
         return found
 
     def cut_for_budget(self, budget: int, *, at_least: int = 0, starts: bool = True) -> int:
-        """The smallest cut >= ``at_least`` whose suffix costs at most ``budget``, or -1.
+        """Return the smallest cut >= ``at_least`` whose suffix costs at most ``budget``, or -1.
 
-        The cost falls as the cut moves on, and between two masked positions the savings are
-        constant. So the first masked position that is within the budget tells between which two
-        the answer begins; from there on every cut that the ledger finds with these savings added
+        The cost falls as the cut advances, and the savings are constant between two masked
+        positions. So the first masked position within the budget determines the two between which
+        the answer begins; from there on, every cut that the ledger finds with these savings added
         to the budget is within it.
         """
         fits = bisect_left(self._at, True, key=lambda at: self.cost(at) <= budget)
@@ -296,20 +296,20 @@ class MaskedLedger:
         )
 
     def _saved_from(self, position: int) -> int:
-        """Tokens that masks at or after a position save."""
+        """Return the tokens saved by masks at or after a position."""
         return self._saved[bisect_left(self._at, position)]
 
 
 AnyLedger: TypeAlias = Ledger | MaskedLedger
 
 
-# --- The masks in force on a session's live history, kept in memory -------------------------------
+# --- Masks in force on a session's live history, cached -------------------------------------------
 
 
 class Masks:
-    """The masks under the view that was asked for last.
+    """The masks under the most recently requested view.
 
-    The next view is mostly its child, which adds a few: so a long chain of views is walked once.
+    The next view is usually its child and adds only a few, so a long chain is walked only once.
     """
 
     __slots__ = ("_counter", "_known", "_place", "_seen")
@@ -324,7 +324,7 @@ class Masks:
     def under(
         self, txn: ReadTxn, scope: int, stored: StoredView | None, at: tuple[int, History]
     ) -> dict[int, Mask]:
-        """The masks in force under a view by seq, with tokens by the session's counter.
+        """Return the masks in force under a view, by seq, with tokens by the session's counter.
 
         ``at`` is the epoch and the live history.
         """
@@ -344,9 +344,9 @@ class Masks:
     def seen_through(
         self, ledger: Ledger, offset: int, masks: dict[int, Mask], history: History
     ) -> AnyLedger:
-        """A ledger whose positions begin at ``offset``, with masked items at their masked size.
+        """Return the ledger of positions from ``offset`` on, with masked items at masked size.
 
-        ``masks`` are what ``under`` gave. What a mask saves stays the same when the ledger grows.
+        ``masks`` come from ``under``. A mask's saving does not change as the ledger grows.
         """
         if not masks:
             return ledger
@@ -368,12 +368,12 @@ class Masks:
         return mask._replace(tokens=count_message(mask.message, self._counter))
 
 
-# --- The live history of one session, kept in memory and held true to the store -------------------
+# --- Live history of one session, cached and kept consistent with the store -----------------------
 
 CounterOf = Callable[[str], TokenCounter]
 
 RECENT_RECORDS: Final = 2048
-"""A history of more than twice as many items is opened from its end."""
+"""A history of more than twice this many items is opened from its end."""
 
 
 StoredRow: TypeAlias = tuple[int, int, int, bytes]
@@ -381,10 +381,10 @@ StoredRow: TypeAlias = tuple[int, int, int, bytes]
 
 
 class TailLedger(NamedTuple):
-    """A ledger of the positions from ``offset`` on, and what lies before it in sums.
+    """A ledger of the positions from ``offset`` on, and the totals of what precedes them.
 
-    At offset 0 it is the whole history. Else it answers everything about its positions exactly:
-    it starts at a user item, which nothing is glued to, and every result in it found its call.
+    With offset 0 it is the whole history. Otherwise it is still exact for its own positions: it
+    starts at a user item, which nothing is glued to, and every result in it has found its call.
     """
 
     offset: int
@@ -417,36 +417,36 @@ class CachedSession(CacheFields):
         self.head_key = head_key(scope, session)
         self.tombstone = tombstone_of(scope)
         self.item_rows = keys.session_rows(scope, session, Row.ITEM)
-        self.lock = RLock()  # a thread asks whether it holds it: see Engine.read_locked
+        self.lock = RLock()  # reentrant, as ownership is checked: see Engine.read_locked
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything cached; the next catch-up reads it anew."""
+        """Drop everything cached; the next catch-up rereads it."""
         self.head_bytes = None
         self.head: Head | None = None
         self.older = []
         self.positions: History | None = History([])
         self.tail: index.Tail | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
-        """The view that applies, under (epoch, view session, view number); the context's cache."""
+        """View that applies, keyed by (epoch, view session, view number); the context's cache."""
         self.ledger = None
         self.was_read = False
-        """True once items were read: the next read keeps the ledger that it loads."""
+        """True once items have been read: the next read keeps the ledger that it loads."""
         self.counts = NO_COUNTS
         self.authors: Any = None
-        """The index of the items by author; None until a context asks for it."""
+        """Index of the items by author; None until a context requests it."""
 
     def forget_all(self) -> None:
-        """``forget``, for callers without the lock."""
+        """``forget``, for callers that do not hold the lock."""
         with self.lock:
             self.forget()
 
     def twin(self) -> CachedSession:
-        """Another log of the same session that nobody shares."""
+        """Return a private log of the same session."""
         return CachedSession(self.scope, self.session, self.resolve_counter)
 
     def catch_up(self, txn: ReadTxn) -> bool:
-        """Bring head and history to what ``txn`` sees; False if the session is gone, or its user.
+        """Bring head and history up to ``txn``; return False if the session or its user is gone.
 
         Needs ``lock``.
 
@@ -475,28 +475,28 @@ class CachedSession(CacheFields):
 
     @property
     def history(self) -> History:
-        """The live history as positions; made when it is first asked for after a change."""
+        """The live history by position; built lazily after a change."""
         if self.positions is None:
-            assert self.head is not None  # noqa: S101 - it is None only while there is a head
+            assert self.head is not None  # noqa: S101 - positions is None only if there is a head
             self.positions = History(self.older + self.head.segments)
         return self.positions
 
     def begin(self, txn: ReadTxn, head: Head) -> None:
-        """Start anew from a head that may not be committed yet, so it counts as unknown."""
+        """Start over from a head that may not be committed yet, so it is not cached as known."""
         self.forget()
         self.policy: PairPolicy = get_policy(head.policy)
         self.counter: TokenCounter = self.resolve_counter(head.counter)
         self._masks = Masks(self.counter)
         self._open_tokens = open_call_tokens(self.counter)
         self.tag = index.counter_tag(head.counter)
-        self.counts = Counts.of(head)  # each recount makes another epoch
+        self.counts = Counts.of(head)  # every recount starts a new epoch
         self.older = head.older_segments(txn, self.scope)
         self.positions = History(self.older + head.segments)
 
     # --- ledgers ----------------------------------------------------------------------------------
 
     def recent(self, txn: ReadTxn, head: Head) -> TailLedger:
-        """The ledger that there is, brought up to ``head``; of a long history first its end.
+        """Return the cached ledger brought up to ``head``; of a long history, at first its end.
 
         Raises:
             CorruptValueError: an index page is damaged or missing.
@@ -515,23 +515,23 @@ class CachedSession(CacheFields):
         return found
 
     def full(self, txn: ReadTxn, head: Head) -> TailLedger:
-        """The ledger of the whole history."""
+        """Return the ledger of the whole history."""
         if self.ledger is not None and not self.ledger.offset:
             return self.recent(txn, head)
         self.ledger = TailLedger(0, self.load(txn), 0, 0)
         return self.ledger
 
     def covering(self, txn: ReadTxn, head: Head, position: int) -> TailLedger:
-        """A ledger that holds ``position``."""
+        """Return a ledger that covers ``position``."""
         found = self.recent(txn, head)
         return found if position >= found.offset else self.full(txn, head)
 
     def first_read(self, txn: ReadTxn, head: Head, start: int, stop: int) -> TailLedger:
-        """A ledger for the first read of the items at the positions ``start .. stop``.
+        """Return a ledger for the first read of items, at positions ``start .. stop``.
 
-        It holds these alone: whoever opens a file to read the end of one session
-        does not wait for the rest of its index. But a result there whose call lies before them, or
-        an event that gives one up, counts by what lies before them.
+        It covers only these: opening a file to read the end of one session need not wait for the
+        rest of its index. If they include a result whose call precedes them, or an event that
+        abandons such a call, the counts depend on earlier items, so more is loaded.
         """
         self.was_read = True
         ledger = self.load(txn, start=start, stop=stop)
@@ -540,7 +540,7 @@ class CachedSession(CacheFields):
         return TailLedger(start, ledger, 0, 0)
 
     def _open_end(self, txn: ReadTxn, head: Head) -> TailLedger:
-        """The end of a long history from a user item on, else the whole."""
+        """Load the end of a long history from a user item on, else the whole history."""
         offset = self.history.count - RECENT_RECORDS
         if offset > RECENT_RECORDS:
             ledger = self.load(txn, start=offset)
@@ -561,7 +561,7 @@ class CachedSession(CacheFields):
         stop: int | None = None,
         history: History | None = None,
     ) -> Ledger:
-        """A new ledger of the positions ``start .. stop`` of the live (or the given) history."""
+        """Load a ledger of positions ``start .. stop`` of the live (or the given) history."""
         history = history or self.history
         stop = history.count if stop is None else min(stop, history.count)
         ledger = self.policy.new_ledger(self._open_tokens, expect_items=stop - start)
@@ -608,9 +608,9 @@ class CachedSession(CacheFields):
                 raise CorruptValueError(msg, key=key)
 
     def current_view(self, txn: ReadTxn) -> StoredView | None:
-        """The view that applies to the live history. Needs ``lock``, after ``catch_up``."""
+        """Return the view that applies to the live history. Needs ``lock``, after ``catch_up``."""
         head = self.head
-        assert head is not None  # noqa: S101 - what catch_up promises
+        assert head is not None  # noqa: S101 - guaranteed by catch_up
         wanted = (head.epoch, head.view_session, head.view_number)
         if self.view is None or self.view[0] != wanted:
             found = resolve_view(txn, self.scope, *wanted[1:], lambda seq: self._chain_at(txn, seq))
@@ -618,14 +618,14 @@ class CachedSession(CacheFields):
         return self.view[1]
 
     def chosen_view(self, txn: ReadTxn, view: View | int) -> StoredView | None:
-        """A view of the session's chain that applies to the live history; None for 0: no view.
+        """Return a view of the chain that applies to the live history; None for 0: no view.
 
         Raises:
-            NotFoundError: there is none, or the history was cut back below it.
+            NotFoundError: there is no such view, or the history was cut back below it.
             InvalidOptionError: ``view`` is neither a View nor a number.
         """
         head = self.head
-        assert head is not None  # noqa: S101 - what catch_up promises
+        assert head is not None  # noqa: S101 - guaranteed by catch_up
         chain = view_chain(txn, self.scope, head.view_session, head.view_number)
         return choose_view(chain, view, lambda seq: self._chain_at(txn, seq))
 
@@ -633,16 +633,16 @@ class CachedSession(CacheFields):
         return self.history.chain_at(txn, self.scope, seq)
 
     def masks(self, txn: ReadTxn, stored: StoredView | None) -> dict[int, Mask]:
-        """The masks in force under a view, by seq. Needs ``lock``, after ``catch_up``."""
-        assert self.head is not None  # noqa: S101 - what catch_up promises
+        """Return the masks in force under a view, by seq. Needs ``lock``, after ``catch_up``."""
+        assert self.head is not None  # noqa: S101 - guaranteed by catch_up
         return self._masks.under(txn, self.scope, stored, (self.head.epoch, self.history))
 
     def seen_through(self, ledger: Ledger, offset: int, masks: dict[int, Mask]) -> AnyLedger:
-        """A ledger whose positions begin at ``offset``, with masked items at their masked size."""
+        """Return the ledger of positions from ``offset`` on, with masked items at masked size."""
         return self._masks.seen_through(ledger, offset, masks, self.history)
 
     def rows(self, txn: ReadTxn, start: int, stop: int) -> Iterator[StoredRow | CorruptValueError]:
-        """The rows at positions ``start .. stop``; a damaged or missing one as its error."""
+        """Yield the rows at positions ``start .. stop``; errors for damaged or missing ones."""
         for position, session, lo, hi in self.history.spans(start, stop):
             yield from read_rows(txn, self.scope, session, position=position, lo=lo, hi=hi)
 
@@ -650,13 +650,13 @@ class CachedSession(CacheFields):
 def read_rows(
     txn: ReadTxn, scope: int, session: int, *, position: int, lo: int, hi: int
 ) -> Iterator[StoredRow | CorruptValueError]:
-    """The rows of seqs ``lo .. hi`` that ``session`` owns."""
+    """Yield the rows of seqs ``lo .. hi`` that ``session`` owns, likewise."""
     start = keys.session_row(scope, session, Row.ITEM, lo)
     expected = lo
     shift = position - lo
     for key, value in txn.scan(start, keys.session_row(scope, session, Row.ITEM, hi + 1)):
         if len(key) != len(start):
-            continue  # a damaged key, which stands for no seq: its item is missing
+            continue  # a damaged key maps to no seq: its item counts as missing
         seq = keys.number_of(key)
         if seq != expected:
             for missing in range(expected, seq):
@@ -673,10 +673,10 @@ def read_rows(
 
 
 def sound(row: StoredRow | CorruptValueError) -> StoredRow:
-    """The row, if it is not damaged.
+    """Return the row if it is not damaged.
 
     Raises:
-        CorruptValueError: it is.
+        CorruptValueError: it is damaged.
     """
     if isinstance(row, CorruptValueError):
         raise row
@@ -684,7 +684,7 @@ def sound(row: StoredRow | CorruptValueError) -> StoredRow:
 
 
 def missing_row(scope: int, session: int, seq: int) -> CorruptValueError:
-    """The error in the place of an item whose row is not there."""
+    """Return the error that stands in for an item without a row."""
     key = keys.session_row(scope, session, Row.ITEM, seq)
     msg = f"item {seq} of session {session} is missing (key {key.hex()}); run 'memcore check'"
     return CorruptValueError(msg, key=key)

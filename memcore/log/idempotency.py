@@ -1,16 +1,16 @@
 """Idempotent requests of a session: the first receipt of each, under the caller's key.
 
-Requests of key/value entries, shared state and files are kept by ``Requests`` of
+Requests of key/value entries, shared state and files are handled by ``Requests`` in
 ``kv/namespace.py``.
 
 The row's body is ``expires ms u64 | content digest 32 | receipt``. A receipt is ``seq u64 |
-revision u64 | tokens u64 | open calls u32 | items u64``, and it may grow: a later memcore adds
-fields at its end, so its length says which ones it has. A reader takes the fields that it knows;
-``carry_requests`` copies the others along.
+revision u64 | tokens u64 | open calls u32 | items u64``, and is extensible: later versions append
+fields, so its length determines which ones are present. A reader uses the fields that it knows;
+``carry_requests`` copies the others unchanged.
 
-The content digest is keyed by the store's seed and covers what the caller asked for, so the same
-key with other content is found out. An entry counts only while its seq is live; undo deletes
-nothing. One that never expires has the largest number there is.
+The content digest is keyed by the store's seed and covers what the caller asked for, so reuse of a
+key with other content is detected. An entry is valid only while its seq is live; undo deletes
+nothing. One that never expires has the maximum u64 as its expiry.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = [
 
 
 _BODY = Struct("<Q32sQQQIQ")
-"""Fields of every row. Frozen: the fields of later receipts come behind it, in a struct of their
-own that is read only where the row is long enough."""
+"""Fields present in every row. Frozen: fields of later receipts follow it, in a struct of their own
+that is read only if the row is long enough."""
 _NEVER: Final = 2**64 - 1
 
 
 class IdempotentRequest(NamedTuple):
-    """A checked idempotency key and the digest of what it stands for."""
+    """A checked idempotency key and the digest of the request's content."""
 
     digest: bytes
     content: bytes
     text: str
     ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000
-    """Milliseconds for which it is remembered; None: as long as its items are live."""
+    """Milliseconds it is kept; None: as long as its items are live."""
 
 
 def prepare_request(
     key: object, items: Sequence[Prepared], *, seed: bytes
 ) -> IdempotentRequest | None:
-    """The request of an ``idempotency_key`` argument; None without one.
+    """Return the request for an ``idempotency_key`` argument; None without a key.
 
     Raises:
-        InvalidOptionError: the key is no str, empty or too long.
+        InvalidOptionError: the key is not a str, is empty or too long.
     """
     if key is None:
         return None
@@ -70,7 +70,7 @@ def prepare_request(
 
 
 def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
-    """Return the parts of items that must be the same when a request is repeated."""
+    """Return the parts of items that must be equal when a request is repeated."""
     content: list[bytes] = []
     for item in items:
         kind, _, envelope, rest = split_body(item.body)
@@ -86,12 +86,12 @@ def request_of(
     ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000,
     about: bytes = b"",
 ) -> IdempotentRequest:
-    """The request with that key, whose content is these parts in this order.
+    """Return the request with that key and with these content parts, in this order.
 
-    ``about``: up to 16 bytes that name the operation; each operation has keys of its own.
+    ``about``: up to 16 bytes that name the operation; each operation has its own key space.
 
     Raises:
-        InvalidOptionError: the key is no str, empty or too long.
+        InvalidOptionError: the key is not a str, is empty or too long.
     """
     text = checked_idempotency_key(key)
     told = blake2b(b"".join([_sized(part) for part in content]), digest_size=32, key=seed)
@@ -107,9 +107,9 @@ def _sized(part: bytes) -> bytes:
 def find_request(
     draft: SessionTxn, request: IdempotentRequest, *, now_ms: int, is_live: bool = True
 ) -> Receipt | None:
-    """The first receipt of this request, if it was made before and its items are live.
+    """Return the first receipt of this request, if it was made before and its items are live.
 
-    After a recount it has the tokens of now: counts of two counters must not be mixed.
+    After a recount it has the current token total: counts of two counters must not be mixed.
     ``is_live``: False if the request appended nothing, so that its receipt names no live item.
 
     Raises:
@@ -131,14 +131,14 @@ def find_request(
         )
         raise DuplicateRequestError(msg)
     if is_live and seq < draft.head.recount_stop:
-        tokens = draft.tokens  # it was told by a counter that may not be the session's any more
+        tokens = draft.tokens  # the stored total may be by another counter than the session's
     return Receipt(seq, revision, tokens, open_calls, count)
 
 
 def record_request(
     draft: SessionTxn, request: IdempotentRequest, receipt: Receipt, *, now_ms: int
 ) -> None:
-    """Remember the receipt of a request in the transaction that carries it out."""
+    """Record a request's receipt in the transaction that carries it out."""
     key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
     body = _BODY.pack(
         _NEVER if request.ttl_ms is None else now_ms + request.ttl_ms,
@@ -155,15 +155,15 @@ def record_request(
 def carry_requests(
     txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int], now_ms: int
 ) -> None:
-    """Remember the requests of a session for the one that takes its place.
+    """Copy the requests of a session to the one that replaces it.
 
     Args:
-        txn: the transaction in which it does so.
-        scope: whose session it is.
-        old: its number.
-        new: that of the other one.
-        moved: where its items stand there, by seq; a request whose items are gone is forgotten.
-        now_ms: what time it is: a request that has expired is forgotten, too.
+        txn: the transaction of the replacement.
+        scope: the scope of both sessions.
+        old: the number of the old session.
+        new: the number of the new session.
+        moved: new seqs by old seq; requests whose items are gone are dropped.
+        now_ms: the current time; requests that have expired are dropped, too.
     """
     start = keys.session_rows(scope, old, Row.REQUEST)
     for key, value in list(txn.scan(start, keys.after(start))):
@@ -173,7 +173,7 @@ def carry_requests(
                 expires_ms, content, seq, *totals, count = _BODY.unpack_from(old_body)
         except CorruptValueError:
             continue  # check() reports it; a retry is a new request
-        has_items = count > 0  # else the number is no seq
+        has_items = count > 0  # otherwise the number is not a seq
         if expires_ms <= now_ms or (has_items and seq not in moved):
             continue
         row = keys.request_row(scope, new, key[len(start) :])

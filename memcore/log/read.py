@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# --- Stored items read back whole: decoded, with their encoded messages, large ones included ------
+# --- Stored items read back in full: decoded, with their encoded messages, including large ones ---
 
 _RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
 _ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
@@ -42,7 +42,7 @@ Stored: TypeAlias = tuple[Item, bytes]
 def stored_items(
     txn: ReadTxn, scope: int, history: History, start: int, stop: int
 ) -> Iterator[Stored]:
-    """The items at positions ``start .. stop``.
+    """Yield the items at positions ``start .. stop``.
 
     Raises:
         CorruptValueError: one of them is damaged.
@@ -60,7 +60,7 @@ def stored_items(
 
 
 def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
-    """The item of a row.
+    """Return the item of a row.
 
     Raises:
         CorruptValueError: it cannot be decoded, or its large content is damaged or missing.
@@ -78,7 +78,7 @@ def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
 
 
 def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed: bytes) -> Prepared:
-    """A stored item, ready to be appended once more; its row stays as it was written.
+    """Prepare a stored item to be appended again; its row stays as it was written.
 
     Raises:
         CorruptValueError: it cannot be decoded, or its large content is damaged or missing.
@@ -104,12 +104,12 @@ def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed:
 
 
 def tokens_of(item: Item, encoded: bytes, counter: TokenCounter) -> int:
-    """Return the tokens that the item would count if it were appended with this counter."""
+    """Return the item's tokens as if it were appended with this counter."""
     return 0 if item.kind == ItemKind.EVENT else checked_count(counter, item.message, encoded)
 
 
 def facts_of(item: Item, seed: bytes) -> bytes | None:
-    """Make the part of the item's index record that names its calls; None if it makes no sense."""
+    """Make the part of the item's index record that names its calls; None if it is invalid."""
     if item.kind != ItemKind.EVENT:
         return pack_facts(item.message, seed)
     given_up: tuple[tuple[int, str], ...] = ()
@@ -121,7 +121,7 @@ def facts_of(item: Item, seed: bytes) -> bytes | None:
 
 
 def looks_like(messages: Iterable[Message]) -> str:
-    """The pair policy that messages look as if they were held to."""
+    """Guess the pair policy that messages conform to."""
     for message in messages:
         if message.get("type") in _RESPONSES:
             return "openai_responses"
@@ -132,10 +132,10 @@ def looks_like(messages: Iterable[Message]) -> str:
     return "openai_chat"
 
 
-# --- Which item another one was appended to, told by the prefix hashes in the index ---------------
+# --- Predecessor of an item, derived from the prefix hashes in the index --------------------------
 
 _TRIES: Final = 4096
-"""Items before a given one that are tried as the one that it was appended to."""
+"""Earlier items that are tried as an item's predecessor."""
 
 
 def predecessor(
@@ -147,15 +147,15 @@ def predecessor(
     *,
     first: int,
 ) -> tuple[int, int] | None:
-    """``(the seq before an item, which of its checksums says so)``; None if that cannot be told.
+    """Return ``(predecessor's seq, index of the checksum that proves it)``; None if unknown.
 
     Args:
-        seq: the item, one of those that its session owns.
+        seq: the item, one that its session owns.
         chain: the prefix hash at it.
-        sums: the checksums under which it may be known.
-        chains: the prefix hashes at own items before it; at ``first - 1`` that of the item that the
-            session was forked from (0: it began with nothing).
-        before: by own seq below, the one before it.
+        sums: its candidate checksums.
+        chains: the prefix hashes at earlier own items; at ``first - 1``, that of the item that the
+            session was forked from (0: it is not a fork).
+        before: the predecessor of each earlier own seq.
         first: the first seq that the session owns.
     """
     at = seq - 1

@@ -1,8 +1,8 @@
-"""Rewrite of item rows in their place: another message, the same item.
+"""In-place rewrite of item rows: another message, the same item.
 
-Such a row keeps the checksum of the first one, which prefix hashes are made of, its time, its kind
-and the calls that it makes and answers: so the index, views, checkpoints and forks stay valid. What
-it counts stays as the index says, so nothing is put in its place that counts more.
+Such a row keeps the checksum of the original, which prefix hashes are computed from, its time, its
+kind and the calls that it makes and answers: so the index, views, checkpoints and forks stay valid.
+The index keeps the old token count, so a replacement must not count for more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 _HEADER: Final = Struct("<BBHIQ")
 _FLAGS_AT: Final = 1
-"""The byte of the facts that says nothing of calls."""
+"""The byte of the facts that is unrelated to calls."""
 
 
 class Rewriting(NamedTuple):
@@ -48,7 +48,7 @@ class Rewriting(NamedTuple):
 
     key: bytes
     before: bytes
-    """First bytes of the value that it was planned for: format, flags, checksum."""
+    """Leading bytes of the value that it was planned for: format, flags, checksum."""
     origin: bytes
     prefix: bytes
     """The row's body up to the message."""
@@ -59,7 +59,7 @@ class Rewriting(NamedTuple):
 
 
 def same_calls(facts: bytes | None, known: bytes) -> bool:
-    """Return True if two items are of one kind and make and answer the same calls."""
+    """Return True if two items are of the same kind and make and answer the same calls."""
     if facts is None or len(facts) != len(known):
         return False
     return facts[:_FLAGS_AT] + facts[_FLAGS_AT + 1 :] == known[:_FLAGS_AT] + known[_FLAGS_AT + 1 :]
@@ -73,17 +73,17 @@ def plan_rewriting(
     seed: bytes,
     envelope: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Rewriting:
-    """Plan to put a message in the place of another one.
+    """Plan the replacement of an item's message.
 
     Args:
         place: scope, owner session and seq of the item.
-        value: its row.
-        messages: the one that the row holds, and the new one.
-        seed: the store's.
-        envelope: gives another envelope for the one that there is (``meta``, ``request_id``, ...).
+        value: the item's row value.
+        messages: the current and the new message.
+        seed: the store's seed.
+        envelope: returns the new envelope for the current one (``meta``, ``request_id``, ...).
 
     Raises:
-        InvalidItemError: the new message is no JSON, too large, of another kind or of other calls.
+        InvalidItemError: the new message is not JSON, is too large, or differs in kind or calls.
         CorruptValueError: the row is damaged.
     """
     scope, session, seq = place
@@ -121,10 +121,10 @@ def _need_same(seq: int, kind: int, old: Message, new: Message, seed: bytes) -> 
 
 
 def write_rewriting(txn: Txn, planned: Rewriting, *, seed: int) -> list[bytes] | None:
-    """Put a planned row in its place, and let the large content of the old one go.
+    """Write a planned row, and release the large content of the old one.
 
     Returns:
-        The ``REMOVAL`` rows to go on with; None if the row is not the one that was planned for.
+        The ``REMOVAL`` rows to continue with; None if the row is not the one it was planned for.
     """
     value = txn.get(planned.key)
     if value is None or value[:10] != planned.before:

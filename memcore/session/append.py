@@ -1,7 +1,7 @@
-"""Items made ready to be stored, and the change that appends them.
+"""Encoding of items, and the change that appends them.
 
-Items are checked, classified, counted and encoded before anything is queued; what is left to the
-transaction is to bind pairs and to number them.
+Items are checked, classified, counted and encoded before anything is queued; the transaction only
+binds pairs and assigns numbers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PLAIN: Final = ItemOptions()
 def options_of(
     meta: Mapping[str, Any] | None, request_id: str | None, envelope: AnyEnvelope | None
 ) -> ItemOptions:
-    """The options of a change as its caller gave them.
+    """Return the options of a change, checked.
 
     Raises:
         InvalidOptionError: the envelope has an unknown field or type, or a wrong value.
@@ -94,7 +94,7 @@ def options_of(
 
 
 Begun: TypeAlias = tuple[list[Prepared], int]
-"""The first items of a change, made ready, and its time in microseconds."""
+"""A change's leading items, already prepared, and its time in microseconds."""
 
 
 def encode_items(
@@ -105,12 +105,12 @@ def encode_items(
     admitted: bool = False,
     begun: Begun | None = None,
 ) -> list[Prepared]:
-    """Check, classify, count and encode items; ``admitted`` ones passed the write filter before.
+    """Check, classify, count and encode items; ``admitted`` ones have passed the write filter.
 
-    ``begun``: what ``RefFields.begin_append`` made of the first of them.
+    ``begun``: the leading items as prepared by ``RefFields.begin_append``.
 
     Raises:
-        InvalidItemError: one of them is no JSON object or too large; it is named.
+        InvalidItemError: an item is not a JSON object or is too large; the message names it.
     """
     if type(items) is not list and (
         isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable)
@@ -135,7 +135,7 @@ def encode_items(
     if options is PLAIN and type(items) is list:
         prepared = engine.encoder.encode(items, counter, now_us)
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
-        # From the first that is not plain on; what is wrong with an item is said here.
+        # From the first irregular item on; this path also reports invalid items.
         prepared += _prepare(engine, islice(items, len(prepared), None), counter, now_us, options)
     return prepared if engine.size_guard is None else split_large(ref, prepared)
 
@@ -160,10 +160,10 @@ def _prepare(
 
 
 def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
-    """The same with every item that is too large as two: an event with its texts, and the rest.
+    """Split every oversized item in two: an event with its texts, and the remainder.
 
     Raises:
-        InvalidItemError: one is refused; nothing else is stored then.
+        InvalidItemError: an item is refused; nothing is stored then.
     """
     guard, engine = ref.engine.size_guard, ref.engine
     if guard is None:
@@ -178,9 +178,9 @@ def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
         is_event = item.facts[0] == ItemKind.EVENT
         whole = item.message["payload"] if is_event else item.message
         shown, texts = guard.replaced(whole, size, engine.seed)
-        if ref.scope_filter is not None:  # a caller's summary may say what it likes
+        if ref.scope_filter is not None:  # a caller's summary may contain anything
             shown = ref.scope_filter.again(shown)
-        # What the item's own meta and envelope are passed the filter; the options did not.
+        # The item's own meta and envelope have passed the filter; the raw options have not.
         made: dict[str, Any] = {
             "counter": engine.counter if is_event else _counter_of(ref),
             "seed": engine.seed,
@@ -204,10 +204,10 @@ def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
 
 
 def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Items as they may be stored, for who encodes them in a way of his own.
+    """Return items filtered for storage, for callers that encode them in their own way.
 
     Raises:
-        BlockedError: a guard refuses one, or would have it quarantined.
+        BlockedError: a guard refuses an item or would quarantine it.
     """
     scope_filter = ref.scope_filter
     if scope_filter is None:
@@ -222,7 +222,7 @@ def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any
 def _admitted(
     ref: SessionRef, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions
 ) -> Prepared:
-    """Filter an item and encode what is left of it."""
+    """Filter an item and encode the result."""
     scope_filter = ref.scope_filter
     assert scope_filter is not None  # noqa: S101 - there is a write filter
     admitted = session.admitted_item(scope_filter, item, options.meta)
@@ -241,14 +241,14 @@ def _admitted(
         ),
     )
     prepared.held = admitted.held
-    if admitted.held is not None:  # released, it must not count more
+    if admitted.held is not None:  # once released, it must not count for more
         whole = count_message(admitted.original, counter)
         prepared.tokens = max(prepared.tokens, whole)
     return prepared
 
 
 def _counter_of(ref: SessionRef) -> TokenCounter:
-    """The session's own counter, so that its counts are never mixed."""
+    """The session's own counter, so that counts of different counters never mix."""
     if ref.due is not None:
         ref.touch()
     log = ref.log
@@ -298,7 +298,7 @@ def encode_event(
 
 
 def abandon_event(ref: SessionRef, key: tuple[int, str]) -> Prepared:
-    """The event that gives up a call."""
+    """Return the event that gives up a call."""
     payload = {"class": key[0], "id": key[1]}
     return encode_event(ref, ABANDON_EVENT, payload, ItemOptions(), (key,))
 
@@ -311,10 +311,11 @@ class Append(AppendFields, Change[Receipt]):
 
     Args:
         ref: the session.
-        items: of ``encode_items`` or ``encode_event``; at least one.
-        expected_revision: only if the session is at this revision.
-        request: done once; a second try gets the first receipt as long as the items are live.
-        creates: whether a session that is missing comes into being.
+        items: from ``encode_items`` or ``encode_event``; at least one.
+        expected_revision: append only if the session is at this revision.
+        request: makes the append idempotent: a repeat gets the first receipt while the items are
+            live.
+        creates: create the session if it does not exist.
     """
 
     __slots__ = ()
@@ -342,7 +343,7 @@ class Append(AppendFields, Change[Receipt]):
             ref.need_writable()
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Bind and number the items, unless the request was carried out before."""
+        """Bind and number the items, unless the request was already carried out."""
         if self.request is not None:
             first = find_request(session, self.request, now_ms=self.ref.engine.now_ms())
             if first is not None:
@@ -353,7 +354,7 @@ class Append(AppendFields, Change[Receipt]):
         return None
 
     def done(self, session: SessionTxn, result: Any) -> Receipt:
-        """Make the receipt, and remember it under the request's key."""
+        """Make the receipt and record it under the request's key."""
         del result
         receipt = session.receipt(len(self.items))
         if self.request is not None:
@@ -363,7 +364,7 @@ class Append(AppendFields, Change[Receipt]):
 
 
 class AppendNothing(Change[Receipt]):
-    """The receipt of a change that appends no items; writes nothing."""
+    """Append nothing; the result is the receipt. Writes nothing."""
 
     __slots__ = ("expected_revision",)
     creates = False
@@ -373,12 +374,12 @@ class AppendNothing(Change[Receipt]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Compare the revision."""
+        """Check the revision."""
         session.expect(self.expected_revision)
         return Unchanged(session.receipt(0))
 
     def missing(self) -> Receipt:
-        """Give the receipt of a session without items."""
+        """Return the receipt of a session without items."""
         if self.expected_revision:
             raise revision_conflict(self.expected_revision, 0)
         return Receipt(0, 0, 0, 0, 0)
@@ -395,7 +396,7 @@ def append_items(
     envelope: AnyEnvelope | None = None,
     begun: Begun | None = None,
 ) -> Change[Receipt]:
-    """The change of ``Session.extend``; ``begun``: as in ``encode_items``."""
+    """Return the change of ``Session.extend``; ``begun``: as in ``encode_items``."""
     options = PLAIN
     if not (meta is None and request_id is None and envelope is None):
         options = options_of(meta, request_id, envelope)
@@ -419,7 +420,7 @@ def record_event(
     meta: Mapping[str, Any] | None = None,
     envelope: AnyEnvelope | None = None,
 ) -> Append:
-    """The change of ``Session.record``."""
+    """Return the change of ``Session.record``."""
     event = encode_event(ref, event_type, payload, options_of(meta, request_id, envelope))
     encoded = split_large(ref, [event])
     request = prepare_request(idempotency_key, encoded, seed=ref.engine.seed)
@@ -427,10 +428,10 @@ def record_event(
 
 
 def abandon(ref: SessionRef, call_id: str) -> Append:
-    """The change of ``Session.abandon``.
+    """Return the change of ``Session.abandon``.
 
     Raises:
-        NotFoundError: there is no open call with this id.
+        NotFoundError: no open call has this id.
     """
     for key, call in open_calls(ref):
         if call.call_id == call_id:
@@ -443,7 +444,7 @@ def abandon(ref: SessionRef, call_id: str) -> Append:
 
 
 def stage(ref: SessionRef, items: Iterable[Prepared]) -> bool:
-    """Write the blobs of very large items ahead of their change; whether there are any."""
+    """Write the blobs of very large items ahead of their change; return True if there are any."""
     large = [
         item
         for item in items
@@ -462,10 +463,10 @@ def stage(ref: SessionRef, items: Iterable[Prepared]) -> bool:
 
 
 def store(change: Change[T]) -> T:
-    """Commit a change; very large items are staged ahead, again if they were collected meanwhile.
+    """Commit a change; stages very large items first, and again if their blobs were collected.
 
     Raises:
-        StorageError: they were collected again and again.
+        StorageError: the blobs kept being garbage-collected before the commit.
     """
     ref, items = change.ref, change.items
     transact = ref.engine.store.transact

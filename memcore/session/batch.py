@@ -39,8 +39,8 @@ _ABOUT: Final = b"batch"
 class ChangeBatch:
     """Collects changes; ``session.batch()`` commits them when the block ends without an error.
 
-    Either all of them are stored or none. With ``expected_revision`` an undo followed by appends
-    replaces the end of the history only if nobody else wrote (a suffix compare-and-set).
+    All of them are stored or none. With ``expected_revision``, an undo followed by appends replaces
+    the end of the history only if nobody else wrote (a suffix compare-and-set).
     """
 
     def __init__(
@@ -51,31 +51,31 @@ class ChangeBatch:
     ) -> None:
         self._key = None if idempotency_key is None else checked_idempotency_key(idempotency_key)
         self._content: list[bytes] = []
-        """Steps beside the items, as the key's digest takes them; empty without a key."""
+        """Steps other than the items, as hashed for the idempotency key; empty without a key."""
         self._ref = ref
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._steps: list[Callable[[SessionTxn], bool]] = []
-        """Each tells whether it changed the log."""
+        """Each returns True if it changed the log."""
         self._changed: list[bool] = []
         self._creates = False
         self._begins = False
         self._undone: list[Item] = []
         self._state = self._new_change()
-        """The steps on the state that are no part of ``_steps`` yet."""
+        """State changes not yet part of ``_steps``."""
         self._states: list[ScopedChange] = [self._state]
         self._checkpoints: list[Checkpoint] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
-        """The receipt of the whole batch, once it is committed."""
+        """Receipt of the whole batch, once it is committed."""
 
     @property
     def undone(self) -> list[Item]:
-        """The items that the batch's undos took off, oldest first, once it is committed."""
+        """The items removed by the batch's undos, oldest first, once it is committed."""
         return self._undone
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that the batch saved, once it is committed."""
+        """The checkpoints saved by the batch, once it is committed."""
         return self._checkpoints
 
     def append(
@@ -100,12 +100,12 @@ class ChangeBatch:
         """Append items.
 
         Raises:
-            InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
+            InvalidItemError: an item is not a JSON object; nothing in the batch is stored if the
                 error leaves the block.
         """
         prepared = encode_items(self._ref, items, options_of(meta, request_id, envelope))
         orphans = self._ref.options.orphans
-        if prepared:  # no items would make a segment without items
+        if prepared:  # appending no items would create an empty segment
             self._append(prepared, orphans)
 
     def record(
@@ -124,7 +124,7 @@ class ChangeBatch:
         self._append(prepared, "keep")
 
     def _say(self, *parts: object) -> None:
-        """Let a step count for what the idempotency key stands for."""
+        """Include a step in the content that the idempotency key covers."""
         if self._key is not None:
             said = (part if isinstance(part, bytes) else repr(part).encode() for part in parts)
             self._content.append(b" ".join(said))
@@ -136,11 +136,11 @@ class ChangeBatch:
         self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) > 0)
 
     def undo(self, count: int = 1) -> None:
-        """Take the last ``count`` items off the live history."""
+        """Remove the last ``count`` items from the live history."""
         checked_int("undo", count, least=1)
         self._say("undo", count)
 
-        undone = self._undone  # a step that held the batch would keep it and its database alive
+        undone = self._undone  # a step that captured self would keep the database alive
 
         def step(draft: SessionTxn) -> bool:
             taken = take_back(draft, count)
@@ -150,10 +150,10 @@ class ChangeBatch:
         self._steps.append(step)
 
     def checkpoint(self, name: str | None = None, *, meta: Mapping[str, Any] | None = None) -> None:
-        """Save the position behind the steps so far; ``checkpoints`` has it once it is committed.
+        """Save the position after the steps so far; in ``checkpoints`` once it is committed.
 
         Raises:
-            InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
+            InvalidOptionError, InvalidItemError: as for ``Session.checkpoint``.
         """
         save = saving(self._ref, name, meta)
         self._say("checkpoint", name)
@@ -168,7 +168,7 @@ class ChangeBatch:
         self._steps.append(step)
 
     def rewind(self, to: Position, *, state: bool = True) -> None:
-        """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
+        """Go back to a live seq or a checkpoint, as ``Session.rewind`` does."""
         step = rewinding(self._ref, to, state=state)
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
@@ -186,7 +186,7 @@ class ChangeBatch:
     ) -> None:
         """As ``session.state.update``; a step of its own, after those before it.
 
-        What is ``app:`` or ``user:`` is stored in the same commit, where others see it.
+        ``app:`` and ``user:`` fields are stored in the same commit, visible to other sessions.
         """
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
@@ -200,13 +200,14 @@ class ChangeBatch:
         schema: Any = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the session with these values of its state; the batch fails if there is one.
+        """Create the session with this initial state; the batch fails if the session exists.
 
-        They are the state before its first item (``rewind(0)`` leads back to them), and an event
-        ``state`` in the log holds those that are the session's own.
+        It is the state before the first item (``rewind(0)`` restores it), and a ``state`` event in
+        the log records the session's own fields.
 
         Raises:
-            InvalidUpdateError: ``values`` is no mapping, a field is none, or a value is no JSON.
+            InvalidUpdateError: ``values`` is not a mapping, a field is invalid, or a value is not
+                JSON.
         """
         if not isinstance(values, Mapping):
             msg = f"values: expected a mapping of fields, got {type(values).__name__}"
@@ -232,16 +233,16 @@ class ChangeBatch:
         self._state.delete(fields)
 
     def apply(self, command: Any, *, trace: Trace | None = None) -> None:
-        """A Command: its messages are appended, its fields updated."""
+        """Append a Command's messages and update its fields."""
         self.extend(list(getattr(command, "messages", None) or ()))
         self._state.apply(command, trace=trace)
         if self._key is not None:
             self._say("apply", content_of(Command(dict(fields_of(command)))))
 
     def _settle_state(self) -> None:
-        """Steps on the state stand behind those on the log, and before what saves or restores both.
+        """Queue the pending state changes: after log steps, before steps that save or restore both.
 
-        So most of what may fail comes before the first write.
+        This way, most of what may fail comes before the first write.
         """
         change = self._state
         if change.is_empty:
@@ -263,7 +264,7 @@ class ChangeBatch:
         return ScopedChange(ref.options.state, ref.temporary, ref.scope_filter)
 
     def change(self) -> Change[Receipt]:
-        """The batch as one change; an empty batch writes nothing."""
+        """Return the batch as one change; an empty batch writes nothing."""
         self._settle_state()
         if not self._steps:
             return AppendNothing(self._ref, expected_revision=self._revision)
@@ -288,26 +289,26 @@ class ChangeBatch:
         return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
 
     def settle(self, receipt: Receipt) -> None:
-        """Take the receipt of the commit; the traces of reducers are told now."""
+        """Accept the commit's receipt, and report the reducer calls to the traces."""
         self.receipt = receipt
         for change in self._states:
             change.tell()
 
 
 class CommitBatch(Change[Receipt]):
-    """Carry out the steps of a batch in one commit; the result is the receipt of the whole.
+    """Run the steps of a batch in one commit; the result is the receipt for all of them.
 
     Args:
         ref: the session.
-        steps: each tells whether it changed the log.
-        items: what they append.
-        changed: filled with what they tell; a step may look at those before it.
+        steps: each returns True if it changed the log.
+        items: the items that they append.
+        changed: filled with the steps' return values; a step may read those before it.
         results: the lists that steps fill with undone items and with checkpoints.
-        expected_revision: only if the session is at this revision.
-        request: done once; a second try gets the first receipt.
-        creates: whether a session that is missing comes into being.
-        begins: whether it must be missing.
-        has_states: whether steps change the state.
+        expected_revision: run only if the session is at this revision.
+        request: makes the batch idempotent: a repeat gets the first receipt.
+        creates: create the session if it does not exist.
+        begins: fail if the session exists.
+        has_states: True if steps change the state.
     """
 
     __slots__ = (
@@ -344,10 +345,10 @@ class CommitBatch(Change[Receipt]):
         super().__init__(ref)
 
     def __call__(self, txn: Txn) -> Receipt:
-        """Carry the batch out; refuse one that begins a session which is there.
+        """Run the batch; fail if it begins a session that already exists.
 
         Raises:
-            RevisionConflict: it is there.
+            RevisionConflict: the session exists.
         """
         if self.begins:
             session = self.ref.draft(txn, create=False)
@@ -357,7 +358,7 @@ class CommitBatch(Change[Receipt]):
         return super().__call__(txn)
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Run the steps, unless the request was carried out before."""
+        """Run the steps, unless the request was already carried out."""
         for found in self.results:  # an earlier run of this change may have filled them
             found.clear()
         self.changed.clear()
@@ -374,7 +375,7 @@ class CommitBatch(Change[Receipt]):
         return Unchanged(session.receipt(0)) if is_idle else None
 
     def done(self, session: SessionTxn, result: Any) -> Receipt:
-        """Make the receipt, and remember it under the request's key."""
+        """Make the receipt and record it under the request's key."""
         del result
         receipt = session.receipt(len(self.items))
         if self.request is not None:
@@ -383,7 +384,7 @@ class CommitBatch(Change[Receipt]):
         return receipt
 
     def missing(self) -> Receipt:
-        """Give the receipt of a session without items."""
+        """Return the receipt of a session without items."""
         return Receipt(0, 0, 0, 0, 0)
 
 

@@ -1,8 +1,8 @@
-"""Changes of one session: objects that the store runs in its write transaction.
+"""Changes to one session: objects that the store runs in its write transaction.
 
-A handle checks and prepares what it was asked for, makes a change of it and has the store run it;
-the asynchronous facade has it run by the writer thread. A transaction that has to be run once more
-calls the change again, so a change keeps nothing of one run for the next.
+A handle validates and prepares its arguments, makes a change of them and has the store run it; the
+asynchronous facade has the writer thread run it. A transaction that has to be rerun calls the
+change again, so a change carries no state from one run to the next.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Unchanged(NamedTuple):
 
 
 class Change(ChangeFields, Generic[T]):
-    """A change of one session; ``store.transact(change)`` carries it out and returns its result.
+    """A change to one session; ``store.transact(change)`` runs it and returns its result.
 
-    Its call is ``_session.pxi`` ``ChangeFields.__call__``: it makes the session's draft, runs the
-    change and finishes the draft.
+    The call is ``ChangeFields.__call__`` in ``_session.pxi``: it makes the session's draft, runs
+    the change and finishes the draft.
 
-    A subclass says in ``run`` what happens to the session, and in ``done`` what the caller gets
-    once the change is numbered.
+    Subclasses define in ``run`` what happens to the session, and in ``done`` what the caller gets
+    once the change has its revision.
 
-    Raises (when it is made):
+    Raises (when created):
         ReadOnlyError: the database was opened read-only.
     """
 
@@ -76,20 +76,20 @@ class Change(ChangeFields, Generic[T]):
     creates: bool = True
     """True if a missing session is created."""
     revised: bool = True
-    """True if the log changes, and so has another revision."""
+    """True if the log changes, and so gets a new revision."""
     atomic: bool = False
-    """True if a ``run`` that raises has changed nothing; else it is taken back from outside."""
+    """True if a ``run`` that raises has changed nothing; otherwise the caller rolls it back."""
     guarded: bool = True
-    """True if the lease of the session is respected."""
+    """True if the session's lease is enforced."""
     makes_room: bool = False
-    """True if it is carried out on a full device, too."""
+    """True if it may run even on a full device."""
     items: Sequence[Prepared] = ()
-    """Items that it appends: large ones are staged before it is run."""
+    """Items that it appends; large ones are staged before it runs."""
 
     if TYPE_CHECKING:
 
         def __call__(self, txn: Txn) -> T:
-            """Carry the change out in a write transaction."""
+            """Run the change in a write transaction."""
 
     def __init__(self, ref: SessionRef) -> None:
         if ref.due is not None or ref.engine.store.read_only:
@@ -97,39 +97,39 @@ class Change(ChangeFields, Generic[T]):
         self.ref = ref
 
     def run(self, session: SessionTxn) -> T | Unchanged | None:
-        """Change the session; the result, or Unchanged if there is nothing (more) to write.
+        """Change the session; return the result, or Unchanged if nothing (more) needs writing.
 
-        What it raises leaves the session as it was, as long as nothing was written.
+        An exception leaves the session as it was, provided that nothing was written.
         """
         raise NotImplementedError
 
-    def done(self, session: SessionTxn, result: Any) -> T:  # noqa: ARG002 - some look at it
-        """The result of the change, whose revision is known by now."""
+    def done(self, session: SessionTxn, result: Any) -> T:  # noqa: ARG002 - used by overrides
+        """Return the result of the change, whose revision is known by now."""
         return result  # type: ignore[no-any-return]
 
     def missing(self) -> T:
-        """The result where there is no such session.
+        """Return the result if there is no such session.
 
         Raises:
-            NotFoundError: there must be one.
+            NotFoundError: the change requires the session to exist.
         """
         msg = f"there is no session {self.ref.name!r}"
         raise NotFoundError(msg)
 
 
-# --- The state of a session as it was at one of its items -----------------------------------------
+# --- State of a session as of one of its items ----------------------------------------------------
 
 StatePoint = tuple[int, int]
 """The session that had the values, and their counter."""
 
 
 def state_at(txn: ReadTxn, scope: int, session: int, history: History, seq: int) -> StatePoint:
-    """The state when the history ended at ``seq`` (0: before its first item).
+    """Return the state when the history ended at ``seq`` (0: before its first item).
 
-    That is the one which the next item was appended on, or that of now behind the last item.
+    That is the state to which the next item was appended, or the current one after the last item.
 
     Raises:
-        NotFoundError: the item is not in the history, or the state of then is not known.
+        NotFoundError: the item is not in the history, or its state is not known.
         CorruptValueError: a row is damaged.
     """
     position = _position(history, seq) if seq else -1
@@ -139,10 +139,10 @@ def state_at(txn: ReadTxn, scope: int, session: int, history: History, seq: int)
 
 
 def state_before(txn: ReadTxn, scope: int, history: History, seq: int) -> StatePoint:
-    """The state that an item of the history was appended on.
+    """Return the state to which an item of the history was appended.
 
     Raises:
-        NotFoundError: the item is not in the history, or the state of then is not known.
+        NotFoundError: the item is not in the history, or its state is not known.
         CorruptValueError: a row is damaged.
     """
     return _before(txn, scope, history, _position(history, seq))
@@ -166,15 +166,15 @@ def _position(history: History, seq: int) -> int:
 
 
 def restore_state_at(draft: SessionTxn, seq: int) -> None:
-    """Make the values of a live item those of now; nothing is written if they are.
+    """Restore the state's values as of a live item; writes nothing if they are current.
 
     Raises:
-        NotFoundError: they are not known any more.
+        NotFoundError: they are no longer known.
         CorruptValueError: a row is damaged.
     """
     txn, (scope, session) = draft.txn, draft.log.place
     if not state.state_counter(txn, scope, session):
-        return  # it never had one, nor had what it was forked from
+        return  # neither it nor the session it was forked from ever had one
     history = History(draft.head.all_segments(txn, scope))
     try:
         owner, counter = state_at(txn, scope, session, history, seq)
@@ -184,15 +184,15 @@ def restore_state_at(draft: SessionTxn, seq: int) -> None:
 
 
 def unknown_state(seq: int, why: NotFoundError) -> NotFoundError:
-    """The error for an item whose state is not known."""
+    """Return the error for an item whose state is not known."""
     return NotFoundError(f"at item {seq}, {why}; state=False leaves the state alone")
 
 
-# --- Taking back ----------------------------------------------------------------------------------
+# --- Undo -----------------------------------------------------------------------------------------
 
 
 class Undo(Change[list[Item]]):
-    """Take the last items off the live history; the result is these, oldest first."""
+    """Remove the last items from the live history; the result is these, oldest first."""
 
     __slots__ = ("count", "expected_revision")
     creates = False
@@ -206,17 +206,17 @@ class Undo(Change[list[Item]]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> list[Item] | Unchanged:
-        """Take them off."""
+        """Remove them."""
         session.expect(self.expected_revision)
         return take_back(session, self.count) or Unchanged([])
 
     def missing(self) -> list[Item]:
-        """Take nothing off."""
+        """Remove nothing."""
         return []
 
 
 def take_back(session: SessionTxn, count: int) -> list[Item]:
-    """Take the last items off a session and return them, oldest first."""
+    """Remove the last items of a session and return them, oldest first."""
     count = min(count, session.count)
     items = [
         decode_item(seq, body, flags, session.tokens_at(at), _payload_of(session, flags, body))
@@ -234,7 +234,7 @@ def _payload_of(session: SessionTxn, flags: int, body: bytes) -> bytes | None:
 
 
 def live_count(session: SessionTxn, seq: int, name: str) -> int:
-    """Count the live items up to and including ``seq``, in the session of that name.
+    """Count the live items up to and including ``seq``; ``name`` is the session's, for errors.
 
     Raises:
         NotFoundError: the item is not live.
@@ -252,14 +252,14 @@ def live_count(session: SessionTxn, seq: int, name: str) -> int:
 
 
 class Fork(Change[None]):
-    """Make a session that shares this one's history up to a seq, or that of a checkpoint.
+    """Create a session that shares this one's history up to a seq, or that of a checkpoint.
 
     Args:
         ref: the session.
-        target: the fork; no session may have its name.
-        at: a live seq, or what finds a checkpoint; None: all of the live history.
-        state: whether it begins with the values of then, or else of now.
-        expected_revision: only if the session is at this revision.
+        target: the fork; its name must not exist yet.
+        at: a live seq, or a function that finds a checkpoint; None: the whole live history.
+        state: True starts it with the state's values as of ``at``; False, with the current ones.
+        expected_revision: fork only if the session is at this revision.
     """
 
     __slots__ = ("at", "expected_revision", "state", "target")
@@ -283,7 +283,7 @@ class Fork(Change[None]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> None:
-        """Make the fork; the session itself gets a row that names it."""
+        """Create the fork; the session itself gets a row that names it."""
         session.expect(self.expected_revision)
         txn, log, parent, target = session.txn, session.log, session.head, self.target
         if target.find(txn) is not None:
@@ -329,18 +329,18 @@ class Fork(Change[None]):
 def _state_point(
     session: SessionTxn, seq: int, saved: CheckpointRow | None
 ) -> tuple[int, int | None]:
-    """Return the session whose values a fork begins with, and their counter (None: now)."""
+    """Return the session whose values a fork begins with, and their counter (None: current)."""
     txn, log = session.txn, session.log
     if saved is not None or seq == session.last_seq:
         return log.session, None if saved is None else saved.checkpoint.state
     if not state.state_counter(txn, *log.place):
-        return log.session, None  # it never had a state, nor had what it was forked from
+        return log.session, None  # neither it nor the session it was forked from ever had a state
     history = History(session.head.all_segments(txn, log.scope))
     return state_at(txn, *log.place, history, seq)
 
 
 def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
-    """Make a copy of the parent's head the head of its fork."""
+    """Turn a copy of the parent's head into the head of its fork."""
     head.parent_session, head.parent_seq = parent, seq
     head.next_seq = seq + 1
     head.revision = head.epoch = 0
@@ -354,7 +354,7 @@ def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
 
 
 class SetPolicy(Change[None]):
-    """Hold the session to another pair policy from now on; the log stays as it is."""
+    """Switch the session to another pair policy; the log is unchanged."""
 
     __slots__ = ("policy",)
 
@@ -363,12 +363,12 @@ class SetPolicy(Change[None]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> None:
-        """Name the policy in the head."""
+        """Set the policy in the head."""
         session.set_policy(self.policy)
 
 
 class Uncompact(Change[bool]):
-    """Go back to the view before the current one; the result is whether there was one."""
+    """Revert to the view before the current one; the result is True if there was one."""
 
     __slots__ = ()
     creates = False
@@ -376,7 +376,7 @@ class Uncompact(Change[bool]):
     makes_room = True
 
     def run(self, session: SessionTxn) -> bool | Unchanged:
-        """Make the parent of the current view the current one."""
+        """Make the current view's parent current."""
         head = session.head
         stored = read_view(session.txn, session.log.scope, head.view_session, head.view_number)
         if stored is None:
@@ -385,5 +385,5 @@ class Uncompact(Change[bool]):
         return True
 
     def missing(self) -> bool:
-        """There is no view."""
+        """Return False: there is no view."""
         return False

@@ -1,4 +1,4 @@
-"""Checkpoints of one session: saving a position, finding it again, going back to it."""
+"""Checkpoints of one session: save a position, find it, go back to it."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ Position: TypeAlias = Checkpoint | int | str
 """A checkpoint, its name, or a live seq."""
 _ABOUT: Final = b"checkpoint"
 _PAGE: Final = 100
-"""Checkpoints that one read transaction reads."""
+"""Checkpoints read per read transaction."""
 _FIXED: Final = ("number", "name", "seq", "revision", "items", "created_at")
-"""Fields that tell a checkpoint of the session from another one of the same number."""
+"""Fields that distinguish a session's checkpoint from another with the same number."""
 
 
 # --- Saving ---------------------------------------------------------------------------------------
 
 
 class SaveCheckpoint(Change[Checkpoint]):
-    """Save the present position.
+    """Save the current position.
 
     Args:
         ref: the session.
-        name: of the checkpoint, if it has one.
-        meta: a JSON object kept with it.
-        expected_revision: only if the session is at this revision.
-        idempotency_key: saved once; a second try gets the first checkpoint.
+        name: the checkpoint's name, if it has one.
+        meta: a JSON object stored with it.
+        expected_revision: save only if the session is at this revision.
+        idempotency_key: makes the save idempotent: a repeat gets the first checkpoint.
 
     Raises:
-        InvalidOptionError: the name is empty or no str, ``meta`` no mapping.
-        InvalidItemError: ``meta`` cannot be written as JSON, or is too large.
+        InvalidOptionError: the name is empty or not a str, or ``meta`` is not a mapping.
+        InvalidItemError: ``meta`` is not JSON-serializable, or is too large.
     """
 
     __slots__ = ("expected_revision", "request", "step")
@@ -98,12 +98,12 @@ class SaveCheckpoint(Change[Checkpoint]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Checkpoint | Unchanged:
-        """Write the checkpoint, unless the request was carried out before."""
+        """Write the checkpoint, unless the request was already carried out."""
         now_ms, first = self.ref.engine.now_ms(), None
         if self.request is not None:
             first = find_request(session, self.request, now_ms=now_ms, is_live=False)
         saved = first and read_checkpoint(session.txn, *session.log.place, first.seq)
-        if saved:  # else it was deleted since
+        if saved:  # otherwise it was deleted since
             return Unchanged(saved.checkpoint)
         session.expect(self.expected_revision)
         made = self.step(session)
@@ -116,15 +116,15 @@ class SaveCheckpoint(Change[Checkpoint]):
 def saving(
     ref: SessionRef, name: str | None, meta: Mapping[str, Any] | None
 ) -> Callable[..., Checkpoint]:
-    """Make the step that saves the position of a session, at its revision or ``ahead`` of it.
+    """Make the step that saves a session's position, at its revision or ``ahead`` of it.
 
     Raises:
-        InvalidOptionError, InvalidItemError: as ``SaveCheckpoint``.
+        InvalidOptionError, InvalidItemError: as for ``SaveCheckpoint``.
     """
     if name is not None:
         names.check_name(name, "checkpoint")
     kept, scope_filter = _checked_meta(meta), ref.scope_filter
-    if scope_filter is not None:  # people write what they like into a name, too
+    if scope_filter is not None:  # a name may hold sensitive text, too
         name = None if name is None else scope_filter.text(name, "checkpoint")
         kept = None if kept is None else scope_filter.value(kept, "checkpoint")
     now_ms = ref.engine.now_ms()
@@ -152,7 +152,7 @@ def saving(
 
 
 class DeleteCheckpoint(Change[bool]):
-    """Delete a checkpoint; the result is whether there was one."""
+    """Delete a checkpoint; the result is True if there was one."""
 
     __slots__ = ("which",)
     creates = False
@@ -164,7 +164,7 @@ class DeleteCheckpoint(Change[bool]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Remove its row; the log and the head stay."""
+        """Delete its row; the log and the head are unchanged."""
         txn, place = session.txn, session.log.place
         number = _stored_number_of(self.ref, txn, place, self.which)
         if number:
@@ -172,11 +172,11 @@ class DeleteCheckpoint(Change[bool]):
         return Unchanged(result=number != 0)
 
     def missing(self) -> bool:
-        """There is no checkpoint."""
+        """Return False: there is no checkpoint."""
         return False
 
 
-# --- Going back -----------------------------------------------------------------------------------
+# --- Rewinding ------------------------------------------------------------------------------------
 
 
 class Rewind(Change[Receipt]):
@@ -199,7 +199,7 @@ class Rewind(Change[Receipt]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Go back, if that changes anything."""
+        """Rewind, if that changes anything."""
         session.expect(self.expected_revision)
         return None if self.step(session) else Unchanged(session.receipt(0))
 
@@ -210,7 +210,7 @@ class Rewind(Change[Receipt]):
 
 
 def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[[SessionTxn], bool]:
-    """Make the step that rewinds a session; it returns whether that changed the log."""
+    """Make the step that rewinds a session; it returns True if that changed the log."""
     _checked(to, "rewind")
     checked_bool("state", state)
     if isinstance(to, int):
@@ -240,7 +240,7 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
 def fork_point(
     ref: SessionRef, at: Position | None
 ) -> int | Callable[[SessionTxn], CheckpointRow] | None:
-    """Return the position that ``Fork`` shares the history up to."""
+    """Return the position up to which ``Fork`` shares the history."""
     if at is None:
         return None
     _checked(at, "at")
@@ -253,7 +253,7 @@ def fork_point(
 
 
 def get_checkpoint(ref: SessionRef, which: Position) -> Checkpoint:
-    """One checkpoint, by its number, or the newest of a name.
+    """Return a checkpoint by its number, or the newest one with a name.
 
     Raises:
         NotFoundError: the session has no such checkpoint.
@@ -267,7 +267,7 @@ def get_checkpoint(ref: SessionRef, which: Position) -> Checkpoint:
 
 
 def history_at(ref: SessionRef, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
-    """Scope and history of a position; None: the live history.
+    """Return scope and history of a position; None: the live history.
 
     Raises:
         NotFoundError: there is no session, no such live item, or no such checkpoint.
@@ -296,7 +296,7 @@ def history_at(ref: SessionRef, txn: ReadTxn, at: Position | None) -> tuple[int,
 
 
 def checkpoints_of(ref: SessionRef) -> Iterator[Checkpoint]:
-    """All checkpoints, oldest first, a page a read transaction."""
+    """Yield all checkpoints, oldest first, one page per read transaction."""
     last = 0
     while True:
         page = _page(ref, last)
@@ -346,13 +346,13 @@ def _missing(ref: SessionRef, which: Position) -> NotFoundError:
 
 
 def _number_of(txn: ReadTxn, scope: int, session: int, which: Checkpoint | int | str) -> int:
-    """The number of a checkpoint that there is, 0 if there is none."""
+    """Return the number of an existing checkpoint, 0 if there is none."""
     if isinstance(which, str):
         for number in checkpoint_numbers(txn, scope, session, newest_first=True):
             try:
                 saved = read_checkpoint(txn, scope, session, number)
             except CorruptValueError:
-                continue  # its name is not known: check() reports it
+                continue  # its name is unknown; check() reports it
             if saved is not None and saved.checkpoint.name == which:
                 return number
         return 0
@@ -361,7 +361,7 @@ def _number_of(txn: ReadTxn, scope: int, session: int, which: Checkpoint | int |
         saved = read_checkpoint(txn, scope, session, number)
     except CorruptValueError:
         if isinstance(which, int):
-            return number  # whoever reads it meets the error; it can be deleted
+            return number  # reading it raises the error; deleting it works
         raise
     if saved is None or (isinstance(which, Checkpoint) and not _is_same(saved.checkpoint, which)):
         return 0
@@ -386,7 +386,7 @@ def _encoded(meta: Mapping[str, Any] | None) -> bytes:
 
 
 def _checked_meta(meta: object) -> dict[str, Any] | None:
-    """A copy of ``meta`` as it will be read back."""
+    """Return a copy of ``meta`` as it will be read back."""
     if meta is None:
         return None
     if not isinstance(meta, Mapping):

@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 
-# --- Asking a summarizer in a thread of its own: whoever asked need not wait for it ---------------
+# --- Summarizer calls in a thread of their own, so that the caller need not wait ------------------
 
 Tell = Callable[[object, BaseException | None], object]
 
@@ -114,10 +114,10 @@ def ask_in_time(
     request: SummaryRequest,
     timeout_seconds: float | None,
 ) -> object:
-    """Call a summarizer; a coroutine that it returns is closed, which makes it no summary.
+    """Call a summarizer; a coroutine that it returns is closed and so does not count as a summary.
 
     Raises:
-        TimeoutError: it took longer; its thread goes on, and what it returns is not looked at.
+        TimeoutError: it took longer; its thread keeps running, and its return value is ignored.
     """
     if timeout_seconds is None:
         return discard(summarize(request))
@@ -136,17 +136,17 @@ def ask_in_time(
 def call_in_thread(
     summarize: Callable[[SummaryRequest], object], request: SummaryRequest, tell: Tell
 ) -> None:
-    """Call the summarizer in a thread; ``tell(answer, error)`` is called there when it ends.
+    """Call the summarizer in a thread, which calls ``tell(answer, error)`` when done.
 
-    It is a daemon thread: one that hangs holds up neither the exit of the process nor, as a thread
-    of the event loop's pool would, the end of ``asyncio.run`` or the calls behind it.
+    It is a daemon thread: a hung one delays neither process exit nor, as a thread of the event
+    loop's pool would, the end of ``asyncio.run`` or the calls queued after it.
     """
     context = contextvars.copy_context()
 
     def run() -> None:
         try:
             found = context.run(summarize, request)
-        except BaseException as exc:  # noqa: BLE001 - raised again by whoever asked
+        except BaseException as exc:  # noqa: BLE001 - re-raised by the caller
             tell(None, exc)
         else:
             tell(found, None)
@@ -155,42 +155,42 @@ def call_in_thread(
 
 
 def discard(found: object) -> object:
-    """The answer; a coroutine that nobody will await is closed, so that nothing warns of it."""
+    """Return the answer; closes a coroutine that nobody will await, to avoid the warning."""
     if inspect.iscoroutine(found):
         found.close()
     return found
 
 
-# --- Reading what a compaction is planned on: one snapshot, decoded outside of it -----------------
+# --- Planning input: one snapshot, decoded outside it ---------------------------------------------
 
 SEQ_MAX: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """A cut on a snapshot, and everything that shaping it needs."""
+    """A cut on a snapshot, and everything needed to shape it."""
 
     basis: Basis
     fallback: tuple[str, Basis]
-    """The status and the cut of what serves without a summary."""
+    """Status and cut of the fallback that needs no summary."""
     pairs: PairPolicy
     counter: TokenCounter
     """Counter of the plan's tokens; the session may be recounted before the plan is applied."""
     base: tuple[int, int, int]
-    """``(session, view session, view number)``: what the plan was made on."""
+    """``(session, view session, view number)`` that the plan is based on."""
     previous_summary: str | None
     summary_tokens: int
-    """Tokens that the summary costs at present."""
+    """Tokens that the current summary costs."""
     masked: frozenset[int]
-    """The seqs of the masks in force."""
+    """Seqs of the masks in force."""
     covered: tuple[int, int]
-    """``(cut seq, items)`` that the view in force covers."""
+    """``(cut seq, items)`` covered by the view in force."""
     repair: str | None
-    """Mode of repair of the view in force."""
+    """Repair mode of the view in force."""
     from_whole: bool
-    """True if what lies behind the view in force splits no pair; if it does, contexts show more."""
+    """True if the items after the view in force begin at a safe cut; else contexts show more."""
     system: tuple[Message, ...] = ()
-    """The leading items that no compaction folds; none if nothing is to be summarized."""
+    """The leading items that no compaction folds; empty if nothing is to be summarized."""
 
 
 def read_plan_input(
@@ -198,14 +198,14 @@ def read_plan_input(
 ) -> PlanInput | None:
     """Plan on the current history; None if there is no session.
 
-    Without ``fold`` what is folded is not read, unless something in it may have to stay.
+    Without ``fold`` the folded items are not read, unless some of them may have to stay.
     """
     found = read_log(ref, _collect, None, policy, stage, fold)
     return None if found is None else found.decoded()
 
 
 class _PlanRows(NamedTuple):
-    """The input of a plan as a snapshot gives it, its items as rows that are not decoded yet."""
+    """A plan's input as read from a snapshot, its items still undecoded rows."""
 
     planned: PlanInput
     fallback: Plan
@@ -281,7 +281,7 @@ def _cuts(
     policy: CompactionPolicy,
     stage: Stage,
 ) -> tuple[Plan, str, Plan]:
-    """Return the plan, and the status and the plan of what serves without a summary."""
+    """Return the plan, and the status and plan of the fallback that needs no summary."""
     history, revision = log.history, head_of(log).revision
     first = min(frame.demand.first, history.count)
     plan = make_plan(
@@ -304,7 +304,7 @@ def _cuts(
 
 
 def mended_plan(plan: Plan, planned: PlanInput, mode: str | None) -> tuple[Plan, Mended]:
-    """The plan with the masks that mend what stays, and what they mend; as it is without a mode."""
+    """Add the masks that repair the remaining items, and return those repairs; no-op if no mode."""
     if mode is None or not (plan.folds or planned.from_whole):
         return plan, NOTHING
     items, pinned = planned.basis.items, frozenset(plan.pinned)
@@ -334,10 +334,10 @@ def _looked_at(
     *,
     mends: bool,
 ) -> tuple[list[int], int, int]:
-    """Positions before ``lo``, and the range ``lo .. hi``, whose items shaping looks at.
+    """Positions before ``lo``, and the range ``lo .. hi``, of the items that shaping examines.
 
-    ``ends`` are what the plan folds up to and what its fallback does. What is asked for from below
-    an earlier cut brings along what it hangs together with by ``cuts``, the safe ones.
+    ``ends`` are the positions up to which the plan and its fallback fold. Items requested from
+    before an earlier cut bring along their whole unit, as delimited by the safe ``cuts``.
     """
     lo = min(frame.demand.first, log.history.count)
     hi = max(ends[0], lo)
@@ -351,7 +351,7 @@ def _looked_at(
 
 
 def _asked_for(log: CachedSession, frame: Window, stage: Stage, stop: int) -> Iterator[int]:
-    """Positions below ``stop`` that the policy keeps by their place."""
+    """Positions below ``stop`` that the policy keeps by position."""
     if stage.keep is None:
         return
     yield from range(frame.pins, min(frame.pins + stage.keep.first_items, stop))
@@ -365,9 +365,9 @@ def _asked_for(log: CachedSession, frame: Window, stage: Stage, stop: int) -> It
 def _shown(
     placed: Iterable[tuple[int, Item | CorruptValueError]], masks: dict[int, Mask], *, must: int
 ) -> Iterable[tuple[int, Item]]:
-    """Items as they are shown; behind ``must`` damaged ones are passed over.
+    """Yield items as contexts show them; damaged ones from position ``must`` on are skipped.
 
-    What is folded has to be read; what stays is only looked at for what could be masked.
+    Folded items have to be readable; those that stay are only examined for what could be masked.
     """
     for at, row in placed:
         if isinstance(row, CorruptValueError):
@@ -380,23 +380,23 @@ def _shown(
 
 
 def _answers_of(log: CachedSession, txn: ReadTxn, position: int) -> list[int]:
-    """Positions of the results of the calls that the item at ``position`` makes."""
+    """Positions of the results of the calls made by the item at ``position``."""
     items = decoded(collect(log, txn, position, log.history.count))
     entries = [WireItem(i.seq, i.message, event=i.kind == ItemKind.EVENT) for i in items]
     slots = bind(entries).calls[0]
     return sorted({position + at for slot in slots for at in slot.results})
 
 
-# --- How full a session is, and whether that makes a compaction due -------------------------------
+# --- Pressure: how full a session is, and if that makes a compaction due --------------------------
 
 _COUNTED_MAX: Final = 64
-"""Up to so many items before a position are counted in place of those behind it."""
+"""With up to this many items before a position, count those and not the items after it."""
 
 
 def pressure_of(
     log: CachedSession, txn: ReadTxn, policy: CompactionPolicy, now_ms: int
 ) -> Pressure:
-    """All of it from sums that are kept: O(1), but for counting turns and events since the view."""
+    """Compute the pressure from maintained sums: O(1), apart from counts of turns and events."""
     head = head_of(log)
     frame = find_window(log, txn, log.current_view(txn))
     first = frame.demand.first
@@ -423,7 +423,7 @@ def pressure_of(
 
 
 def _count_from(ledger: Ledger, kind: ItemKind, start: int, *, of: int) -> int:
-    """Count the items of a kind from a position on, of which there are ``of`` in all."""
+    """Count the items of a kind from a position on; ``of`` is their total number."""
     if not of:
         return 0
     if start <= _COUNTED_MAX:
@@ -436,7 +436,7 @@ def _with_first(log: CachedSession, txn: ReadTxn, frame: Window) -> Window:
 
 
 def _event_of(log: CachedSession, txn: ReadTxn, frame: Window) -> str | None:
-    """The type of the event that the history ends with."""
+    """The type of the event at the end of the history, if it ends with one."""
     ledger, end = frame.recent.ledger, log.history.count
     if not end or ledger.kind_at(len(ledger) - 1) != ItemKind.EVENT:
         return None
@@ -446,11 +446,11 @@ def _event_of(log: CachedSession, txn: ReadTxn, frame: Window) -> str | None:
     return None
 
 
-# --- Compaction of one session: plan, summarize outside any transaction, record in one commit -----
+# --- Compaction of one session: options and draft -------------------------------------------------
 
 AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
 REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
-"""Stage that masks instead of a fold when there is no summary to be had."""
+"""Stage that masks instead of folding when no summary is available."""
 _NOTHING: Final = Plan(0, 0, 0, 0)
 _log = logger()
 
@@ -462,14 +462,14 @@ class CompactionOptions:
     stage: str | None = None
     """The stage to run, whether or not it is due."""
     force: bool = False
-    """Compact although no stage is due."""
+    """Compact even if no stage is due."""
     summarizes: bool = False
-    """True if a summarizer is at hand."""
+    """True if there is a summarizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionDraft:
-    """A plan on its way to a view."""
+    """A plan on its way to becoming a view."""
 
     policy: CompactionPolicy
     stage: Stage
@@ -483,7 +483,7 @@ class CompactionDraft:
     error: Exception | None = None
     reason: str | None = None
     work: Mended = NO_REPAIR
-    """Repairs by which the policy mends what stays."""
+    """Repairs that the policy applies to the remaining items."""
 
     @property
     def is_empty(self) -> bool:
@@ -492,24 +492,24 @@ class CompactionDraft:
 
     @property
     def wants_summary(self) -> bool:
-        """True if a summarizer is to be called."""
+        """True if a summarizer should be called."""
         return self.plan.folds and self.stage.summary is not None
 
     def nothing(self) -> CompactionResult:
-        """The result of a compaction that recorded nothing."""
+        """Return the result of a compaction that recorded nothing."""
         status = "refused" if self.status == "refused" else "nothing"
         return CompactionResult(status, self.plan, None, self.error, self.reason)
 
     def recorded(self, view: View) -> CompactionResult:
-        """The result of a compaction that recorded this view."""
+        """Return the result of a compaction that recorded this view."""
         return CompactionResult(self.status, self.plan, view, self.error, self.reason)
 
 
-# --- When ---------------------------------------------------------------------------------------
+# --- Choice of the stage --------------------------------------------------------------------------
 
 
 def policy_of(ref: SessionRef, given: object = None) -> CompactionPolicy:
-    """The policy of a call: what it gives, else the handle's, else the database's."""
+    """Return the policy of a call: its argument, else the handle's, else the database's."""
     if given is None:
         given = ref.options.compaction or ref.engine.compaction
     return compaction_policy(given)
@@ -524,14 +524,14 @@ def asked(
     keep_tokens: int | None,
     force: bool,
 ) -> tuple[CompactionPolicy, CompactionOptions]:
-    """The policy and the wishes of a call; numbers of what to keep are a wish to compact."""
+    """Return a call's policy and options; giving a number to keep implies ``force``."""
     rule = policy_of(ref, policy).with_keep(last_items=keep_last, tokens=keep_tokens)
     numbers = keep_last is not None or keep_tokens is not None
     return rule, CompactionOptions(stage, checked_bool("force", force) or numbers, summarizes=True)
 
 
 def find_pressure(ref: SessionRef, policy: CompactionPolicy) -> Pressure:
-    """Measure how full the session is, and find the stage of the policy that is due."""
+    """Measure how full the session is and which stage of the policy is due."""
     now_ms = ref.engine.now_ms()
     return read_log(ref, pressure_of, Pressure(), policy, now_ms)
 
@@ -539,11 +539,10 @@ def find_pressure(ref: SessionRef, policy: CompactionPolicy) -> Pressure:
 def choose_stage(
     ref: SessionRef, policy: CompactionPolicy, asked: CompactionOptions
 ) -> Stage | None:
-    """The stage that a compaction runs: the named one, else the heaviest that is due.
+    """Return the stage to run: the named one, else the heaviest that is due.
 
-    None if none is due, unless the caller insists or the policy has no trigger, so that it is
-    never due: then the heaviest, or, with a summarizer at hand, the heaviest that asks for a
-    summary.
+    None if none is due, unless the caller forces it or the policy has no triggers and so is never
+    due: then the heaviest stage or, with a summarizer, the heaviest that asks for a summary.
     """
     if asked.stage is not None:
         return policy.stage(asked.stage)
@@ -565,7 +564,7 @@ def choose_stage(
 def begin(
     ref: SessionRef, policy: CompactionPolicy, asked: CompactionOptions, *, fold: bool = True
 ) -> CompactionDraft:
-    """Choose the stage and plan it; an empty draft with the reason if no stage is due."""
+    """Choose the stage and plan it; if none is due, return an empty draft with the reason."""
     stage = choose_stage(ref, policy, asked)
     if stage is not None:
         return prepare(ref, policy, stage, fold=fold)
@@ -588,10 +587,10 @@ def prepare(
     fold: bool = True,
     protect: Keep | None = None,
 ) -> CompactionDraft:
-    """Plan on the current history and collect what is to be folded; writes nothing.
+    """Plan on the current history and collect the items to fold; writes nothing.
 
-    Without ``fold`` the plan is the same, but there are no messages to summarize. What
-    ``protect`` keeps by name or place no reducer touches; None: what the stage so keeps.
+    Without ``fold`` the plan is the same, but there are no messages to summarize. No reducer
+    touches what ``protect`` keeps by name or position; None: what the stage keeps that way.
     """
     planned = read_plan_input(ref, policy, stage, fold=fold)
     if planned is None:
@@ -613,11 +612,11 @@ def _reduction(ref: SessionRef, planned: PlanInput) -> Reduction:
 
 
 def check(ref: SessionRef, summarize: object, *, awaits: bool = False) -> None:
-    """Refuse what cannot work before a model is asked.
+    """Reject what cannot work before a model is called.
 
     Raises:
-        InvalidOptionError: ``summarize`` is neither None nor callable, or a coroutine function
-            that nobody here awaits.
+        InvalidOptionError: ``summarize`` is neither None nor callable, or is a coroutine function
+            that this caller cannot await.
         ReadOnlyError: nothing can be recorded.
     """
     ref.need_writable()
@@ -634,7 +633,7 @@ def summarize(
     *,
     timeout_seconds: float | None = None,
 ) -> CompactionDraft:
-    """The draft with its summary, or what serves if there is none to be had."""
+    """Return the draft with its summary, or the fallback if none is available."""
     if summarizer is None or not draft.wants_summary:
         return settled(ref, draft)
     try:
@@ -647,10 +646,10 @@ def summarize(
 
 
 def make_request(ref: SessionRef, draft: CompactionDraft) -> SummaryRequest:
-    """Make the request that the summarizer gets."""
+    """Make the summarizer's request."""
     style, planned = draft.stage.summary, draft.planned
-    assert style is not None  # noqa: S101 - what wants_summary says
-    assert planned is not None  # noqa: S101 - the same
+    assert style is not None  # noqa: S101 - implied by wants_summary
+    assert planned is not None  # noqa: S101 - likewise
     return SummaryRequest(
         draft.messages,
         planned.previous_summary,
@@ -663,7 +662,7 @@ def make_request(ref: SessionRef, draft: CompactionDraft) -> SummaryRequest:
 
 
 def with_summary(ref: SessionRef, draft: CompactionDraft, summary: object) -> CompactionDraft:
-    """The draft with what the summarizer returned."""
+    """Return the draft with the summarizer's answer, or the fallback if it is not usable."""
     if not isinstance(summary, str) or not summary.strip():
         kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
         return failed(ref, draft, TypeError(f"summarize returned {kind}, expected a text"))
@@ -674,8 +673,8 @@ def with_summary(ref: SessionRef, draft: CompactionDraft, summary: object) -> Co
 
 
 def failed(ref: SessionRef, draft: CompactionDraft, error: Exception) -> CompactionDraft:
-    """The draft of what serves without a summary; an earlier summary stays."""
-    # Not the error itself: its text and its traceback may hold content.
+    """Return the fallback draft without a new summary; an earlier summary stays."""
+    # Log only the type: the error's text and traceback may hold content.
     name, kind = ref.name, type(error).__name__
     _log.warning("session %r: the summarizer failed: %s", name, kind)
     reason = f"the summarizer failed: {type(error).__name__}: {error}"
@@ -686,7 +685,7 @@ def failed(ref: SessionRef, draft: CompactionDraft, error: Exception) -> Compact
 
 
 def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
-    """The draft, if it saves enough; else what serves in its place, or a refusal."""
+    """Return the draft if it saves enough; else its fallback, or a refusal."""
     if draft.is_empty:
         return replace(draft, status="nothing")
     before, after = tokens_before(draft), tokens_after(draft)
@@ -700,7 +699,7 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     draft = replace(draft, reason=reason)
     if draft.status != "summarized":
         return _refused(draft)
-    # Where nothing is due, a summary that saves nothing is no reason to show less.
+    # If nothing is due, a summary that saves nothing is no reason to show less.
     due = find_pressure(ref, draft.policy).stage is not None
     return _fall_back(ref, draft) if due else _refused(draft)
 
@@ -708,7 +707,7 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
 def _fall_back(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     """Plan without a summary: masks, else a short safe suffix, else one item."""
     planned = draft.planned
-    assert planned is not None  # noqa: S101 - a summary was asked for
+    assert planned is not None  # noqa: S101 - a summary was requested
     previous = planned.previous_summary
     if "reduce" in draft.policy.fallback:
         tried = prepare(ref, draft.policy, REDUCE, protect=draft.stage.keep)
@@ -734,15 +733,15 @@ def _gains(draft: CompactionDraft, least: float) -> bool:
 
 
 def tokens_before(draft: CompactionDraft) -> int:
-    """Tokens of what is shown behind the pins at present."""
-    assert draft.planned is not None  # noqa: S101 - no empty draft gets here
+    """Tokens currently shown after the pins."""
+    assert draft.planned is not None  # noqa: S101 - never called with an empty draft
     return draft.plan.tokens_before + draft.planned.summary_tokens
 
 
 def tokens_after(draft: CompactionDraft) -> int:
-    """Tokens of what would be shown behind the pins."""
+    """Tokens that would be shown after the pins."""
     planned = draft.planned
-    assert planned is not None  # noqa: S101 - no empty draft gets here
+    assert planned is not None  # noqa: S101 - never called with an empty draft
     return draft.plan.tokens_kept + fixed_cost(
         planned.pairs, planned.counter, pin_tokens=0, summary=draft.summary
     )
@@ -752,9 +751,9 @@ def tokens_after(draft: CompactionDraft) -> int:
 
 
 def record_change(ref: SessionRef, draft: CompactionDraft) -> RecordCompaction:
-    """The change that records the view."""
+    """Return the change that records the view."""
     planned, plan = draft.planned, draft.plan
-    assert planned is not None  # noqa: S101 - no empty draft gets here
+    assert planned is not None  # noqa: S101 - never called with an empty draft
     outcome = PlanOutcome(
         plan,
         draft.status,
@@ -774,10 +773,10 @@ def record_change(ref: SessionRef, draft: CompactionDraft) -> RecordCompaction:
 
 
 def record(ref: SessionRef, draft: CompactionDraft) -> CompactionResult:
-    """Record what there is to record.
+    """Record the draft unless it is empty.
 
     Raises:
-        PlanStaleError, NotFoundError: the session changed under the plan, or is gone.
+        PlanStaleError, NotFoundError: the session was changed or deleted since the plan was made.
     """
     if draft.is_empty:
         return draft.nothing()
@@ -787,7 +786,7 @@ def record(ref: SessionRef, draft: CompactionDraft) -> CompactionResult:
 class RecordCompaction(Change[View]):
     """Record the view of a compaction, if the plan still applies.
 
-    Raises (when it is run):
+    Raises (when run):
         PlanStaleError: it does not.
     """
 
@@ -819,10 +818,10 @@ class RecordCompaction(Change[View]):
 
 
 def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:
-    """Return whether a summarizer is a coroutine function.
+    """Return True if the summarizer is a coroutine function.
 
     Raises:
-        InvalidOptionError: as ``check``.
+        InvalidOptionError: as for ``check``.
     """
     checked_callable("summarize", summarize)
     call = getattr(summarize, "__call__", None)  # noqa: B004 - an object with async __call__
@@ -838,26 +837,24 @@ def _refused(draft: CompactionDraft) -> CompactionDraft:
 
 
 def item_reference(seq: int, call_id: str | None, text: str) -> str:
-    """The reference of an offloaded text: the log keeps it as long as the item."""
+    """Return the reference of an offloaded text, which the log keeps as long as the item."""
     del text
     return f"item:{seq}" if call_id is None else f"item:{seq}:{call_id}"
 
 
-# --- Compactor: keeps one session compacted, whenever its runtime asks ----------------------------
-
-# --- Backoff: a stage that does not help is not tried again until the context has changed ---------
+# --- Backoff: a stage that does not help is not retried until the context has changed -------------
 
 RETRY_CHANGE: Final = 0.1
-"""A stage that was given up is tried again once the context's tokens changed by this share.
-OpenHands wants the same 10 % of a condensation to call it progress; opencode's stall guard 5 %."""
+"""A stage that was given up is retried once the context's tokens changed by this fraction.
+OpenHands counts a condensation as progress at the same 10 %; opencode's stall guard uses 5 %."""
 
 
 class Patience:
-    """The stages of a policy that were given up for one session, with the token count at that time.
+    """The stages of a policy given up for one session, each with the token count at the time.
 
-    A runtime asks after every turn. Without this a stage that stays due though it saves nothing (an
-    open call holds the cut, the summaries come out too long, the model is down) would call a model
-    on each of them.
+    Runtimes run the compactor after every turn. Without this backoff, a stage that stays due but
+    saves nothing (an open call holds the cut, summaries are too long, the model is down) would
+    call a model on every turn.
     """
 
     __slots__ = ("_given_up",)
@@ -869,7 +866,7 @@ class Patience:
         return bool(self._given_up)
 
     def allows(self, stage: str, tokens: int) -> bool:
-        """Return whether to try the stage, while the context has ``tokens`` tokens."""
+        """Return True if the stage may be tried while the context has ``tokens`` tokens."""
         then = self._given_up.get(stage)
         if then is None:
             return True
@@ -879,21 +876,21 @@ class Patience:
         return True
 
     def give_up(self, stage: str, tokens: int) -> None:
-        """Do not try the stage again while the context has about so many tokens."""
+        """Suspend the stage while the context has about this many tokens."""
         self._given_up[stage] = tokens
 
 
-# --- One run of a compactor over one session: which stage to try next, and when to stop -----------
+# --- One run of a compactor over one session: the stages to try, and the end ----------------------
 
 PLAN_ATTEMPTS: Final = 3
-"""Plans that a run makes for one session if others keep changing it: each may cost a summary."""
+"""Plans per run and session while others keep changing it: each may cost a summary."""
 
 
 class Attempts:
-    """One run of a compactor, synchronous or in the background: the plans to try; writes nothing.
+    """One run of a compactor, synchronous or in the background: plans to try; writes nothing.
 
-    A run tries each stage at most once, so it ends. The heaviest that is due comes first; a lighter
-    one that is due serves if that did not help, or was given up before.
+    A run tries each stage at most once, so it terminates. The heaviest stage that is due comes
+    first; a lighter one that is due follows if that did not help or had been given up.
     """
 
     __slots__ = ("_lost", "_patience", "_policy", "_ref", "_tried", "result")
@@ -905,10 +902,10 @@ class Attempts:
         self._tried: set[str] = set()
         self._lost = 0
         self.result: CompactionResult | None = None
-        """The last that recorded a view; without any, the last of all."""
+        """The last result that recorded a view; if none did, the last result."""
 
     def next(self) -> tuple[CompactionDraft, Pressure] | None:
-        """The plan to try, and the pressure it was made under; None if there is none to try."""
+        """Return the plan to try next and the pressure it was made under; None at the end."""
         pressure = find_pressure(self._ref, self._policy)
         for stage in self._policy.all_due(pressure):
             if stage.name not in self._tried and self._patience.allows(stage.name, pressure.tokens):
@@ -917,7 +914,7 @@ class Attempts:
         return None
 
     def lost(self, error: CallerError) -> None:
-        """Another one changed the session first: what is due is looked at again.
+        """Handle a lost race with another change to the session: due stages are re-evaluated.
 
         Raises:
             PlanStaleError, NotFoundError: ``error``, if that happened too often.
@@ -928,17 +925,17 @@ class Attempts:
         _log.info("session %r: planning the compaction again: %s", self._ref.name, error)
 
     def ended(self, draft: CompactionDraft, result: CompactionResult) -> None:
-        """Take in what became of a plan; a stage that is still due is given up for a while."""
+        """Record the outcome of a plan; a stage that is still due is given up for a while."""
         stage = draft.stage.name
         self._tried.add(stage)
         if result.view is not None or self.result is None or self.result.view is None:
             self.result = result
-        # Whether the last item is a result that came meanwhile says nothing about the stage.
+        # Ignore waiting: a tool result that arrived meanwhile says nothing about the stage.
         pressure = find_pressure(self._ref, self._policy)._replace(waiting=False)
         if draft.stage not in self._policy.all_due(pressure):
             return
         self._patience.give_up(stage, pressure.tokens)
-        # After a view without an error it is the rule for triggers by an event or by idleness.
+        # Triggers by event or idleness normally remain due, even after a view without an error.
         helped = result.view is not None and result.error is None
         level = logging.INFO if helped else logging.WARNING
         _log.log(
@@ -955,47 +952,48 @@ class Attempts:
 
 
 def _why(result: CompactionResult) -> str:
-    """Return why a plan did not help; not the text of an error, which may hold content."""
+    """Return why a plan did not help, without an error's text, which may hold content."""
     if result.error is not None:
         return f": the summarizer failed: {type(result.error).__name__}"
     return "" if result.reason is None else f": {result.reason}"
 
 
-# --- Compactor: keeps one session compacted, whenever its runtime asks ----------------------------
+# --- Compactor: keeps one session compacted, driven by its runtime --------------------------------
 
 Before = Callable[[Plan, Pressure], bool | None]
 After = Callable[[CompactionResult], object]
 
 
 class Compactor:
-    """Compacts a session when a stage of its policy is due; to be asked after every turn.
+    """Compacts a session when a stage of its policy is due; run it after every turn.
 
-    ``session.compact()`` compacts once and at once. A compactor looks whether it is time, runs the
-    heaviest stage that is due and then whatever is still due, plans again if another one changed
-    the session meanwhile, and stops asking a model that does not help::
+    ``session.compact()`` compacts once, immediately. A compactor checks if a stage is due, runs the
+    heaviest one and then whatever is still due, replans if someone else changed the session
+    meanwhile, and stops calling a model that does not help::
 
         compactor = memcore.Compactor(session, summarize, timeout_seconds=60)
         while True:
             ...                      # one turn of the agent
             compactor.run()          # microseconds, if nothing is due
 
-    A stage that is still due after it ran (refused, nothing to fold, a fallback that was not
-    enough) is given up, which is logged once, until the context's tokens changed by a tenth
-    (``memcore.session.compact.RETRY_CHANGE``); lighter stages that are due go on.
+    A stage that is still due after it ran (refused, nothing to fold, an insufficient fallback) is
+    given up, which is logged once, until the context's tokens have changed by a tenth
+    (``memcore.session.compact.RETRY_CHANGE``); lighter stages that are due still run.
 
     Args:
         session: the session.
-        summarize: gets a SummaryRequest and returns the summary; None: what is folded is trimmed.
+        summarize: takes a SummaryRequest, returns the summary; None: folded items are trimmed.
         policy: a CompactionPolicy, a preset's name or a mapping; None: the session's.
-        timeout_seconds: how long ``summarize`` may take; see ``Session.compact``.
+        timeout_seconds: time limit for ``summarize``; see ``Session.compact``.
         before: called with the plan and the pressure (``pressure.stage`` is the stage) before a
-            model is asked and before anything is written. False ends the run without it; any other
-            value lets it go on. What it raises comes out of ``run``, and nothing was written.
-        after: called with the result of each plan that ``before`` let through, once it is stored
-            or refused. What it raises comes out of ``run``, and what was written stays.
+            model is called and before anything is written. False ends the run without executing
+            the plan; any other value continues. Its exceptions propagate out of ``run``, with
+            nothing written for this plan.
+        after: called with the result of each plan that ``before`` allowed, once it is stored or
+            refused. Its exceptions propagate out of ``run``; what was written stays.
 
     Raises:
-        InvalidOptionError: an argument is of a wrong type or out of range.
+        InvalidOptionError: an argument has the wrong type or is out of range.
     """
 
     def __init__(
@@ -1021,19 +1019,20 @@ class Compactor:
         self._patience = Patience()
         self._running = threading.Lock()
         self._runner = 0
-        """The thread that is in ``run``."""
+        """Id of the thread in ``run``; 0 if there is none."""
         self._appended = False
-        """True if somebody appended since the last look."""
+        """True if something was appended since the last check."""
 
     def run(self) -> CompactionResult | None:
         """Compact if a stage is due.
 
         Returns:
-            None if nothing was due, all that is was given up, ``before`` said no, or another thread
-            is in ``run``. Else the last result that recorded a view; without one, the last refusal.
+            None if nothing was due, every due stage was given up, ``before`` returned False, or
+            another thread is in ``run``. Else the last result that recorded a view; if none did,
+            the last refusal.
 
         Raises:
-            PlanStaleError: others changed the session again and again while it was summarized.
+            PlanStaleError: others kept changing the session while it was being summarized.
             ReadOnlyError, ClosedError, StorageError
         """
         if not self._running.acquire(blocking=False):
@@ -1045,24 +1044,24 @@ class Compactor:
             self._look_again()
 
     def after_append(self) -> None:
-        """Compact if a stage is due, on behalf of an append that is stored: nothing is raised.
+        """Compact if a stage is due, on behalf of a committed append; never raises.
 
-        A failure is logged, and what is due stays due for the next append. That of a caller's
-        embedder, reducer or counter too: who is told that an append failed appends again.
+        A failure is logged and the stage stays due for the next append. That includes failures of
+        a caller's embedder, reducer or counter: a caller who saw the append fail would repeat it.
         """
         if self._runner == threading.get_ident():
-            return  # a caller's function appended: what runs looks again by itself
+            return  # a caller's function appended; the current run checks again when done
         self._appended = True
         self._look_again()
 
     def _look_again(self) -> None:
-        """Compact what appends made due, if nobody does: who does looks again when it is done."""
+        """Compact what appends made due, unless a run is in progress; it checks again when done."""
         while self._appended and self._running.acquire(blocking=False):
             try:
                 self._appended = False
                 self._looked()
             except Exception as exc:  # noqa: BLE001 - a caller's function may fail in any way
-                # Not the error itself: its text may hold content.
+                # Log only the type: the error's text may hold content.
                 _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
             finally:
                 self._running.release()

@@ -1,8 +1,8 @@
 """Redaction and guards of an open file, applied to its sessions; quarantine.
 
-They belong to the file, not to the handle: the first opening with one records it, in the row ``12 |
-0 | 07`` and as a feature of the format, and who opens the file without it inherits it. What cannot
-be written down, a guard or redactor of the caller's, is demanded: see ``settled``.
+They belong to the file, not to the handle: the first open with them records them, in the row ``12 |
+0 | 07`` and as a feature of the format, and later opens without them inherit them. Whatever cannot
+be recorded, such as a caller's guard or redactor, has to be passed on every open: see ``settled``.
 """
 
 from __future__ import annotations
@@ -77,29 +77,29 @@ __all__ = [
 ]
 
 
-# --- What ``redact`` and ``guard`` of ``memcore.open`` come to: the write filter of one open file -
+# --- Write filter of an open file: the options ``redact`` and ``guard`` of ``memcore.open`` -------
 
 Redact: TypeAlias = "RedactionPolicy | str | Mapping[str, Any] | bool | None"
 Guards: TypeAlias = "WriteGuard | Sequence[WriteGuard] | None"
 DEMAND_KEY: Final = keys.care_rows(0, Care.DEMAND)
 _CONTENT: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
-"""Fields that are content, by the member of an export's line that holds them."""
+"""Content fields, by the member of an export line that holds them."""
 _KINDS: Final = {"view": "summary", "checkpoint": "checkpoint"}
 
 
 class Admission(NamedTuple):
-    """Checked options."""
+    """Checked ``redact`` and ``guard`` options."""
 
     policy: RedactionPolicy | None
     guards: tuple[WriteGuard, ...]
 
     def write_filter(self, store: LmdbStore, told: Told | None) -> WriteFilter | None:
-        """The write filter of an open file; None if everything may be stored as it is.
+        """Return the write filter of an open file; None if everything may be stored as it is.
 
-        ``told`` is called with what was found, by class.
+        ``told`` is called with the findings, by class.
 
         Raises:
-            StorageError: there is no secret, and none can be made.
+            StorageError: there is no secret, and none can be created.
         """
         policy = self.policy
         if store.read_only or (policy is None and not self.guards):
@@ -115,7 +115,7 @@ class Admission(NamedTuple):
 
 
 def _reserve(secret: Secret) -> Callable[[], Redaction]:
-    """Return the redaction for verdicts of a guard where there is no policy."""
+    """Return a lazily made redaction for guards' verdicts when there is no policy."""
     made: list[Redaction] = []
 
     def reserve() -> Redaction:
@@ -127,17 +127,17 @@ def _reserve(secret: Secret) -> Callable[[], Redaction]:
 
 
 def admission(redact: Redact, guard: Guards) -> Admission:
-    """The options of ``memcore.open``, checked.
+    """Return the options of ``memcore.open``, checked.
 
     Raises:
-        InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
+        InvalidOptionError: ``redact`` is not a policy, or ``guard`` not a guard.
     """
     policy = None if redact is None else privacy.redaction_policy(redact)
     return Admission(policy, () if guard is None else privacy.checked_guard(guard))
 
 
 def admitted_line(scope_filter: ScopeFilter, found: Any) -> Any:
-    """A line of an export that is no item, as it may be stored: a view, a checkpoint, a state.
+    """Filter an export line other than an item for storage: a view, a checkpoint, a state.
 
     Raises:
         BlockedError: a guard refuses it.
@@ -159,10 +159,10 @@ def admitted_line(scope_filter: ScopeFilter, found: Any) -> Any:
 def admitted_fields(
     scope_filter: ScopeFilter, values: Mapping[str, Any], shown: str = ""
 ) -> dict[str, Any]:
-    """Values of a state as they may be stored; guards know fields with ``shown`` before them.
+    """Filter the values of a state for storage; guards see field names prefixed with ``shown``.
 
     Raises:
-        BlockedError: a guard refuses one, or something is found in the name of a field.
+        BlockedError: a guard refuses a value, or something is found in a field's name.
     """
     for key in values:
         scope_filter.name(key, "name of a field")
@@ -182,18 +182,18 @@ def _told(
     return {**found, **checked}
 
 
-# --- what a file demands --------------------------------------------------------------------------
+# --- Demands of a file ----------------------------------------------------------------------------
 
 
 class FileDemand(NamedTuple):
-    """The demands of ``redact`` and ``guard`` that a file records, as JSON."""
+    """The recorded ``redact`` and ``guard`` demands of a file, as JSON."""
 
     policy: dict[str, Any] | None
-    """The fields of the policy; its names are veiled, and of redactors there is what they are."""
+    """The policy's fields; names are veiled, and redactors appear only by id."""
     guards: tuple[dict[str, Any], ...]
 
     def shown(self) -> dict[str, Any]:
-        """Return the part that may be shown; the number of names needs the secret."""
+        """Return the part that may be shown; even the number of names needs the secret."""
         policy = self.policy
         if policy is not None:
             policy = {**policy, "names": bool(policy["names"])}
@@ -208,7 +208,7 @@ _ADVICE: Final = (
 
 
 def read_demand(txn: ReadTxn) -> FileDemand:
-    """Read the demands of a file.
+    """Read a file's demands.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -241,7 +241,7 @@ def _demand_of(key: bytes, value: bytes) -> FileDemand:
 
 
 def check_demand(txn: ReadTxn, path: str) -> list[str]:
-    """Findings about what the file demands; empty means sound."""
+    """Return problems with the record of a file's demands; empty if there are none."""
     flagged = _is_flagged(txn, path)
     if flagged == (txn.get(DEMAND_KEY) is not None):
         return []
@@ -255,18 +255,18 @@ def _is_flagged(txn: ReadTxn, path: str) -> bool:
 
 
 def settled(store: LmdbStore, given: Admission) -> Admission:
-    """Combine the options of a handle that is being opened with the demands of the file.
+    """Combine the options of a handle being opened with the file's demands.
 
-    What is given to a file that demands nothing of its sort is recorded; else it has to be the
-    same, and where nothing is given, what the file records holds.
+    An option is recorded if the file has no such demand yet; otherwise it has to equal the
+    recorded one, which also applies if the option is omitted.
 
     Raises:
         DemandError: the file demands another policy, or a guard or redactor that was not given.
-        CorruptValueError: what it demands cannot be read, and nothing was given.
-        StorageError: it cannot be recorded.
+        CorruptValueError: the demands cannot be read, and nothing was given.
+        StorageError: the demands cannot be recorded.
     """
     if store.read_only or store.path == ":memory:" or store.environment().leader.poison:
-        return given  # the first and the last never write, the second is gone at close
+        return given  # read-only and poisoned files are never written, memory is gone at close
     known = store.read(lambda txn: _recorded(txn, store.path, given))
     if not (known.policy or known.guards or given.policy or given.guards):
         return given
@@ -280,7 +280,7 @@ def settled(store: LmdbStore, given: Admission) -> Admission:
 
 
 def _recorded(txn: ReadTxn, path: str, given: Admission) -> FileDemand:
-    """As ``read_demand``; where that is lost, what is given counts."""
+    """As ``read_demand``; if the record is lost, the given options replace it."""
     is_given = given.policy is not None or bool(given.guards)
     try:
         found = read_demand(txn)
@@ -331,12 +331,12 @@ def _sorted(guards: Iterable[Mapping[str, Any]]) -> list[str]:
 def _policy_for(
     store: LmdbStore, recorded: dict[str, Any], given: RedactionPolicy | None
 ) -> RedactionPolicy:
-    """The policy of a handle: the recorded one, if it can be made again, or the same as it."""
+    """Return a handle's policy: the recorded one if it can be rebuilt, or a given equal one."""
     names = recorded["names"]
     told = privacy.unveiled(store.secret.value(), names) if names else "[]"
     if given is not None:
         wanted = _policy_written(store, given)
-        if told is None:  # another secret: whether they are the same names cannot be known
+        if told is None:  # another secret: the names cannot be compared
             wanted, recorded = {**wanted, "names": bool(given.names)}, {**recorded, "names": True}
         if wanted == recorded:
             return given
@@ -368,7 +368,7 @@ def _policy_for(
 
 
 def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
-    """Make the part of a policy that can be made again, for what NoWrites lets pass: reasons."""
+    """Rebuild what can be rebuilt of a policy, for the texts that NoWrites lets pass: reasons."""
     if recorded is None:
         return None
     told = privacy.unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
@@ -385,7 +385,7 @@ def _written(store: LmdbStore, held: Admission) -> FileDemand:
 
 def _policy_written(store: LmdbStore, policy: RedactionPolicy) -> dict[str, Any]:
     found = {**policy.mapping(), "redactors": list(policy.redactor_ids)}
-    # Names are what the policy keeps out of the file: there they stand under its secret.
+    # The policy keeps names out of the file, so they are stored encrypted under its secret.
     names = json.dumps(sorted(policy.names)) if policy.names else ""
     found["names"] = privacy.veiled(store.secret.value(), names) if names else ""
     return found
@@ -417,7 +417,7 @@ def _write(txn: Txn, store: LmdbStore, wanted: FileDemand) -> None:
 
 
 def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
-    """Change what the file demands; see ``Database.demand``."""
+    """Change the file's demands; see ``Database.demand``."""
     if store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
@@ -440,37 +440,37 @@ def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
     store.transact(closure)
 
 
-# --- Items on their way in: judged and redacted before they are classified and counted -----------
-# What a guard quarantines is replaced by a placeholder with the same ids, so that calls and results
-# stay pairs; the original goes to a row of the quarantine in the same commit.
+# --- Incoming items: screened and redacted before they are classified and counted -----------------
+# A quarantined item is replaced by a placeholder with the same ids, so that calls and results stay
+# paired; the original goes to a quarantine row in the same commit.
 
 QUARANTINED: Final = "[QUARANTINED]"
-"""Text that stands in the log in place of a quarantined one."""
+"""Text stored in the log in place of a quarantined one."""
 DROPPED: Final = "[DROPPED]"
-"""Text that stands in the log in place of one of which nothing was kept."""
+"""Text stored in the log in place of a dropped one, of which nothing is kept."""
 _CLEAN, _REDACTED = Envelope(redacted=False), Envelope(redacted=True)
 _NAMES: Final = ("type", "request_id", "model", "tool", "author", "agent", "owner")
-"""Fields of an envelope by which items are chosen."""
+"""Envelope fields by which items are selected."""
 _SOURCES: Final = ("other", "system", "user", "model", "model", "tool", "model", "event")
-"""By the number of an ItemKind."""
+"""Indexed by ItemKind."""
 _STRUCTURE: Final = frozenset((
     "id", "type", "role", "name", "call_id", "tool_call_id", "tool_use_id", "toolCallId", "status",
     "object", "model", "index", "lc", "function", "is_error", "thought", "media_type", "mimeType",
     "mime_type", "detail", "author", "invocationId", "invocation_id", "parent_id", "server_label",
 ))  # fmt: skip
-"""Members that say how a message is built; all other texts of a quarantined one are replaced."""
+"""Structural members of a message; all other texts of a quarantined one are replaced."""
 
 
 class Admitted(NamedTuple):
-    """An item and its meta as they may be stored."""
+    """An item and its meta, filtered for storage."""
 
     message: Any
     meta: Mapping[str, Any] | None
     redacted: bool | None
-    """True if something in it was replaced; None: nobody looked."""
+    """True if something in it was replaced; None: it was not examined."""
     held: bytes | None
     original: Any = None
-    """Message as it would have been stored, if it is quarantined."""
+    """The message as it would have been stored, if it is quarantined."""
 
 
 def admitted_item(
@@ -480,14 +480,14 @@ def admitted_item(
     *,
     source: str | None = None,
 ) -> Admitted:
-    """One wire object that may be stored; without ``source`` its kind says who said it.
+    """Filter one wire object for storage; without ``source`` it is derived from the item's kind.
 
     Raises:
         BlockedError: a guard refuses it.
         InvalidItemError: it is not JSON.
     """
     if not isinstance(item, Mapping):
-        return Admitted(item, meta, redacted=None, held=None)  # whoever prepares it refuses it
+        return Admitted(item, meta, redacted=None, held=None)  # rejected when it is prepared
     message: Message = _plain(dict(item), "item")
     source = source or _SOURCES[classify(message)[0]]
     passed = scope_filter.item(message, "item", source)
@@ -503,7 +503,7 @@ def admitted_item(
 def admitted_event(
     scope_filter: ScopeFilter, event_type: str, payload: Any, meta: Mapping[str, Any] | None
 ) -> Admitted:
-    """The payload of an event; raises what ``admitted_item`` raises."""
+    """Filter an event's payload for storage; raises what ``admitted_item`` raises."""
     scope_filter.name(event_type, "type of an event")
     plain = _plain(payload, "item")
     passed = scope_filter.item({"type": event_type, "payload": plain}, "event", "event")
@@ -523,10 +523,10 @@ def told(
     redacted: bool | None,
     request_id: str | None = None,
 ) -> Envelope | None:
-    """The envelope of an item as it may be stored; ``redacted``: something in it was replaced.
+    """Filter an item's envelope for storage; ``redacted``: something in the item was replaced.
 
-    None: nobody looked; then it says what the caller says.
-    Its status may be any text, and is redacted; who wrote it and with what are names, and stay.
+    None: the item was not examined, so the caller's own value stays.
+    The status may be any text, and is redacted; author and tool are names, and stay.
 
     Raises:
         BlockedError: something is found in one of its names, or in ``request_id``.
@@ -580,7 +580,7 @@ def _held(message: Any, source: str, reason: str) -> bytes:
 
 
 def placeholder(message: Message, said: str = QUARANTINED) -> Message:
-    """A message of the same calls and results that says nothing else than ``said``.
+    """Return a message with the same calls and results, but with all texts replaced by ``said``.
 
     Raises:
         BlockedError: it cannot be replaced without breaking a pair.
@@ -604,7 +604,7 @@ def placeholder(message: Message, said: str = QUARANTINED) -> Message:
 
 
 def _silenced(value: Any, said: str, name: str = "") -> Any:
-    """A copy in which only what builds the message is left."""
+    """Return a copy that keeps only the structure of the message."""
     if isinstance(value, dict):
         return {key: _silenced(entry, said, key) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -616,11 +616,11 @@ def _silenced(value: Any, said: str, name: str = "") -> Any:
     return 0
 
 
-# --- Views on their way in: what a summarizer or a reducer made is redacted as items are ----------
+# --- Incoming views: redact the output of summarizers and reducers as if they were items ----------
 
 
 def admitted_summary(ref: SessionRef, summary: str) -> str | BlockedError:
-    """A summary as it may be stored, or why it must not be."""
+    """Filter a summary for storage; return the error if it may not be stored."""
     scope_filter = ref.scope_filter
     if scope_filter is None:
         return summary
@@ -631,10 +631,9 @@ def admitted_summary(ref: SessionRef, summary: str) -> str | BlockedError:
 
 
 def admitted_outcome(ref: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
-    """An outcome as its view may be stored.
+    """Filter an outcome for the storage of its view.
 
-    Summaries were judged when they came; masks show parts of items, which may be older than the
-    policy.
+    Summaries were screened on arrival; masks show parts of items, which may predate the policy.
     """
     scope_filter = ref.scope_filter
     if scope_filter is None or not scope_filter.redacts:
@@ -652,7 +651,7 @@ def admitted_outcome(ref: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
 def admitted_masks(
     scope_filter: ScopeFilter, masks: tuple[Mask, ...], counter: TokenCounter
 ) -> tuple[Mask, ...]:
-    """Masks as they may be stored; those that change are counted again."""
+    """Filter masks for storage; those that change are recounted."""
     found = []
     for mask in masks:
         message = mask.message
@@ -663,17 +662,17 @@ def admitted_masks(
     return tuple(found)
 
 
-# --- Redaction on the way out: what is handed on of a session that holds clear text ---------------
+# --- Redaction on output, for sessions that store clear text --------------------------------------
 
 
-"""A policy, what stands for one, or None and False: show what is stored."""
+"""A policy, an equivalent of one, or None or False to show what is stored."""
 
 
 def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None]) -> Redacts:
-    """Return the redaction of a place: its placeholders are those stored there under a policy.
+    """Return the redaction for a place, with the placeholders that a policy would store there.
 
     Raises:
-        InvalidOptionError: ``redact`` is no policy.
+        InvalidOptionError: ``redact`` is not a policy.
         NotFoundError: there is no secret yet, and the database is open read-only.
     """
     policy = privacy.redaction_policy(redact)
@@ -684,7 +683,7 @@ def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None
 
 
 def shown_items(ref: SessionRef, found: Iterable[Item], redact: Redact) -> Iterator[Item]:
-    """Items as they may be handed on; raises what ``redacts_at`` raises."""
+    """Redact items for output; raises what ``redacts_at`` raises."""
     place = ref.app, ref.user, ref.name
     redacts = redacts_at(ref.engine, redact, place)
     return (_shown(redacts, item) for item in found)
@@ -697,9 +696,9 @@ def _shown(redacts: Redacts, item: Item) -> Item:
 
 
 def shown_context(ref: SessionRef, found: Context, redact: Redact) -> Context:
-    """A context as it may be handed on; raises what ``redacts_at`` raises.
+    """Redact a context for output; raises what ``redacts_at`` raises.
 
-    Its tokens stay those of what is stored: a placeholder may count a few more or less.
+    Token counts remain those of the stored items: a placeholder may count slightly differently.
     """
     place = ref.app, ref.user, ref.name
     redacts = redacts_at(ref.engine, redact, place)
@@ -707,25 +706,25 @@ def shown_context(ref: SessionRef, found: Context, redact: Redact) -> Context:
     return replace(found, messages=redacts.value(found.messages)[0], summary=summary)
 
 
-# --- Quarantine: what a guard put aside in one scope, listed, released or dropped by an operator --
+# --- Quarantine: items held back in one scope, listed, released or dropped by an operator ---------
 
 T = TypeVar("T")
 
 
 class Quarantined(NamedTuple):
-    """An item that was put aside; the log holds a placeholder under its seq."""
+    """A quarantined item; the log holds a placeholder under its seq."""
 
     session_id: str
-    """Empty where the session was deleted and only its forks live on."""
+    """Empty if the session was deleted and only its forks remain."""
     seq: int
     source: str
-    """Source of the item, as guards were told."""
+    """Source of the item, as given to guards."""
     reason: str
     message: Message
 
 
 class Quarantine:
-    """The quarantine of a scope: the handle ``scope.quarantine``."""
+    """A scope's quarantine: the handle ``scope.quarantine``."""
 
     def __init__(self, engine: Engine, find: Callable[[ReadTxn], int | None], label: str) -> None:
         self._engine = engine
@@ -745,7 +744,7 @@ class Quarantine:
         return True
 
     def list(self, session_id: str | None = None) -> list[Quarantined]:
-        """Yield the items in quarantine by session and seq, of one session or of all.
+        """Return the quarantined items by session and seq, of one session or of all.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -764,13 +763,13 @@ class Quarantine:
         return self._engine.store.read(look)
 
     def release(self, session_id: str, seq: int) -> None:
-        """Put an original in the place of its placeholder, for everybody who sees the item.
+        """Replace a placeholder by its original, for everyone who sees the item.
 
-        It counts as many tokens as before: the placeholder was counted as the original.
+        The token count is unchanged: the placeholder was counted as the original.
 
         Raises:
-            NotFoundError: nothing is put aside there.
-            BlockedError: outside ``memcore.as_operator()``.
+            NotFoundError: no such item is quarantined.
+            BlockedError: called outside ``memcore.as_operator()``.
             ReadOnlyError, CorruptValueError, StorageError
         """
         self._need_operator("released")
@@ -783,12 +782,12 @@ class Quarantine:
             return scope, session, held.message
 
         done = False
-        while not done:  # the placeholder was written anew meanwhile
+        while not done:  # retry if the placeholder was rewritten meanwhile
             scope, session, message = self._engine.store.read(look)
             done = self._put_back(scope, session, seq, message)
 
     def _put_back(self, scope: int, session: int, seq: int, message: Message) -> bool:
-        """Let go of an original in the commit that shows it; whether the placeholder was there."""
+        """Restore an original and drop its quarantine row in one commit; return if it succeeded."""
         done = sessions.rewrite_items(
             self._engine,
             scope,
@@ -800,7 +799,7 @@ class Quarantine:
         return bool(done.seqs)
 
     def drop(self, session_id: str, seq: int) -> None:
-        """Remove an original; the placeholder stays. Raises what ``release`` raises."""
+        """Delete an original; the placeholder stays. Raises what ``release`` raises."""
         self._need_operator("dropped")
 
         def closure(txn: Txn) -> None:

@@ -1,4 +1,4 @@
-"""Selection of a context: cut on the ledger first, then the rows it needs; author filters."""
+"""Selection of a context: choose the cut on the ledger, then read its rows; author filters."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 
-# --- Choosing what a context of a session shows: on the ledger first, then the rows it needs ------
+# --- Choice of a context's content: on the ledger first, then the rows it needs -------------------
 
 PINS_LOOK: Final = 64
-"""Leading positions in which pins are looked for when only the end of a history is loaded."""
+"""Leading positions searched for pins when only the end of a history is loaded."""
 
 
 class ContextRequest(NamedTuple):
@@ -65,46 +65,46 @@ class ContextRequest(NamedTuple):
     at_least: int = 0
     """The smallest cut."""
     view: View | int | None = None
-    """The view to show it under; None: the newest that applies."""
+    """The view to apply; None: the newest that applies."""
 
 
 WHOLE: Final = ContextRequest()
 
 
 class Window(NamedTuple):
-    """The parts of a context that no cut changes, and the request for the cut."""
+    """The parts of a context that do not depend on the cut, and the request for the cut."""
 
     recent: TailLedger
-    """The end of the history as it is stored."""
+    """The end of the history, as stored."""
     seen: AnyLedger
-    """The same as it is shown."""
+    """The same, as shown."""
     start: TailLedger
     pins: int
     kept: list[int]
-    """Positions that the view keeps beside its summary."""
+    """Positions that the view keeps in addition to its summary."""
     masks: dict[int, Mask]
     demand: CutRequest
 
     def with_recent(self, log: CachedSession, recent: TailLedger) -> Window:
-        """Return the same with more of the history."""
+        """Return a copy that covers more of the history."""
         seen = log.seen_through(recent.ledger, recent.offset, self.masks)
         return self._replace(recent=recent, seen=seen)
 
 
 class Picked(NamedTuple):
-    """A choice on a snapshot and the rows that it takes, not decoded yet."""
+    """A choice made on a snapshot, with its rows, still undecoded."""
 
     pins: list[Found]
     kept: list[Found]
     suffix: list[Found]
     seqs: list[int]
-    """The seqs of the suffix where it is filtered by author; else empty."""
+    """The suffix's seqs if it is filtered by author; else empty."""
     is_regular: bool
     """True if the pairs of the suffix need no repair as they are stored."""
     masks: dict[int, Mask]
     choice: Cut
     policy: PairPolicy
-    """The session's."""
+    """The session's pair policy."""
     is_repaired: bool
     """True if the view in force is a repair."""
     counter: TokenCounter
@@ -115,7 +115,7 @@ class Picked(NamedTuple):
     request: CutRequest
 
     def selection(self) -> Selection:
-        """Decode what was picked."""
+        """Decode the picked rows."""
         policy, demand = self.policy, self.request
         parts = Parts(summary=demand.summary)
         if self.pins:
@@ -127,7 +127,7 @@ class Picked(NamedTuple):
             if messages is not None and policy.takes_ids(messages):
                 parts.plain = messages
                 for run in self.suffix:
-                    if type(run) is ItemRun:  # messages_of found nothing else
+                    if type(run) is ItemRun:  # always: messages_of accepts nothing else
                         parts.tokens += run.tokens
         if parts.plain is None:
             self._add_items(parts)
@@ -145,7 +145,7 @@ class Picked(NamedTuple):
         )
 
     def _add_items(self, found: Parts) -> None:
-        """Decode what cannot be shown as it is stored."""
+        """Decode rows that cannot be shown as they are stored."""
         masks = self.masks
         beside = [
             seen for item in decoded(self.kept) if (seen := seen_item(item, masks)) is not None
@@ -170,9 +170,9 @@ class Picked(NamedTuple):
 def find_window(
     log: CachedSession, txn: ReadTxn, stored: StoredView | None, ask: ContextRequest = WHOLE
 ) -> Window:
-    """Tell what is shown under a view whatever the cut, and what is asked of the cut."""
+    """Determine what a view shows regardless of the cut, and the request for the cut."""
     head, policy = log.head, log.policy
-    assert head is not None  # noqa: S101 - what catch_up promises
+    assert head is not None  # noqa: S101 - guaranteed by catch_up
     masks: dict[int, Mask] = {}
     view = summary = None
     if stored is not None:
@@ -205,7 +205,7 @@ def find_window(
 
 
 def _kept_by(log: CachedSession, view: View, pins: int) -> list[int]:
-    """Positions that the view keeps beside its summary."""
+    """Positions that the view keeps in addition to its summary."""
     found = (log.history.position_of(seq) for seq in view.pinned)
     return sorted(at for at in found if at is not None and at >= pins)
 
@@ -234,14 +234,14 @@ def whole_context(log: CachedSession, txn: ReadTxn) -> tuple[int, int]:
 
 
 def last_before(log: CachedSession, txn: ReadTxn, tokens: int) -> int | None:
-    """Return the last live item before the newest ones that have so many tokens, if some have."""
+    """Return the last live item before the newest ones totalling ``tokens``; None if none do."""
     if tokens <= 0:
         return None
     recent = log.recent(txn, head_of(log))
     end = len(recent.ledger)
-    # The sums from a place to the end fall as the place moves on.
+    # The sum from a position to the end never rises as the position advances.
     at = bisect_right(range(end), -tokens, key=lambda at: -recent.ledger.sum_between(at, end))
-    at -= 1  # the last place from which on there are so many or more
+    at -= 1  # the last position from which the sum is at least ``tokens``
     if at < 0 or recent.offset + at == 0 or recent.ledger.sum_between(at, end) != tokens:
         return None
     return log.history.seq_at(recent.offset + at - 1)
@@ -250,19 +250,19 @@ def last_before(log: CachedSession, txn: ReadTxn, tokens: int) -> int | None:
 def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
     """Choose the cut of a context and collect its rows."""
     head, policy, history = log.head, log.policy, log.history
-    assert head is not None  # noqa: S101 - what catch_up promises
+    assert head is not None  # noqa: S101 - guaranteed by catch_up
     stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
     window = find_window(log, txn, stored, ask)
     pins, demand = window.pins, window.demand
     if demand.first < window.recent.offset and (
         window.seen.cost(0) <= ask.budget - demand.fixed_tokens
     ):
-        window = window.with_recent(log, log.full(txn, head))  # more than the end may fit
+        window = window.with_recent(log, log.full(txn, head))  # more than the loaded end may fit
     choice, open_calls = _choose(log, txn, window)
     if demand.first < window.recent.offset and (
         not choice.fits or choice.cut == window.recent.offset
     ):
-        # What costs nothing, orphans and events, may come before the end that is loaded.
+        # Items that cost nothing (orphans, events) may precede the loaded end.
         window = window.with_recent(log, log.full(txn, head))
         choice, open_calls = _choose(log, txn, window)
     recent = window.recent
@@ -288,7 +288,7 @@ def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
 
 
 def _collect_places(log: CachedSession, txn: ReadTxn, places: list[int]) -> list[Found]:
-    """Collect the rows at ascending positions, in runs."""
+    """Collect the rows at ascending positions, run by run."""
     found: list[Found] = []
     at = 0
     while at < len(places):
@@ -301,11 +301,11 @@ def _collect_places(log: CachedSession, txn: ReadTxn, places: list[int]) -> list
 
 
 def _choose(log: CachedSession, txn: ReadTxn, window: Window) -> tuple[Cut, int]:
-    """Choose the cut, and count the open calls behind it.
+    """Choose the cut, and count the open calls after it.
 
-    A result may come for a call that the view covers (it was abandoned, or folded by a
-    fallback). Then the items from the last safe cut before the covered end on are shown again
-    behind the summary; if they do not fit, the result is left out as an orphan.
+    A result may arrive for a call that the view covers (abandoned, or folded by a fallback). Then
+    the items from the last safe cut before the end of the covered range are shown again after the
+    summary; if they do not fit, the result is left out as an orphan.
     """
     demand, ledger, offset = window.demand, window.seen, window.recent.offset
     inside = demand
@@ -331,7 +331,7 @@ def _choose(log: CachedSession, txn: ReadTxn, window: Window) -> tuple[Cut, int]
 
 
 def seen_item(item: Item, masks: dict[int, Mask]) -> Item | None:
-    """Return an item as its mask shows it; None for one that is hidden."""
+    """Return an item as its mask shows it; None if it is hidden."""
     mask = masks.get(item.seq)
     if mask is None:
         return item
@@ -339,7 +339,7 @@ def seen_item(item: Item, masks: dict[int, Mask]) -> Item | None:
 
 
 def _is_altered(item: Item, seen: Item | None) -> bool:
-    """Return whether a mask shows an item as something that other pairs, or none, hang on."""
+    """Return True if an item's mask changes which pairs it takes part in."""
     if seen is item or item.kind == ItemKind.EVENT:
         return False
     return seen is None or classify(seen.message)[:3] != classify(item.message)[:3]
@@ -349,35 +349,36 @@ def _entry(item: Item) -> WireItem:
     return WireItem(item.seq, item.message, event=item.kind == ItemKind.EVENT)
 
 
-# --- Several agents in one history: which of its items one of them sees ---------------------------
-# What belongs together is shown or left out together: a call with all that answers it, and a
-# Responses reasoning item with what its author said behind it. Such a group is its caller's,
-# whoever wrote the results. What is shown is a history of its own, with a ledger of its own: cuts
-# and budgets know nothing of what is left out.
+# --- Author filters: the items that one of several agents in a history sees -----------------------
+# Related items are shown or left out together: a call with all of its results, and a Responses
+# reasoning item with what its author said next. Such a group belongs to its caller, whoever wrote
+# the results. The visible items form a history with a ledger of its own: cuts and budgets ignore
+# whatever is left out.
 
 _SEED: Final = b"memcore-no-seed."
-"""Facts are compared with each other alone: no file's seed is needed."""
+"""Facts are only compared with each other, so no file's seed is needed."""
 SHARES: Final = ("results", "all", "none")
 EVERYBODY: Final = (None, "user")
-"""Authors whose items are everybody's: none at all, and the user."""
+"""Authors whose items are visible to everybody: none at all, and the user."""
 
 
 class AuthorFilter(NamedTuple):
-    """The authors whose items are shown, and what is shown of the others."""
+    """The authors whose items are shown, and what is shown of other authors' items."""
 
     authors: frozenset[str]
     share: str
 
     def includes(self, by: str | None) -> bool:
-        """Return whether items of this author are shown whatever they are."""
+        """Return True if this author's items are shown unconditionally."""
         return by in EVERYBODY or by in self.authors
 
 
 def checked_authors(authors: Iterable[str] | None, share: str | None) -> AuthorFilter | None:
-    """Return the filter that two arguments stand for; None: everything is shown.
+    """Return the filter for two arguments; None: everything is shown.
 
     Raises:
-        InvalidOptionError: ``authors`` is no collection of names, or ``share`` is unknown or alone.
+        InvalidOptionError: ``authors`` is not a collection of names, or ``share`` is unknown or
+            given without ``authors``.
     """
     if share is not None and share not in SHARES:
         msg = f"share: expected one of {', '.join(SHARES)}; got {share!r:.40}"
@@ -399,11 +400,11 @@ def checked_authors(authors: Iterable[str] | None, share: str | None) -> AuthorF
 
 
 class AuthorIndex:
-    """The authors of the items of one live history, and its groups; it grows with the history."""
+    """Authors and groups of the items of one live history; grows with the history."""
 
     def __init__(self, place: tuple[int, int], *, glued: bool) -> None:
         self.place = place
-        """``(session, epoch)``: under these, positions keep their meaning."""
+        """``(session, epoch)``, within which positions keep their meaning."""
         self.by: list[str | None] = []
         self.facts: list[bytes] = []
         self.shares: list[bool] = []
@@ -411,10 +412,10 @@ class AuthorIndex:
         self.calls: list[bool] = []
         self._glued = glued
         self._above: list[int] = []
-        """Of the groups: the position before which belongs to the same one, or itself."""
+        """Union-find parents of the groups: an earlier position of the same group, or itself."""
         self._binder = Binder()
         self._thought: dict[str | None, int] = {}
-        """By author the last reasoning item that waits for what was thought."""
+        """By author: the last reasoning item that is still waiting for what it led to."""
 
     def __len__(self) -> int:
         return len(self.by)
@@ -455,14 +456,14 @@ class AuthorIndex:
         self._above[last] = first
 
     def shown(self, by: AuthorFilter) -> list[bool]:
-        """Tell of each position whether it is shown."""
+        """Return for each position True if it is shown."""
         count = len(self.by)
         roots = [self.root(at) for at in range(count)]
         callers = {root for root, calls in zip(roots, self.calls, strict=True) if calls}
         shown: set[int] = set()
         takes_results = by.share == "results"
         for at, root in enumerate(roots):
-            # Results are their caller's; where nobody calls, everybody in the group has a say.
+            # Results follow their caller; in a group without calls every author counts.
             has_say = self.calls[at] or root not in callers
             if (has_say and by.includes(self.by[at])) or (takes_results and self.shares[at]):
                 shown.add(root)
@@ -497,17 +498,17 @@ def _shown_seqs(log: CachedSession, txn: ReadTxn, by: AuthorFilter, skip_corrupt
 
 
 def _author_index(log: CachedSession, txn: ReadTxn) -> AuthorIndex:
-    """Bring the index that the log keeps up to its live items.
+    """Bring the log's author index up to date with its live items.
 
     Raises:
-        CorruptValueError: one of them is damaged: nobody can tell whose it is.
+        CorruptValueError: an item is damaged, so its author is unknown.
     """
     head = head_of(log)
     place = (log.session, head.epoch)
     found: AuthorIndex | None = log.authors
     if found is None or found.place != place or len(found) > head.count:
         found = AuthorIndex(place, glued=bool(log.policy.glue & GLUE_REASONING))
-    log.authors = None  # an error leaves nothing behind that was half made
+    log.authors = None  # an error must not leave a half-updated index
     if len(found) < head.count:
         for item in decoded(collect(log, txn, len(found), head.count)):
             found.add(item)
@@ -518,7 +519,7 @@ def _author_index(log: CachedSession, txn: ReadTxn) -> AuthorIndex:
 def pick_by_author(
     log: CachedSession, txn: ReadTxn, ask: ContextRequest, by: AuthorFilter
 ) -> Picked:
-    """Choose the cut of a context among the items that are shown, and collect their rows."""
+    """Choose the cut of a context among the visible items, and collect their rows."""
     head, policy, history = head_of(log), log.policy, log.history
     stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
     window = find_window(log, txn, stored, ask)
@@ -555,7 +556,7 @@ def pick_by_author(
 
 
 class _Shown:
-    """The items that are shown behind the pins and the summary, as a history of its own."""
+    """The items shown after the pins and the summary, as a history of its own."""
 
     def __init__(
         self,
@@ -571,7 +572,7 @@ class _Shown:
         self.tokens = log.full(txn, head_of(log)).ledger.tokens_of(0, history.count)
         """By position, as stored."""
         self.places: list[int] = []
-        """The positions that the ledger holds."""
+        """The positions that the ledger covers."""
         self.ledger = log.policy.new_ledger(open_call_tokens(log.counter))
         for at in range(window.demand.first, history.count):
             if not self.visible[at] or not index.facts[at]:
@@ -589,6 +590,6 @@ class _Shown:
         return self._masks.get(self._seq_at(at)) if self._masks else None
 
     def tokens_of(self, at: int) -> int:
-        """Count the tokens of the item at a position as it is shown."""
+        """Return the tokens of the item at a position, as it is shown."""
         mask = self._mask(at)
         return self.tokens[at] if mask is None else mask.tokens

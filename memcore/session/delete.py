@@ -1,12 +1,12 @@
-"""Deleting a session: it is gone at once for everybody, its rows leave a piece at a time.
+"""Deletion of a session: immediate for all observers, its rows are removed piece by piece.
 
-A transaction over all rows of a long session would need room that a full device does not have,
-overflow a redo slot and keep every other writer waiting. So the first transaction takes the name
-away, hides the head and removes the first piece. If rows are left, it writes a ``REMOVAL`` row, and
-each further piece is a transaction of its own; the last takes the head and the ``REMOVAL`` row.
-What a killed process leaves undone is done by whoever deletes next or opens the file for writing.
+One transaction over all rows of a long session would need space that a full device does not have,
+overflow a redo slot and block every other writer. So the first transaction deletes the name, hides
+the head and removes the first piece. If rows remain, it writes a ``REMOVAL`` row, and each further
+piece is a transaction of its own; the last one deletes the head and the ``REMOVAL`` row. Whatever a
+killed process leaves unfinished is completed by the next deletion or the next open for writing.
 
-While forks share its rows a session is only hidden; its last fork takes it along.
+While forks share its rows a session is only hidden; it is removed with its last fork.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-# --- Deleting a session: it is gone at once for everybody, its rows leave a piece at a time -------
+# --- Deletion of a session: immediate for all observers, rows removed piece by piece --------------
 
 _TERMS = bytes((Row.TERMS,))
 
@@ -61,10 +61,10 @@ _TERMS = bytes((Row.TERMS,))
 def delete_session(
     engine: Engine, app: str, user: str, name: str, *, tenure: LeaseToken | None = None
 ) -> bool:
-    """Delete a session by name; whether there was one. Its rows are gone when this returns.
+    """Delete a session by name; return True if it existed. All its rows are gone on return.
 
-    If it raises, the session is either untouched or gone, and the rest of its rows leaves with the
-    next deletion or opening.
+    On an error the session is either untouched or gone; then the remaining rows are removed by the
+    next deletion or open.
 
     Raises:
         HeldError: it is under a legal hold.
@@ -90,23 +90,23 @@ def start_removal(
     force: bool = False,
     finished: bool = True,
 ) -> tuple[bool, list[bytes]]:
-    """Delete a session and the first piece of its rows; whether there was one, and what is left.
+    """Delete a session and the first piece of its rows; return if it existed, and the work left.
 
-    The rest leaves with ``resume_removals``, after the commit. What no import ``finished`` was
-    nobody's yet: no hold covers it.
+    The rest is removed by ``resume_removals``, after the commit. An import that was never
+    ``finished`` belongs to nobody yet, so no hold covers it.
 
     Args:
         txn: the transaction.
-        engine: what the handles of the database share.
-        scope: whose session it is.
+        engine: the state shared by the database's handles.
+        scope: the session's scope.
         name: its name.
-        tenure: the lease of who deletes it.
-        force: whoever holds it.
-        finished: whether it is more than the beginning of an import.
+        tenure: the caller's lease.
+        force: ignore leases.
+        finished: False if it is only the beginning of an import.
 
     Raises:
         HeldError: it is under a legal hold.
-        LeaseHeldError, FencedError: it is not theirs to delete; nothing was written.
+        LeaseHeldError, FencedError: the caller may not delete it; nothing was written.
     """
     session = names.session_of(txn, scope, name)
     if session is None:
@@ -114,9 +114,9 @@ def start_removal(
     if finished:
         need_free(txn, scope, session, what=f"session {name[:40]!r}")
     if not force:
-        with suppress(CorruptValueError):  # a damaged lease is nobody's
+        with suppress(CorruptValueError):  # a damaged lease has no owner
             check_lease_row(txn, (scope, session), tenure, now_ms=engine.now_ms(), name=name)
-    # No draft is opened for it: the session's counter need not be at hand.
+    # Opens no draft for it, because the session's counter may be unavailable.
     engine.drafts.flush_opened(txn, scope, session)
     engine.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
@@ -124,9 +124,9 @@ def start_removal(
 
 
 def resume_removals(store: Store, *, pieces: int | None = None) -> None:
-    """Go on with what others began to remove and did not finish, at most ``pieces`` pieces of it.
+    """Continue unfinished removals, at most ``pieces`` pieces.
 
-    Nobody waits for these rows: what fails here stays for the next one who tries.
+    Nobody waits for these rows, so errors are ignored and left for the next attempt.
     """
     with suppress(MemcoreError):
         for row in () if pieces == 0 else store.read(_under_way):
@@ -140,7 +140,7 @@ def _under_way(txn: ReadTxn) -> list[bytes]:
 
 
 def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int | None:
-    """Piece by piece until nothing is left of the work; how many of ``pieces`` are not used up."""
+    """Work piece by piece until done; return how many of ``pieces`` are unused."""
     while work and pieces != 0:
         row = work.popleft()
         work.extend(store.transact(lambda txn, row=row: _piece(txn, row), makes_room=True))  # type: ignore[misc]
@@ -149,16 +149,16 @@ def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int |
 
 
 def _piece(txn: Txn, row: bytes) -> list[bytes]:
-    """The next piece of what a ``REMOVAL`` row says; the rows that are to be gone on with.
+    """Remove the next piece for a ``REMOVAL`` row; return the rows to continue with.
 
-    A flipped bit in its key would make it say to remove what others use: it is proven first.
+    The row is verified first: a flipped bit in its key would remove rows that are in use.
 
     Raises:
         CorruptValueError: the row is damaged.
     """
     value = txn.get(row)
     if value is None:
-        return []  # somebody else was here
+        return []  # already done by someone else
     open_value(row, value)
     prefix = keys.split_removal_row(row)
     scope, slot = keys.split_scoped(prefix)
@@ -167,7 +167,7 @@ def _piece(txn: Txn, row: bytes) -> list[bytes]:
     if prefix[0] == Kind.SESSION:
         place = keys.split_session_prefix(prefix)
         head = _read_head(txn, *place)
-        # What is in use is check()'s to report.
+        # A session in use is left for check() to report.
         return _remove(txn, *place) if head is None or head.hidden else []
     return [] if blobs.references(txn, scope, slot) or blobs.discard(txn, scope, slot) else [row]
 
@@ -198,8 +198,8 @@ def _removal_of(scope: int, session: int) -> bytes:
 
 
 def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
-    """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
-    txn.notify(state.header_key(scope, session))  # whoever watches its state looks for it again
+    """Remove the first piece of a session without a name, or hide it; return the work left."""
+    txn.notify(state.header_key(scope, session))  # watchers of its state look it up again
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):
         _hide(txn, scope, session, head)
@@ -214,9 +214,9 @@ def _has_children(txn: ReadTxn, scope: int, session: int) -> bool:
 
 
 def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
-    """Remove a piece of a session that nobody shares; the ``REMOVAL`` rows to go on with.
+    """Remove a piece of a session that nobody shares; return the ``REMOVAL`` rows to continue with.
 
-    With its last piece go its head and its place under its parent, which may be next.
+    The last piece includes its head and its entry under its parent, which may be next.
     """
     head = _read_head(txn, scope, session)
     audit.end_session(txn, scope, session)
@@ -238,7 +238,7 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
 
 
 def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]:
-    """Remove rows behind the head; whether none is left, and blobs whose rows are still to go."""
+    """Remove rows after the head; return True if none is left, and blobs still to be removed."""
     start = keys.session_row(scope, session, Row.HEAD + 1, 0)
     stop = keys.after(keys.session_prefix(scope, session))
     piece = DeleteBudget()
@@ -259,7 +259,7 @@ def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]
 
 
 def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
-    """The blob that an item's row refers to."""
+    """Return the blob that an item's row refers to."""
     if keys.row_of(key) != Row.ITEM or not any(flags & FLAG_BLOB for flags in value[1:2]):
         return None  # a damaged value may have no flags
     try:
@@ -272,12 +272,12 @@ def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
 
 
 def is_leaving(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Return True if the session was deleted and some of its rows are still there."""
+    """Return True if the session was deleted and some of its rows still exist."""
     return txn.get(_removal_of(scope, session)) is not None
 
 
 def check_removals(txn: ReadTxn) -> list[str]:
-    """Yield findings about the ``REMOVAL`` rows; that there are some is no finding."""
+    """Return problems with ``REMOVAL`` rows; their mere existence is not one."""
     findings = []
     start = bytes((Kind.REMOVAL,))
     for row, _ in txn.scan(start, keys.after(start)):
@@ -289,7 +289,7 @@ def check_removals(txn: ReadTxn) -> list[str]:
             findings.append(f"the row under key {row.hex()} is no mark of a removal")
             continue
         if is_erased(txn, scope):
-            continue  # what it leads to may have left before it
+            continue  # its target may have been removed before it
         try:
             if prefix[0] in (Kind.THREAD, Kind.CHUNK):
                 sound = graph.is_unused(txn, prefix)
@@ -300,28 +300,28 @@ def check_removals(txn: ReadTxn) -> list[str]:
                 header = blobs.header_of(txn, scope, rest)
                 sound = header is not None and header.state == blobs.STAGING
         except CorruptValueError:
-            continue  # found as a damaged row
+            continue  # reported as a damaged row
         if not sound:
             findings.append(f"scope {scope}: {prefix.hex()} is listed for removal, but in use")
     return findings
 
 
-# --- A legal hold on one session, or on the scope that it lies in ---------------------------------
+# --- Legal holds on one session, or on its scope --------------------------------------------------
 
 _REASON_CHARS_MAX: Final = 1000
 
 
 def hold(engine: Engine, app: str, user: str, session: str | None, *, reason: str) -> bool:
-    """Put a scope or a session under a hold, or give the hold another reason; whether it is new.
+    """Put a scope or session under a hold, or change the hold's reason; return True if it is new.
 
     Raises:
-        InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+        InvalidOptionError: the reason is not a text of 1 to 1,000 characters.
         NotFoundError: there is no such session.
     """
     told = checked_reason(reason)
     if (
         engine.write_filter is not None
-    ):  # a reason is content; who sets a hold is no guard's business
+    ):  # a reason is content to be redacted; guards have no say in holds
         told = engine.write_filter.at(app, user, session).again(told)
     now_ms = engine.now_ms()
 
@@ -335,10 +335,10 @@ def hold(engine: Engine, app: str, user: str, session: str | None, *, reason: st
 
 
 def checked_reason(reason: object) -> str:
-    """The reason of a hold, if it is one.
+    """Return the reason of a hold, checked.
 
     Raises:
-        InvalidOptionError: it is no text of 1 to 1,000 characters.
+        InvalidOptionError: it is not a text of 1 to 1,000 characters.
     """
     if not isinstance(reason, str) or not 0 < len(reason) <= _REASON_CHARS_MAX:
         msg = f"reason: expected a text of 1 to {_REASON_CHARS_MAX} characters, got {reason!r:.80}"
@@ -347,13 +347,13 @@ def checked_reason(reason: object) -> str:
 
 
 def hold_in(txn: Txn, scope: int, session: int, reason: str, now_ms: int) -> bool:
-    """Put a scope (session 0) or a session under a hold; whether that is new."""
+    """Put a scope (session 0) or a session under a hold; return True if it is new."""
     audit.record_event(txn, scope, "hold", {"session": session})
     return put_hold(txn, HoldRow(scope, session, reason, now_ms))
 
 
 def release_in(txn: Txn, scope: int, session: int) -> bool:
-    """End a hold on a scope (session 0) or a session; whether there was one."""
+    """Lift a hold on a scope (session 0) or a session; return True if there was one."""
     found = release_hold(txn, scope, session)
     if found:
         audit.record_event(txn, scope, "release", {"session": session})
@@ -361,7 +361,7 @@ def release_in(txn: Txn, scope: int, session: int) -> bool:
 
 
 def release(engine: Engine, app: str, user: str, session: str | None) -> bool:
-    """End a hold; whether there was one."""
+    """Lift a hold; return True if there was one."""
 
     def closure(txn: Txn) -> bool:
         if session is None:

@@ -82,8 +82,6 @@ __all__ = [
 ]
 
 
-# --- Size limit of items: reject larger ones, or offload their long texts -------------------------
-
 # --- Texts of a message that may be shortened: none that pairs, providers or media depend on ------
 
 _KEPT: Final = frozenset(
@@ -596,8 +594,11 @@ class Engine:
         it must not wait to become leader, as a read does when another process has grown the map.
         A destructor or signal handler may read while its own thread is working on the log: it gets
         a log of its own.
+
+        Raises:
+            InternalError: such a nested read found that another process has grown the map.
         """
-        if log.lock._is_owned():  # noqa: SLF001 - as Condition asks
+        if log.lock._is_owned():  # noqa: SLF001 - as Condition checks
             try:
                 return self.store.read(partial(fn, log.twin()), patient=False)
             except MapMovedError as error:
@@ -692,7 +693,8 @@ def check_lease_row(
     if row.is_held(now_ms):
         raise held(row, now_ms, name)
     if row.owner:
-        # Expired: vacate it, so that its owner cannot renew as if nobody had written since.
+        # Expired: vacate it, so that its owner cannot continue as if nobody had written since; the
+        # next lease gets a new epoch.
         write_lease(txn, *place, row.vacant())
     return True
 

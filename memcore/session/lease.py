@@ -1,4 +1,4 @@
-"""Leases: one writer at a time, fenced by epochs."""
+"""Leases: a single writer at a time, fenced by epochs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LATEST_MS: Final = 2**63
 
 
 class Lease:
-    """The right of one owner to change a session; ``with session.lease(...)`` gives it up again.
+    """One owner's exclusive right to change a session; ``with session.lease(...)`` releases it.
 
-    It is the handle's through which it was taken, and of whatever that handle is given to. What
-    others write through other handles is refused meanwhile.
+    It belongs to the handle that took it and to whoever uses that handle. Writes through other
+    handles are refused meanwhile.
     """
 
     def __init__(self, ref: SessionRef, row: LeaseRow, ttl_ms: int) -> None:
@@ -40,7 +40,7 @@ class Lease:
         self._row = row
         self._tenure = ref.lease = LeaseToken(row.owner, row.epoch)
         self.ttl_ms = ttl_ms
-        """Milliseconds for which it lasts from when it is taken or renewed."""
+        """Milliseconds it lasts from when it is taken or renewed."""
 
     def __repr__(self) -> str:
         return f"Lease({self.owner!r}, epoch={self.epoch})"
@@ -52,34 +52,34 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The fencing token: one more whenever another owner takes the session over."""
+        """The fencing token, which increases whenever another owner takes over the session."""
         return self._row.epoch
 
     @property
     def expires_at(self) -> float:
-        """Time when others may take it unless it is renewed, in seconds since 1970."""
+        """Time from which others may take it unless it is renewed, in seconds since 1970."""
         return self._row.expires_ms / 1000
 
     def renew(self, ttl_seconds: float | None = None) -> None:
-        """Hold it for ``ttl_seconds`` from now on, as long as before without it; same epoch.
+        """Extend it to ``ttl_seconds`` from now (None: the previous duration); same epoch.
 
-        One that has expired can be renewed as long as nobody took it and nobody else wrote.
+        An expired lease can be renewed if nobody has taken it and nobody else has written since.
 
         Raises:
-            FencedError: it is over.
+            FencedError: the lease is no longer valid.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         change = self.renewal(ttl_seconds)
         self.settle(self._ref.engine.store.transact(change))
 
     def renewal(self, ttl_seconds: float | None = None) -> RenewLease:
-        """The change of ``renew``; ``settle`` takes what it returns."""
+        """Return the change of ``renew``; pass its result to ``settle``."""
         if ttl_seconds is not None:
             self.ttl_ms = checked_ttl_ms(ttl_seconds)
         return RenewLease(self._ref, self.tenure, self.ttl_ms)
 
     def release(self) -> bool:
-        """Give it up; False if it was over already. The handle may write as any other then.
+        """Release it; False if it was no longer valid. The handle then writes like any other.
 
         Raises:
             ReadOnlyError, ClosedError, StorageError
@@ -89,21 +89,21 @@ class Lease:
         return done
 
     def release_change(self) -> ReleaseLease:
-        """The change of ``release``; ``drop`` follows it."""
+        """Return the change of ``release``; call ``drop`` after it."""
         return ReleaseLease(self._ref, self.tenure)
 
     def settle(self, row: LeaseRow) -> None:
-        """Take what was stored."""
+        """Adopt the stored row."""
         self._row = row
 
     def drop(self) -> None:
-        """The handle claims it no more."""
+        """Withdraw the handle's claim to it."""
         if self._ref.lease == self.tenure:
             self._ref.lease = None
 
     @property
     def tenure(self) -> LeaseToken:
-        """The claim of a handle that holds it."""
+        """The token that a handle holding the lease presents."""
         return self._tenure
 
     def __enter__(self) -> Self:
@@ -119,17 +119,17 @@ class Lease:
 
 
 class TakeLease(Change[LeaseRow]):
-    """Take the lease of a session, which comes into being if it is missing.
+    """Take a session's lease, creating the session if it does not exist.
 
     Args:
         ref: the session.
         owner: 1 to 1,024 characters.
-        ttl_seconds: how long it lasts unless it is renewed.
+        ttl_seconds: time until it expires unless renewed.
         force: take it even if another owner holds it.
 
     Raises:
         InvalidOptionError: the owner or the time is out of range.
-        LeaseHeldError (when it is run): another owner holds it.
+        LeaseHeldError (when run): another owner holds it.
     """
 
     __slots__ = ("force", "owner", "ttl_ms")
@@ -149,7 +149,7 @@ class TakeLease(Change[LeaseRow]):
             ref.scope_filter.name(owner, "owner of a lease")
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Write the lease's row, with the next epoch if the owner is another one."""
+        """Write the lease's row, with the next epoch if the owner changes."""
         place, now_ms = session.log.place, self.ref.engine.now_ms()
         row = read_lease(session.txn, *place)
         mine = row is not None and session.head.leased and row.owner == self.owner
@@ -164,10 +164,10 @@ class TakeLease(Change[LeaseRow]):
 
 
 class RenewLease(Change[LeaseRow]):
-    """Hold a lease for some time from now on.
+    """Extend a lease to some time from now.
 
-    Raises (when it is run):
-        FencedError: it is over.
+    Raises (when run):
+        FencedError: the lease is no longer valid.
     """
 
     __slots__ = ("token", "ttl_ms")
@@ -180,7 +180,7 @@ class RenewLease(Change[LeaseRow]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Write the lease's row with a later end."""
+        """Write the lease's row with a later expiry."""
         row = read_lease(session.txn, *session.log.place)
         if not session.head.leased or not self.token.is_of(row):
             raise fenced(self.token, row, self.ref.name)
@@ -190,12 +190,12 @@ class RenewLease(Change[LeaseRow]):
         return Unchanged(new)
 
     def missing(self) -> LeaseRow:
-        """Refuse to renew it: the session is gone."""
+        """Reject the renewal: the session is gone."""
         raise fenced(self.token, None, self.ref.name)
 
 
 class ReleaseLease(Change[bool]):
-    """Give a lease up; the result is whether it was still held."""
+    """Release a lease; the result is True if it was still held."""
 
     __slots__ = ("token",)
     creates = False
@@ -204,12 +204,12 @@ class ReleaseLease(Change[bool]):
 
     def __init__(self, ref: SessionRef, token: LeaseToken) -> None:
         self.token = token
-        # Not need_writable: what is due at the handle's first use is no matter of who leaves.
+        # Not need_writable: a release must not run the work due on the handle's first use.
         ref.refuse_read_only()
         self.ref = ref
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Write the lease's row without an owner; its epoch stays."""
+        """Write the lease's row without an owner; the epoch stays."""
         row = read_lease(session.txn, *session.log.place)
         if row is None or not session.head.leased or not self.token.is_of(row):
             return Unchanged(result=False)
@@ -218,12 +218,12 @@ class ReleaseLease(Change[bool]):
         return Unchanged(result=True)
 
     def missing(self) -> bool:
-        """Give up nothing."""
+        """Release nothing."""
         return False
 
 
 def _mark(session: SessionTxn, *, leased: bool) -> None:
-    """Say in the head whether the lease's row is to be looked at; the session is as it was."""
+    """Set or clear the head's leased flag; the session is otherwise unchanged."""
     head = session.head
     session.is_vacated = False
     if head.leased == leased:
@@ -237,15 +237,15 @@ def _mark(session: SessionTxn, *, leased: bool) -> None:
 
 
 def _end(now_ms: int, ttl_ms: int) -> int:
-    """Return the end of a lease; whatever the clock says, it is a time that can be stored."""
+    """Return the expiry of a lease, clamped to what can be stored, whatever the clock says."""
     return min(max(now_ms + ttl_ms, 1), _LATEST_MS)
 
 
 def checked_ttl_ms(value: object) -> int:
-    """Milliseconds of a time to live in seconds.
+    """Convert a time to live from seconds to milliseconds.
 
     Raises:
-        InvalidOptionError: no number above 0, or more than a year.
+        InvalidOptionError: not a number above 0, or more than a year.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value <= LEASE_SECONDS_MAX:  # type: ignore[operator]

@@ -53,13 +53,13 @@ __all__ = [
 ]
 
 
-# --- Reading a session: take the log's lock, begin the snapshot, catch up, collect; decode outside
+# --- Reads: lock the log, begin the snapshot, catch up, collect; decode outside -------------------
 
 T = TypeVar("T")
 D = TypeVar("D")
 Ts = TypeVarTuple("Ts")
 _HEAD: Final = bytes((VALUE_FORMAT, 0))
-"""First bytes of a value that is neither a blob's reference, nor rewritten, nor unusual JSON."""
+"""Leading bytes of a value that is not a blob reference, not rewritten and not unusual JSON."""
 _RUN_ITEMS: Final = 512
 _SEQ_BYTES: Final = 8
 
@@ -69,26 +69,26 @@ CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
 
 
 class ItemRun(NamedTuple):
-    """Rows of consecutive seqs that one session owns, sealed as they are stored."""
+    """Rows of consecutive seqs owned by one session, sealed as stored."""
 
     owner: int
     prefix: bytes
     first: int
     rows: list[tuple[bytes, bytes]]
     size: int
-    """Number of rows that there should be."""
+    """Number of rows expected."""
     tokens: list[int]
-    """By row; empty where nobody asks for items."""
+    """Per row; empty if only messages are needed."""
 
     def messages(self) -> list[Message | None] | None:
-        """The messages, None in the place of events; None if some row needs a look of its own."""
+        """The messages, None for events; None if some row needs individual handling."""
         if len(self.rows) != self.size:
             return None
         rows = self.rows
         return open_messages(rows, self.prefix, self.first, _HEAD, xxh3_64_digest, orjson.loads)
 
     def items(self) -> list[Item | CorruptValueError]:
-        """The items, damaged ones as errors."""
+        """The items; errors in place of damaged ones."""
         rows, digest, loads = self.rows, xxh3_64_digest, orjson.loads
         return open_items(
             rows, self.first, self.tokens, _HEAD, digest, loads, Item, KINDS, _item_or_error
@@ -97,7 +97,7 @@ class ItemRun(NamedTuple):
 
 _ITEMS_ALONE: Final = frozenset((Item,))
 Found: TypeAlias = ItemRun | Item | CorruptValueError
-"""Piece of a history from a snapshot: rows, or what could not wait for decoding."""
+"""A piece of a history from a snapshot: sealed rows, or an item that had to be decoded early."""
 
 
 def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | CorruptValueError:
@@ -113,7 +113,7 @@ def _owned_rows(
 ) -> list[Found]:
     """Collect the rows of consecutive seqs that a session owns; ``counts`` are their tokens.
 
-    The store is asked for each row once: what stands out among the others splits a run.
+    Reads each row from the store once; irregular rows split a run.
     """
     found: list[Found] = []
     scope, prefix = log.scope, log.item_rows
@@ -130,10 +130,11 @@ def _owned_rows(
                 found.append(ItemRun(owner, prefix, seq, rows[at : at + whole], whole, tokens))
                 at, seq = at + whole, seq + whole
                 continue
-            # No more rows than seqs were asked for, so a list that is used up ends the store.
+            # As many rows as seqs were requested, so a list that runs short has hit the store's
+            # end.
             key, value = rows[at] if at < len(rows) else (b"", b"")
             if key.startswith(prefix) and len(key) != len(prefix) + _SEQ_BYTES:
-                # A damaged key stands for no seq: how many rows lie behind it is not known.
+                # A damaged key maps to no seq, so how many rows follow it is unknown.
                 rest = read_rows(txn, scope, owner, position=0, lo=seq, hi=stop - 1)
                 found += (_item_of_row(txn, (scope, owner), row, counts, first) for row in rest)
                 return found
@@ -158,7 +159,7 @@ def _item_of_row(
     counts: list[int],
     first: int,
 ) -> Item | CorruptValueError:
-    """The item of a row, whose content may be in a blob; its error if it is damaged."""
+    """Decode a row's item, reading its content from a blob if need be; its error if damaged."""
     if isinstance(row, CorruptValueError):
         return row
     _, seq, flags, body = row
@@ -187,9 +188,9 @@ def read_log(
     default: D,
     *args: *Ts,
 ) -> T | D:
-    """Run ``fn(log, txn, *args)`` on the session as one snapshot has it, under its log's lock.
+    """Run ``fn(log, txn, *args)`` on one snapshot of the session, under its log's lock.
 
-    What takes long, as decoding, is better done outside.
+    Slow work such as decoding belongs outside.
 
     Returns:
         What ``fn`` returns; ``default`` if there is no session.
@@ -207,7 +208,7 @@ def read_log(
         found = ref.engine.read_locked(log, partial(_on_snapshot, ref, fn, args))
         if found is not _GONE:
             return found
-        ref.forget()  # deleted since; its name may stand for a new session
+        ref.forget()  # deleted since; its name may now belong to a new session
     else:
         ref.engine.store.read(ref.need_gone)
     return default
@@ -228,9 +229,9 @@ def _on_snapshot(
 
 
 def exists(ref: SessionRef) -> bool:
-    """Return whether there is a session; to look is no use of the handle: what is due stays due.
+    """Return True if the session exists; this does not count as the handle's first use.
 
-    One whose head is damaged is there: whoever reads it meets the error, and may recover it.
+    A session with a damaged head exists: reading it raises the error, and it may be recovered.
     """
     try:
         if ref.due is None:
@@ -253,16 +254,16 @@ def _is_there(log: CachedSession, txn: ReadTxn) -> bool:  # noqa: ARG001 - as re
 def collect(
     log: CachedSession, txn: ReadTxn, start: int, stop: int, *, by: TailLedger | None = None
 ) -> list[Found]:
-    """Collect the rows at positions ``start .. stop``, to be decoded outside of the snapshot.
+    """Collect the rows at positions ``start .. stop``, to be decoded outside the snapshot.
 
-    ``by`` is a ledger that holds these positions, if there is one at hand.
+    ``by`` is a ledger that covers these positions, if the caller has one.
     """
     found: list[Found] = []
     if start >= stop:
         return found
     if by is None:
         head = log.head
-        assert head is not None  # noqa: S101 - what catch_up promises
+        assert head is not None  # noqa: S101 - guaranteed by catch_up
         if log.ledger is None and not log.was_read:
             by = log.first_read(txn, head, start, stop)
         else:
@@ -279,7 +280,7 @@ def collect(
 def iter_items(
     ref: SessionRef, start: int, stop: int | None, *, skip_corrupt: bool = False
 ) -> Iterator[Item]:
-    """Yield the live items with ``start <= seq < stop``, a page a read transaction.
+    """Yield the live items with ``start <= seq < stop``, one page per read transaction.
 
     Raises:
         CorruptValueError: a row is damaged and ``skip_corrupt`` is false.
@@ -301,7 +302,7 @@ def iter_items(
 def _page(
     log: CachedSession, txn: ReadTxn, start: int, stop: int | None
 ) -> tuple[list[Found], int | None]:
-    """Collect a page from seq ``start`` on, and give the seq to go on from."""
+    """Collect a page from seq ``start`` on; return it and the seq to continue from."""
     history = log.history
     first = history.position_from(start)
     last = history.count if stop is None else history.position_from(stop)
@@ -361,7 +362,7 @@ def _at_seq(log: CachedSession, txn: ReadTxn, seq: int) -> list[Found]:
 
 
 def _note(ref: SessionRef, found: list[Item | CorruptValueError]) -> None:
-    """Count a reading of these items."""
+    """Record an access to these items."""
     if ref.uses is not None and ref.log is not None:
         spans = spans_of(item.seq for item in found if type(item) is Item)
         ref.uses.note(ref.log.session, spans, ref.engine.now_ms())
@@ -371,7 +372,7 @@ def _note(ref: SessionRef, found: list[Item | CorruptValueError]) -> None:
 
 
 def find_call(ref: SessionRef, call_id: str) -> CallRecord:
-    """Return where a call was made and answered; the latest with this id.
+    """Return where a call was made and answered: the latest call with this id.
 
     Raises:
         NotFoundError: no call of the live history has this id.
@@ -397,7 +398,7 @@ def _call_record(log: CachedSession, txn: ReadTxn, call_id: str, seed: bytes) ->
 
 
 def open_calls(ref: SessionRef) -> list[tuple[tuple[int, str], OpenCall]]:
-    """Return the calls that wait for a result, oldest first, each with its (class, id)."""
+    """Return the calls awaiting a result, oldest first, each with its (class, id)."""
     nothing: list[tuple[tuple[int, str], OpenCall]] = []
     return read_log(ref, _open_calls, nothing)
 
@@ -423,7 +424,7 @@ def find_view(ref: SessionRef, wanted: View | int | None) -> View | None:
     """Return a view that applies to the live history; None: the newest, 0: none.
 
     Raises:
-        NotFoundError: there is none like ``wanted``.
+        NotFoundError: no view matches ``wanted``.
     """
     return read_log(ref, _view, None, wanted)
 
@@ -434,7 +435,7 @@ def _view(log: CachedSession, txn: ReadTxn, wanted: View | int | None) -> View |
 
 
 def last_pin(ref: SessionRef) -> int:
-    """Return the seq of the last leading item that is pinned, 0 if none is."""
+    """Return the seq of the last pinned leading item, 0 if there is none."""
     return read_log(ref, _last_pin, 0)
 
 
@@ -444,7 +445,7 @@ def _last_pin(log: CachedSession, txn: ReadTxn) -> int:
 
 
 def views_of(ref: SessionRef) -> list[View]:
-    """Return all view records of the chain, oldest first, whether they apply now or not."""
+    """Return all view records of the chain, oldest first, whether or not they apply now."""
     nothing: list[View] = []
     return read_log(ref, _views, nothing)
 
@@ -456,13 +457,13 @@ def _views(log: CachedSession, txn: ReadTxn) -> list[View]:
 
 
 def head_of(log: CachedSession) -> Head:
-    """The head of a log that has caught up."""
-    assert log.head is not None  # noqa: S101 - what catch_up promises
+    """Return the head of a log that has caught up."""
+    assert log.head is not None  # noqa: S101 - guaranteed by catch_up
     return log.head
 
 
 def opened(found: list[Found]) -> list[Item | CorruptValueError]:
-    """The items of collected rows, damaged ones as errors: one for each position."""
+    """Decode collected rows: one item per position, errors in place of damaged ones."""
     items: list[Item | CorruptValueError] = []
     for part in found:
         if type(part) is ItemRun:
@@ -473,9 +474,9 @@ def opened(found: list[Found]) -> list[Item | CorruptValueError]:
 
 
 def messages_of(found: list[Found]) -> list[Message] | None:
-    """The messages of collected rows alone, which takes half the time; None if one stands out.
+    """Decode collected rows to bare messages, which takes half the time of items.
 
-    That is an event, or an item that is damaged, large or unusual.
+    None if any of them is irregular: an event, or an item that is damaged, large or unusual.
     """
     messages: list[Message] = []
     for part in found:
@@ -519,7 +520,7 @@ def _damaged(seq: int, cause: Exception) -> CorruptValueError:
 
 
 def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:
-    """The function's name of a call, in any wire format."""
+    """The function name of a call, in any wire format."""
     candidates: list[Any] = [message, message.get("data"), message.get("kwargs")]
     for body in list(candidates):
         for field in ("tool_calls", "content", "parts") if isinstance(body, dict) else ():
@@ -535,33 +536,33 @@ def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:
     return None
 
 
-# --- Many items at once: rows in one go, proven and decoded by the compiled core, and remembered --
-# It serves what is regular. Where a row is damaged, missing, large, or was written by the standard
-# library's JSON, ``Ending.read`` looks at each.
+# --- Batches of messages: validated and decoded by the compiled core, and cached ------------------
+# Covers regular rows. If a row is damaged, missing, large, or was written by the standard library's
+# JSON, ``Ending.read`` examines each one.
 #
-# What a session's seq stands for never changes but by a rewriting, which makes another epoch and
-# leaves a flag in the head: then all is forgotten. Else what was decoded once is never out of date;
-# which seqs are live is asked of the head every time. Whoever reads gets copies.
+# A session's seq refers to the same item forever, except after a rewrite, which begins a new epoch
+# and leaves a flag in the head: then the whole cache is dropped. Otherwise a decoded item never
+# goes stale; which seqs are live is read from the head every time. Readers get copies.
 
 _ABSENT: Final = object()
 _ALL_BYTES: Final = 64 * 1024**2
-"""Bytes that all sessions of the process remember together, about, as encoded JSON."""
+"""Cache limit of all sessions of the process together, in bytes of encoded JSON; approximate."""
 
 Items: TypeAlias = list[Any]
-"""Decoded items in their order; ``_ABSENT`` for what is none (an event)."""
+"""Decoded items in order; ``_ABSENT`` for positions without one (events)."""
 Decode: TypeAlias = Callable[[list[Message]], Items]
 
 
 class DecodedCache:
-    """Reads one session's items, and remembers the last of them.
+    """Reads one session's items and caches the most recent of them.
 
-    Threads may share it: what two do at once is at worst done twice. There is no lock, for none
-    could be held by nobody in the child of a fork.
+    May be shared between threads: at worst, concurrent reads do the same work twice. There is no
+    lock, because one held during a fork would never be released in the child.
 
     Args:
         ref: the session.
-        decode: what becomes of messages; it raises what it likes.
-        most_bytes: how much encoded JSON to remember decoded, about; 0: none.
+        decode: converts messages to items; may raise anything.
+        most_bytes: cache limit in bytes of encoded JSON, approximate; 0: no caching.
     """
 
     def __init__(self, ref: SessionRef, decode: Decode, *, most_bytes: int) -> None:
@@ -571,18 +572,18 @@ class DecodedCache:
         self._known: dict[int, dict[int, Any]] = {}
         self._weight = self._newest = self._epoch = 0
         self.used = 0
-        """Monotonic time of the last read in nanoseconds; 0: it was never read."""
+        """Monotonic time of the last read, in nanoseconds; 0 if never read."""
         _all.add(self)
 
     @property
     def weight(self) -> int:
-        """Size of what is remembered, in bytes of encoded JSON."""
+        """Size of the cached items, in bytes of encoded JSON."""
         return self._weight
 
     async def last(self, count: int | None) -> tuple[Items, bool] | None:
-        """The items at the last ``count`` positions, all for None, and whether nothing is before.
+        """Return the items at the last ``count`` positions (None: all) and if they reach the start.
 
-        Events stand among the positions, and are left out. None if ``Ending.read`` must be asked.
+        Events occupy positions, but are left out. Returns None if ``Ending.read`` is needed.
         """
         self.used = time.monotonic_ns()
 
@@ -592,7 +593,7 @@ class DecodedCache:
         new: list[tuple[ItemRun, Items]] = []
         for part in parts:
             if found:
-                from asyncio import sleep  # noqa: PLC0415 - only those who await need it
+                from asyncio import sleep  # noqa: PLC0415 - only needed when awaiting
 
                 await sleep(0)
             if isinstance(part, ItemRun):
@@ -613,7 +614,7 @@ class DecodedCache:
         items = iter(self._decode([each for each in messages if each is not None]))
         return [_ABSENT if each is None else next(items) for each in messages]
 
-    # --- what is remembered -----------------------------------------------------------------------
+    # --- the cache --------------------------------------------------------------------------------
 
     def _collect(
         self, log: CachedSession, txn: ReadTxn, count: int | None
@@ -633,7 +634,7 @@ class DecodedCache:
                 held = _held(known, first, last) if known else []
                 if held:
                     parts.append(held)
-                    first += len(held)  # noqa: PLW2901 - what is not remembered is read
+                    first += len(held)  # noqa: PLW2901 - read only the part not cached
                 if first <= last:
                     size = last + 1 - first
                     rows = txn.take(keys.numbered(prefix, first), size)
@@ -641,7 +642,7 @@ class DecodedCache:
         return parts, start == 0
 
     def _remember(self, new: list[tuple[ItemRun, Items]]) -> None:
-        """Keep what was decoded, the latest first, as far as there is room."""
+        """Cache decoded items, latest first, as far as there is room."""
         room = self._most_bytes
         if not new or not room:
             return
@@ -663,25 +664,25 @@ class DecodedCache:
             _all.lighten(self)
 
     def forget(self) -> None:
-        """Remember nothing."""
+        """Drop everything cached."""
         _all.weight -= self._weight
         self._known, self._weight, self._newest = {}, 0, 0
 
 
 class _All:
-    """All that is remembered in this process."""
+    """All caches of this process."""
 
     def __init__(self) -> None:
         self.weight = 0
         self.members: dict[int, weakref.ref[DecodedCache]] = {}
 
     def add(self, recall: DecodedCache) -> None:
-        """One more; whoever drops it makes room."""
+        """Register a cache; it is deregistered when garbage-collected."""
         at = id(recall)
         self.members[at] = weakref.ref(recall, lambda _: self.members.pop(at, None))
 
     def lighten(self, last: DecodedCache) -> None:
-        """Half of it is forgotten, of those first that were not read for the longest time."""
+        """Evict until half the limit is in use, least recently read caches first, ``last`` last."""
         members = [found for ref in list(self.members.values()) if (found := ref())]
         members.sort(key=lambda member: (member is last, member.used))
         self.weight = sum(member.weight for member in members)
@@ -695,7 +696,7 @@ _all = _All()
 
 
 def _held(known: dict[int, Any], first: int, last: int) -> Items:
-    """The items from ``first`` on that are remembered without a gap."""
+    """Return the cached items from ``first`` on, up to the first gap."""
     if first not in known:
         return []
     try:
@@ -704,15 +705,15 @@ def _held(known: dict[int, Any], first: int, last: int) -> Items:
         return [known[seq] for seq in range(first, exc.args[0])]
 
 
-# --- Reading back what an item that was too large left beside it ----------------------------------
+# --- Offloaded texts of oversized items -----------------------------------------------------------
 
 
 def read_offloaded(ref: SessionRef, reference: str) -> str:
-    """Return the text that a reference of an offloaded item names.
+    """Return the text that an offloaded item's reference points to.
 
     Raises:
         NotFoundError: no live item of the session holds it.
-        InvalidOptionError: it is no reference.
+        InvalidOptionError: not a valid reference.
     """
     key, _, number = reference.removeprefix(session.REFERENCE).partition(":")
     if len(key) != 2 * session.DIGEST_BYTES or not number.isascii() or not number.isdigit():
@@ -728,7 +729,7 @@ def read_offloaded(ref: SessionRef, reference: str) -> str:
 
 
 def _offloaded_at(log: CachedSession, txn: ReadTxn, wanted: bytes) -> list[Found]:
-    """Collect the newest event that mentions a key in its meta."""
+    """Collect the newest event whose meta mentions a key."""
     for stop in range(log.history.count, 0, -ITEMS_PAGE):
         start = max(stop - ITEMS_PAGE, 0)
         for row in log.rows(txn, start, stop):

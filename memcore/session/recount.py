@@ -1,9 +1,9 @@
-"""Recount of a session: another token counter, counted outside, put in force by one commit.
+"""Recount of a session: another token counter, counted outside, put into force by one commit.
 
-Rows are never rewritten, so what was counted of an item stays right whatever happens to the session
-meanwhile. The commit keeps the counts of the items that are live then and counts the few that came
-since; if there are more than it may count, as much as is there is counted outside again. It may
-count four times as many each time, so that no steady writer can put it off for ever.
+Ordinary changes never modify item rows, so a count stays valid whatever happens to the session
+meanwhile. The commit keeps the counts of the items that are live then and counts the few that are
+new; if there are more of these than it may count, the missing ones are counted outside first. The
+limit quadruples with each attempt, so a steady writer cannot postpone the commit forever.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _log = logger()
 
 @dataclass(slots=True)
 class _Counted:
-    """The counts so far: of the first items of a history."""
+    """The counts so far, of the first items of a history."""
 
     place: Place
     history: History = field(default_factory=lambda: History([]))
     tokens: array[int] = field(default_factory=lambda: array("I"))
 
     def shared_with(self, place: Place, history: History) -> int:
-        """Count the first items of a history that are counted."""
+        """Count the leading items of a history that are already counted."""
         if place != self.place:
             return 0
         return min(self.history.shared_with(history), len(self.tokens))
 
 
 def counter_id(ref: SessionRef) -> str:
-    """The id of the session's counter, which need not be at hand."""
+    """Return the id of the session's counter, which need not be available."""
     ref.touch()
     head = ref.peek()
     wanted = ref.options.counter or ref.engine.counter
@@ -68,13 +68,13 @@ def counter_id(ref: SessionRef) -> str:
 
 
 def recount_lazily(ref: SessionRef) -> bool:
-    """Recount at the first use of a handle; False: there is no session yet.
+    """Recount on a handle's first use; return False to run again next time.
 
-    A damaged item must not take the others along: a session that cannot be counted keeps its
-    counter, unless it was this handle that asked for another one.
+    A damaged item must not make the others unreadable: a session that cannot be counted keeps its
+    counter, unless this handle explicitly asked for another one.
 
     Raises:
-        CorruptValueError: an item of a session whose handle names its counter is damaged.
+        CorruptValueError: an item is damaged, and the handle names its counter.
     """
     wanted = ref.options.counter or ref.engine.counter
     head = ref.peek()
@@ -83,13 +83,13 @@ def recount_lazily(ref: SessionRef) -> bool:
     try:
         done = recount(ref, wanted, None)
     except (NotFoundError, LeaseHeldError):
-        return False  # deleted meanwhile, or not this handle's to change for now
+        return False  # deleted meanwhile, or leased to another owner for now
     except CorruptValueError as exc:
         if ref.options.counter is not None:
             raise
         _log.warning("session %r keeps counter %r: %s", ref.name, head.counter, exc)
     else:
-        if done.counter_before != done.counter:  # else somebody else was faster
+        if done.counter_before != done.counter:  # otherwise someone else was faster
             _log.info(
                 "session %r: recounted %d items, %d tokens by %r instead of %d by %r",
                 *(ref.name, done.items, done.tokens, done.counter),
@@ -103,8 +103,7 @@ def recount(
 ) -> RecountResult:
     """Count all live items; NotFoundError if there is no session.
 
-    ``anew``: also what this counter counted, because items were rewritten; nobody's lease is
-    asked for that.
+    ``anew``: also recount what this counter counted, because items were rewritten; ignores leases.
     """
     engine = ref.engine
     ref.refuse_read_only()
@@ -127,14 +126,14 @@ def recount(
         allowed = max(_ALLOWED_FIRST, 4 * allowed)
 
 
-# --- What is there ------------------------------------------------------------------------------
+# --- Current state --------------------------------------------------------------------------------
 
 
 def _find(ref: SessionRef, txn: ReadTxn) -> tuple[Place, Head]:
-    """The session as the transaction sees it.
+    """Return the session as seen by the transaction.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no session.
     """
     place = ref.find(txn)
     if place is None:
@@ -147,7 +146,7 @@ def _find(ref: SessionRef, txn: ReadTxn) -> tuple[Place, Head]:
 
 
 def _unchanged(ref: SessionRef, txn: ReadTxn, counter: TokenCounter) -> RecountResult | None:
-    """The result if the session counts by this counter already, and its counts are sound."""
+    """Return the result if the session already uses this counter and its counts are sound."""
     place, head = _find(ref, txn)
     if head.counter != counter.id:
         return None
@@ -166,7 +165,7 @@ def _unchanged(ref: SessionRef, txn: ReadTxn, counter: TokenCounter) -> RecountR
 def _count(
     ref: SessionRef, counted: _Counted, counter: TokenCounter, progress: Progress | None
 ) -> _Counted:
-    """Count what is there, a page a read transaction; ``counted`` need not be counted again."""
+    """Count the current history, one page per read transaction; reuses what is ``counted``."""
     read = ref.engine.store.read
 
     def begin(txn: ReadTxn) -> _Counted:
@@ -211,10 +210,10 @@ def _apply(
     *,
     anew: bool = False,
 ) -> RecountResult | None:
-    """Put the counts in force; None if more than ``allowed`` items are still to be counted."""
+    """Put the counts into force; None if more than ``allowed`` items remain to be counted."""
     done = None if anew else _unchanged(ref, txn, counter)
     if done is not None:
-        return done  # somebody else was faster
+        return done  # someone else was faster
     place, head = _find(ref, txn)
     if not anew:
         ref.admit(txn, place)
@@ -232,10 +231,10 @@ def _apply(
     if anew and counter.id == head.counter and tokens == _known(txn, scope, head, history):
         return RecountResult(0, *2 * (head.counter,), *2 * (head.tokens,))
     head.counter = counter.id
-    head.epoch += 1  # all handles read it anew
+    head.epoch += 1  # all handles reread it
     counts = Counts(session, head.epoch, head.next_seq) if tokens else NO_COUNTS
     keep = _referred(txn, scope, session)
-    # Nothing was written up to here: an error leaves the neighbours in the batch alone.
+    # Nothing was written so far: an error leaves other changes of the batch unaffected.
     ref.engine.drafts.close_unused(txn, scope, session)
     if keep is not None:
         drop_counts(txn, scope, session, keep=keep)
@@ -257,7 +256,7 @@ def _known(txn: ReadTxn, scope: int, head: Head, history: History) -> array[int]
 
 
 def _totals(txn: ReadTxn, place: Place, head: Head, counter: TokenCounter) -> tuple[int, int]:
-    """Tokens and open calls of a head's live history."""
+    """Return tokens and open calls of a head's live history."""
     log = CachedSession(*place, lambda _: counter)
     log.begin(txn, head)
     ledger = log.full(txn, head).ledger
@@ -265,7 +264,7 @@ def _totals(txn: ReadTxn, place: Place, head: Head, counter: TokenCounter) -> tu
 
 
 def _referred(txn: ReadTxn, scope: int, session: int) -> set[int] | None:
-    """The session's recounts to which its forks refer, and theirs; None: it takes long to tell."""
+    """Return the session's recounts that its forks, direct or not, refer to; None if too many."""
     found: set[int] = set()
     todo, seen = [session], 0
     while todo:
@@ -279,7 +278,7 @@ def _referred(txn: ReadTxn, scope: int, session: int) -> set[int] | None:
             try:
                 head = None if value is None else Head.unpack(head_key(scope, fork), value)
             except CorruptValueError:
-                return None  # check() reports it; it may refer to any
+                return None  # check() reports it; it may refer to any recount
             if head is not None and head.recount_session == session:
                 found.add(head.recount_number)
             todo.append(fork)

@@ -1,7 +1,7 @@
-"""Recovery of a session of which some rows are damaged or missing.
+"""Recovery of a session with damaged or missing rows.
 
-Nothing is taken from outside of the live rows, and nothing is concluded that a checksum or a prefix
-hash does not prove; where a head is lost, its history is traced back from the last item.
+Uses nothing but the live rows, and concludes nothing that a checksum or a prefix hash does not
+prove; if a head is lost, its history is traced back from the last item.
 """
 
 from __future__ import annotations
@@ -65,29 +65,29 @@ __all__ = [
 ]
 
 
-# --- What can be read of one session in a file of which some rows are damaged or missing ----------
+# --- Readable rows of one session in a file with damaged or missing rows --------------------------
 
 
 class Survivors:
-    """One session as its rows tell, each by itself."""
+    """One session as described by its rows, each read independently."""
 
     def __init__(self, txn: ReadTxn, scope: int, session: int) -> None:
         self.txn = txn
         self.scope = scope
         self.session = session
         self.findings: list[str] = []
-        """Faults, in words, of what says where the session is."""
+        """Problems, in words, with the rows that define the session's position."""
         self.unread: list[str] = []
-        """Checkpoints that cannot be read."""
+        """Unreadable checkpoints, in words."""
         self.head = self._read_head()
         self.saved = list(self._read_saved())
-        """Checkpoints that can be read, oldest first."""
+        """Readable checkpoints, oldest first."""
         self.sums: dict[int, bytes] = {}
-        """The checksums of the own items that are whole."""
+        """Checksums of the session's own intact items."""
         self.records: dict[int, bytes] = {}
-        """Their index records."""
+        """Index records of the session's own items."""
         self.is_indexed = True
-        """True if every index page of the session is whole."""
+        """True if every index page of the session is intact."""
         self._read_items()
         self._read_records()
         self.parent, self.first = self._origin()
@@ -98,7 +98,7 @@ class Survivors:
         self.stop = max([self.stop, *(saved.checkpoint.seq + 1 for saved in self.saved)])
         self._ancestor: Survivors | None = None
         self.before = self._known_before()
-        """By own seq, the one before it, as far as histories tell that can be read."""
+        """By own seq: its predecessor, as far as readable histories show it."""
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -125,19 +125,19 @@ class Survivors:
                 yield saved
 
     def rows(self, row: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Number, key and value of the session's rows of one sort."""
+        """Yield number, key and value of the session's rows of one kind."""
         start = keys.session_row(self.scope, self.session, row, 0)
         for key, value in self.txn.scan(start, keys.after(start[:-8])):
             if len(key) == len(start):
                 yield keys.number_of(key), key, value
 
     def last_of(self, row: int) -> int:
-        """The largest number of the session's rows of one sort, damaged ones included."""
+        """Return the largest number of the session's rows of one kind, damaged ones included."""
         return max((number for number, _, _ in self.rows(row)), default=0)
 
     def _read_items(self) -> None:
         for seq, key, value in self.rows(Row.ITEM):
-            with suppress(CorruptValueError):  # told where it is wanted
+            with suppress(CorruptValueError):  # reported when it is needed
                 open_value(key, value)
                 self.sums[seq] = checksum_of(value)
 
@@ -154,7 +154,7 @@ class Survivors:
                 self.records[first + at] = body[start:stop]
 
     def _origin(self) -> tuple[int, int]:
-        """The session that it was forked from (0: none), and the first seq of its own."""
+        """Return the session it was forked from (0: none), and the first seq of its own."""
         if self.head is not None:
             return self.head.parent_session, self.head.parent_seq + 1
         for saved in self.saved:
@@ -173,7 +173,7 @@ class Survivors:
 
     @property
     def missing_records(self) -> bool:
-        """True if its index lacks records."""
+        """True if the session's index lacks records."""
         return not self.is_indexed or any(
             seq not in self.records for seq in range(self.first, self.stop)
         )
@@ -187,7 +187,7 @@ class Survivors:
             *([] if self.head is None else [self.head]),
         ]
         for each in heads:
-            with suppress(CorruptValueError):  # told where its history is wanted
+            with suppress(CorruptValueError):  # reported when its history is needed
                 last = 0
                 for owner, lo, hi in _segments(each, self.txn, self.scope):
                     if owner == self.session:
@@ -197,7 +197,7 @@ class Survivors:
         return found
 
     def live(self) -> History | None:
-        """The live history as the head has it; None if that cannot be read."""
+        """Return the live history according to the head; None if that cannot be read."""
         if self.head is None:
             return None
         try:
@@ -211,7 +211,7 @@ class Survivors:
         return history
 
     def traced(self) -> History:
-        """The history that ends with the last live or own item, as far as prefix hashes tell."""
+        """Return the history up to the last live or own item, as far as prefix hashes prove it."""
         path: list[tuple[int, int]] = []
         last = self.stop - 1
         if self.head is not None:
@@ -220,7 +220,7 @@ class Survivors:
         return History(merged(reversed(path)))
 
     def _trace(self, last: int, path: list[tuple[int, int]]) -> None:
-        """Walk back from ``last``, by this session's items and those of its ancestors."""
+        """Walk back from ``last`` along this session's items and those of its ancestors."""
         above = self._above() if last >= self.first else None
         chains: dict[int, int | None] = {self.first - 1: 0}
         if self.first > 1:
@@ -240,10 +240,10 @@ class Survivors:
             seq = before[seq]
         above = self._above()
         if above is not None and seq > 0:
-            above._trace(seq, path)  # noqa: SLF001 - of its own kind
+            above._trace(seq, path)  # noqa: SLF001 - same class
 
     def chain_of(self, seq: int) -> int | None:
-        """The prefix hash that an index record names, an ancestor's before the first own one."""
+        """Return a seq's recorded prefix hash; before the first own seq, an ancestor's."""
         if seq < self.first:
             above = self._above()
             return None if above is None else above.chain_of(seq)
@@ -251,7 +251,7 @@ class Survivors:
         return None if record is None else int(index.RECORD.unpack_from(record)[2])
 
     def _above(self) -> Survivors | None:
-        if not self.parent or self.parent >= self.session:  # a fork has the greater number
+        if not self.parent or self.parent >= self.session:  # a fork always has a greater number
             return None
         if self._ancestor is None:
             self._ancestor = Survivors(self.txn, self.scope, self.parent)
@@ -260,7 +260,7 @@ class Survivors:
     # --- items ------------------------------------------------------------------------------------
 
     def examined(self, history: History) -> Iterator[tuple[int, int, Stored | str]]:
-        """``(owner, seq, the item or why it cannot be read)`` along a history."""
+        """Yield ``(owner, seq, item or reason why it is unreadable)`` along a history."""
         for _, owner, lo, hi in history.spans(0, history.count):
             records = self.records if owner == self.session else self._records_of(owner, lo, hi)
             for seq in range(lo, hi + 1):
@@ -270,7 +270,7 @@ class Survivors:
                 yield owner, seq, found
 
     def item(self, owner: int, seq: int) -> Stored | str:
-        """One item, or why it cannot be read."""
+        """Return one item, or the reason why it cannot be read."""
         key = keys.session_row(self.scope, owner, Row.ITEM, seq)
         value = self.txn.get(key)
         if value is None:
@@ -289,7 +289,7 @@ class Survivors:
         return found
 
     def sum_of(self, owner: int, seq: int) -> bytes | None:
-        """The checksum of an item that is whole."""
+        """Return the checksum of an intact item."""
         if owner == self.session:
             return self.sums.get(seq)
         key = keys.session_row(self.scope, owner, Row.ITEM, seq)
@@ -310,7 +310,7 @@ def _segments(each: Head | CheckpointRow, txn: ReadTxn, scope: int) -> list[Segm
 
 
 def _sessions_below(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
-    """The sessions of a scope that have rows and smaller numbers, the newest first."""
+    """Yield a scope's sessions that have rows and smaller numbers, newest first."""
     start, stop = keys.session_prefix(scope, 0), keys.session_prefix(scope, session)
     while True:
         row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
@@ -321,7 +321,7 @@ def _sessions_below(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
         stop = keys.session_prefix(scope, found)
 
 
-# --- What is wrong with a session, and the ways out of it; nothing is written ---------------------
+# --- Diagnosis: problems of a session and its possible recoveries; writes nothing -----------------
 
 Step = tuple[int, int]
 """``(owner session, seq)`` of an item."""
@@ -329,19 +329,19 @@ Step = tuple[int, int]
 
 @dataclass(slots=True)
 class Way:
-    """A position that a session may go to."""
+    """A position that a session may be moved to."""
 
     target: str
-    """It in words."""
+    """The position, in words."""
     serves: bool
     reason: str
     kept: History = field(default_factory=lambda: History([]))
-    """History that stays live, as it is."""
+    """History that stays live unchanged."""
     moved: list[Step] = field(default_factory=list)
-    """Items that are appended once more behind it."""
+    """Items that are appended again after it."""
     saved: CheckpointRow | None = None
     is_mended: bool = False
-    """True if the history stays as it is, and only what follows from it is written anew."""
+    """True if the history stays as it is, and only data derived from it is rewritten."""
 
 
 @dataclass(slots=True)
@@ -354,26 +354,26 @@ class SessionDiagnosis:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     live: History | None = None
-    """The live history as the head has it."""
+    """The live history according to the head."""
     old: History = field(default_factory=lambda: History([]))
-    """The live history, as far as it can be told."""
+    """The live history, as far as it can be determined."""
     lost: list[int] = field(default_factory=list)
-    """Seqs of it that cannot be read."""
+    """Its unreadable seqs."""
     readable: list[Step] = field(default_factory=list)
     is_counted: bool = False
-    """True if the token pages that the head points at can be read."""
+    """True if the token pages that the head points to can be read."""
     view: tuple[int, int] = (0, 0)
-    """The newest view of the session's chain that can be read with all its ancestors."""
+    """The newest view of the session's chain that is readable with all its ancestors."""
 
     @property
     def count(self) -> int:
         """Items of the live history."""
         return self.old.count
 
-    # --- ways out ---------------------------------------------------------------------------------
+    # --- possible recoveries ----------------------------------------------------------------------
 
     def ways(self, name: str) -> Iterator[Way]:
-        """The ways of one step, the best first."""
+        """Yield the possible recoveries of one step, best first."""
         if name == "mend":
             yield self._mended()
         elif name == "checkpoint":
@@ -415,7 +415,7 @@ class SessionDiagnosis:
             yield Way("a checkpoint", serves=False, reason="the session has none")
 
     def _problem(self, saved: CheckpointRow, history: History) -> str:
-        """Return why a checkpoint is not valid; its prefix hash is computed anew from its items."""
+        """Return why a checkpoint is invalid; recomputes its prefix hash from its items."""
         survivors, chain = self.survivors, 0
         for owner, seq, found in survivors.examined(history):
             total = survivors.sum_of(owner, seq)
@@ -437,7 +437,7 @@ class SessionDiagnosis:
         return Way(target, serves=True, reason=reason, kept=kept, moved=moved)
 
     def _joined(self, steps: list[Step], good: set[Step]) -> int:
-        """Count the first items that can be read and were appended to each other."""
+        """Count the leading items that are readable and were appended to each other."""
         survivors, chain = self.survivors, 0
         for count, (owner, seq) in enumerate(steps):
             total = survivors.sum_of(owner, seq)
@@ -445,7 +445,7 @@ class SessionDiagnosis:
                 return count
             chain = index.chain_after(chain, total)
             if owner == survivors.session and survivors.chain_of(seq) not in (chain, None):
-                return count  # it followed another one: its index record can not be made anew
+                return count  # it followed another item, so its index record cannot be rebuilt
         return len(steps)
 
     # --- items and views --------------------------------------------------------------------------
@@ -455,7 +455,7 @@ class SessionDiagnosis:
         return not _broken_views(self.survivors, owner, number)
 
     def prepared(self, step: Step, *, seed: bytes) -> Prepared:
-        """A readable item, ready to be appended once more."""
+        """Return a readable item, prepared to be appended again."""
         survivors = self.survivors
         key = session_row(survivors.scope, step[0], Row.ITEM, step[1])
         value = survivors.txn.get(key)
@@ -466,12 +466,12 @@ class SessionDiagnosis:
 def diagnose(
     survivors: Survivors, counter_named: Callable[[str], TokenCounter], default: tuple[str, str]
 ) -> SessionDiagnosis:
-    """Look at all that a session's operations rest on.
+    """Examine everything that a session's operations depend on.
 
-    ``default`` are policy and counter of a session of which neither head nor checkpoint is left.
+    ``default``: policy and counter for a session with neither head nor checkpoint left.
 
     Raises:
-        CounterUnavailableError: the session's counter is not at hand.
+        CounterUnavailableError: the session's counter is not available.
     """
     live = survivors.live()
     policy, counter = default
@@ -541,7 +541,7 @@ def _look_at_counts(found: SessionDiagnosis) -> None:
 
 
 def _look_at_state(found: SessionDiagnosis) -> None:
-    """Find what keeps a state from being read and a checkpoint from being saved."""
+    """Find what would prevent reading the state or saving a checkpoint."""
     survivors = found.survivors
     txn, place = survivors.txn, (survivors.scope, survivors.session)
     try:
@@ -575,20 +575,20 @@ def _look_at_totals(found: SessionDiagnosis) -> None:
         found.findings.append("its head has other totals than its index")
 
 
-# --- What a recovery says of what it found, tried and did -----------------------------------------
+# --- Report of a recovery: findings, steps tried, and the result ----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStep:
-    """One thing that ``Session.recover`` looked at."""
+    """A step that ``Session.recover`` considered."""
 
     name: str
     """``mend``, ``checkpoint``, ``log`` or ``empty``."""
     target: str
-    """Position that was looked at, in words."""
+    """Position considered, in words."""
     serves: bool
     reason: str
-    """Reason why it does not serve; of the one that does, what it makes of the session."""
+    """Reason why it does not serve; for the one that does, what it makes of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,39 +597,39 @@ class Recovery:
 
     status: str
     """``sound``: nothing is wrong; ``recovered``; ``planned``: nothing was written; ``failed``: no
-    step that was allowed serves, and nothing was written."""
+    permitted step serves, and nothing was written."""
     findings: tuple[str, ...] = ()
-    """Faults of the session, in words."""
+    """Problems of the session, in words."""
     steps: tuple[RecoveryStep, ...] = ()
-    """Steps that were tried, in this order; the last one served, if one did."""
+    """Steps tried, in order; the last one served, if any did."""
     items: int = 0
-    """Live items behind it."""
+    """Live items afterwards."""
     moved: int = 0
-    """Number of these that were appended once more, behind what could not be read."""
+    """Number of these that were appended again, after the unreadable part."""
     lost: tuple[int, ...] = ()
-    """Seqs of the items of the live history that cannot be read."""
+    """Seqs of the unreadable items of the live history."""
     left_out: int = 0
-    """Items that can be read and were live, and are not live any more."""
+    """Readable items that were live and no longer are."""
     checkpoint: Checkpoint | None = None
-    """The one that the session went back to."""
+    """The checkpoint that the session went back to."""
     before: Checkpoint | None = None
-    """Checkpoint of where it was before, if that could be saved."""
+    """Checkpoint of the session's old position, if it could be saved."""
     notes: tuple[str, ...] = ()
-    """Guesses that were made, and damage that stays, in words."""
+    """Guesses made, and damage that remains, in words."""
 
 
-# --- Putting a session where its recovery says: index, head, items once more, in one commit -------
+# --- Restoring: write index and head, and append items again, in one commit -----------------------
 
 BEFORE_RECOVERY: Final = "before recovery"
-"""Name of the checkpoint that says where a session was."""
+"""Name of the checkpoint of a session's old position."""
 _LEAP: Final = 1_000_000
-"""Revisions and epochs skipped, as some may be lost: one told once must never come again."""
+"""Revisions and epochs skipped, as some may be lost: one ever handed out must never recur."""
 _LOST_EVENT: Final = "lost"
 _NO_SUM: Final = bytes(8)
 
 
 class Restoring:
-    """One recovery on its way."""
+    """A recovery in progress."""
 
     def __init__(self, ref: SessionRef, txn: Txn, found: SessionDiagnosis, way: Way) -> None:
         self._engine = ref.engine
@@ -641,7 +641,7 @@ class Restoring:
         self.notes: list[str] = []
 
     def run(self, moved: list[Prepared]) -> Checkpoint | None:
-        """Write everything; the checkpoint that says where the session was."""
+        """Write everything; return the checkpoint of the session's old position."""
         txn, found, way, survivors = self._txn, self._found, self._way, self._survivors
         scope, session = survivors.scope, survivors.session
         if survivors.missing_records:
@@ -677,7 +677,7 @@ class Restoring:
     # --- state ------------------------------------------------------------------------------------
 
     def _restore_state(self, seq: int) -> None:
-        """The values of the checkpoint that the session goes back to."""
+        """Restore the state's values from the checkpoint that the session goes back to."""
         saved, survivors = self._way.saved, self._survivors
         counter = None if saved is None else saved.checkpoint.state
         if counter is None:
@@ -690,7 +690,7 @@ class Restoring:
     # --- head -------------------------------------------------------------------------------------
 
     def _head(self) -> Head:
-        """The head as it was, or a new one that knows of all rows that there are."""
+        """Return the old head, or a new one that accounts for all existing rows."""
         survivors, found = self._survivors, self._found
         if survivors.head is not None:
             head = survivors.head.changed()
@@ -727,7 +727,7 @@ class Restoring:
         return saved.view if found.is_whole_view(*saved.view) else found.view
 
     def _before(self, head: Head) -> CheckpointRow | None:
-        """Make a checkpoint of where the session was, if a prefix hash proves what is left."""
+        """Make a checkpoint of the old position, if a prefix hash proves what remains of it."""
         survivors, old = self._survivors, self._found.old
         chain = 0
         for owner, seq in old.steps():
@@ -738,7 +738,7 @@ class Restoring:
             except CorruptValueError:
                 if proven is None:
                     return None
-                here = proven  # an ancestor's index is damaged: its own recovery mends it
+                here = proven  # an ancestor's index is damaged; its own recovery repairs it
             if proven not in (here, None):
                 return None
             chain = here
@@ -769,7 +769,7 @@ class Restoring:
     # --- index ------------------------------------------------------------------------------------
 
     def _write_index(self) -> None:
-        """Write the session's index anew: records that can be read stay, others are made again."""
+        """Rewrite the session's index: keep readable records, rebuild the others."""
         survivors, txn = self._survivors, self._txn
         scope, session = survivors.scope, survivors.session
         before = dict(survivors.before)
@@ -792,7 +792,7 @@ class Restoring:
             txn.put(key, seal_value(key, body))
 
     def _record(self, seq: int, before: int) -> bytes:
-        """The index record of an item, behind the prefix hash ``before``."""
+        """Return the index record of an item that follows the prefix hash ``before``."""
         survivors, counter = self._survivors, self._found.counter
         tag = index.counter_tag(counter.id)
         total = survivors.sums.get(seq)
@@ -812,13 +812,13 @@ class Restoring:
         return index.RECORD.pack(tokens, int(found[0].created_at), chain, tag) + facts
 
 
-# --- Recovery of one session whose rows are damaged: to where it can go, and how it gets there ----
-# It goes as a rewind goes: rows of items stay where they are, whole or damaged, and where the
-# session was is saved as a checkpoint if that can be told. Only what follows from items is written
-# anew: the head, index pages, token counts.
+# --- Recovery of one session with damaged rows ----------------------------------------------------
+# Works like a rewind: item rows stay where they are, intact or damaged, and the session's old
+# position is saved as a checkpoint if it can be determined. Only data derived from items is
+# rewritten: the head, index pages, token counts.
 
 _UNASKED: Final = ("mend", "checkpoint", "log")
-"""Steps of a recovery that nobody asked for at the time."""
+"""Steps of a recovery that nobody explicitly requested."""
 _TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"
 _log = logger()
 _DAMAGED_ITEMS: Final = (
@@ -828,7 +828,7 @@ _DAMAGED_ITEMS: Final = (
 
 
 def recover(ref: SessionRef, *, plan: bool, steps: Iterable[str]) -> Recovery:
-    """Find out what is wrong and, unless ``plan``, go the first way that serves."""
+    """Diagnose the session and, unless ``plan``, carry out the first recovery that serves."""
     allowed = _checked_steps(steps)
     store = ref.engine.store
     if checked_bool("plan", plan):
@@ -838,16 +838,16 @@ def recover(ref: SessionRef, *, plan: bool, steps: Iterable[str]) -> Recovery:
 
 
 def recover_lazily(ref: SessionRef) -> bool:
-    """Recover the session at the first use of its handle; False: there is none yet.
+    """Recover the session on its handle's first use; return False to run again next time.
 
-    Never to an empty session: that is for a person to decide. What no step mends stays as it
-    is, and whoever meets it meets the error.
+    Never resets to an empty session: that decision is left to a person. Damage that no step
+    repairs stays, and raises its error when it is read.
     """
     name = ref.name
     try:
         done = recover(ref, plan=False, steps=_UNASKED)
     except (NotFoundError, LeaseHeldError):
-        return False  # nothing is there, or it is not this handle's to change for now
+        return False  # there is no session yet, or another owner leases it for now
     if done.status != "sound":
         level = logging.WARNING if done.status == "recovered" else logging.ERROR
         found, lost = len(done.findings), len(done.lost)
@@ -858,7 +858,7 @@ def recover_lazily(ref: SessionRef) -> bool:
 def _look(
     ref: SessionRef, txn: ReadTxn, allowed: Sequence[str]
 ) -> tuple[Recovery, SessionDiagnosis | None, Way | None]:
-    """Return the report of what would be done, the diagnosis, and the way."""
+    """Return the report of what would be done, the diagnosis, and the chosen recovery."""
     place = ref.find(txn)
     if place is None:
         msg = f"there is no session {ref.name!r}"
@@ -911,7 +911,7 @@ def _recover(ref: SessionRef, txn: Txn, allowed: Sequence[str]) -> Recovery:
 
 
 def _mend_lease(txn: Txn, place: tuple[int, int]) -> bool:
-    """A damaged lease row would keep everybody out: it goes, and whose it was is fenced."""
+    """Delete a damaged lease row, which would lock everyone out; its owner is fenced out."""
     try:
         read_lease(txn, *place)
     except CorruptValueError:

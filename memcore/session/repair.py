@@ -1,4 +1,4 @@
-"""Repair of an illegal history by a view that leaves out what is broken."""
+"""Repair of an illegal history by a view that leaves out the broken parts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 REPAIR_ATTEMPTS: Final = 8
-"""A repair is planned again if the session changed meanwhile, so often."""
+"""Attempts to plan and record a repair while others keep changing the session."""
 _NO_PLAN: Final = Plan(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RepairDraft:
-    """A repair on its way to a view."""
+    """A repair on its way to becoming a view."""
 
     mode: str
     work: Mended = NOTHING
@@ -49,9 +49,9 @@ class RepairDraft:
     summary_tokens: int = 0
     inherits: bool = False
     open_calls: tuple[OpenCall, ...] = ()
-    """Those that are given up."""
+    """The open calls given up by it."""
     covered: tuple[int, int] = (0, 0)
-    """``(cut seq, items)`` that the view in force covers."""
+    """``(cut seq, items)`` covered by the view in force."""
 
     @property
     def is_empty(self) -> bool:
@@ -74,23 +74,23 @@ class RepairDraft:
 
 
 class _Seen(NamedTuple):
-    """The facts that a repair is planned on, of one snapshot."""
+    """The facts that a repair is planned on, from one snapshot."""
 
     picked: Picked
-    """Everything that a context without a budget shows."""
+    """Everything shown by a context without a budget."""
     plan: Plan
     base: tuple[int, int, int]
     masks: Mapping[int, Mask]
-    """Those in force."""
+    """The masks in force."""
     known: set[Repair]
-    """Repairs that the views in force have recorded."""
+    """Repairs already recorded by the views in force."""
     pinned: frozenset[int]
     covered: tuple[int, int]
-    """``(cut seq, items)`` that the view in force covers."""
+    """``(cut seq, items)`` covered by the view in force."""
 
 
 def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> RepairResult:
-    """Mend a foreign history by a recorded view; see ``Session.repair``.
+    """Repair a foreign history by recording a view; see ``Session.repair``.
 
     Raises:
         RevisionConflict, PlanStaleError: others kept changing the session.
@@ -118,10 +118,10 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
 
 
 def _check(ref: SessionRef, mode: object, *, plan: object, close_open: object) -> str:
-    """The mode.
+    """Return the mode, checked.
 
     Raises:
-        InvalidOptionError: it is none, or an option is no bool.
+        InvalidOptionError: the mode is unknown, or an option is not a bool.
         ReadOnlyError: nothing can be recorded.
     """
     if mode not in MODES or not isinstance(mode, str):
@@ -191,11 +191,11 @@ def _collect(log: CachedSession, txn: ReadTxn) -> _Seen:
 
 
 def _work(seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
-    """Plan the repairs, and count the tokens of what is shown before and after them."""
+    """Plan the repairs, and count the tokens shown before and after them."""
     material = picked.material
     tokens = material.tokens[len(material.pins) :]
     before = sum(tokens)
-    if material.plain is not None:  # as it is, it is legal in every format
+    if material.plain is not None:  # already legal as it is, in every format
         return NOTHING, before, before
     entries = material.kept + material.suffix
     covered = {entry.seq for entry in entries if entry.seq <= seen.plan.cut_seq}
@@ -225,10 +225,10 @@ def _give_up(ref: SessionRef, draft: RepairDraft) -> Append:
 
 
 class RecordRepair(Change[View]):
-    """Record the view of a repair, if the session is as it was.
+    """Record the view of a repair, if the session has not changed.
 
-    Raises (when it is run):
-        RevisionConflict: it is not: plan again.
+    Raises (when run):
+        RevisionConflict: it has changed; plan again.
     """
 
     __slots__ = ("draft", "now_ms", "outcome")

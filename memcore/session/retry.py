@@ -1,9 +1,10 @@
-"""Retry ladder of a step that fails: retry, degrade, ask a person.
+"""Retry ladder for a failing step: retry, degrade, escalate to a human.
 
-A step gets an ``Attempt``, on which it lays what it wants to append. Nothing of a failed attempt is
-stored but an ``error`` event; what succeeds is stored in one commit under the request's id, once,
-however often the request comes. In the end a ``hitl`` event holds the reason and a reproduction.
-Events are in no context, so calls that are open meanwhile stay open, and legal.
+A step receives an ``Attempt``, which buffers what it wants to append. A failed attempt stores only
+an ``error`` event; a successful one is stored in one commit under the request's id, exactly once
+however often the request is repeated. As a last resort, a ``hitl`` event records the reason and a
+reproduction. Events are never part of a context, so calls that are open meanwhile stay open and
+legal.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ __all__ = [
 ]
 
 
-# --- Bundle: a minimal, redacted reproduction of what went wrong in a session ---------------------
+# --- Bundle: a minimal, redacted reproduction of a session's failure ------------------------------
 
 BUNDLE_FORMAT: Final = 1
 BUNDLE_BYTES_LEAST: Final = 2048
 _ITEMS_MAX: Final = 64
-"""So many items around the failure are shown at most, whole groups."""
+"""Items shown around the failure, at most; whole groups."""
 _TAIL_TYPES: Final = 32
 _BUNDLE_LOOK_ITEMS: Final = 256
-"""So far from the end a failure is looked for."""
+"""Items at the end of the history that are searched for a failure."""
 _CLIPS: Final = (4000, 1000, 250, 60, 16)
-"""Characters that are left of a text: the first number with which the bundle fits the limit."""
+"""Length limits of texts in characters: the first with which the bundle fits is used."""
 _NAME_CHARS_LEAST: Final = 3
-"""Shorter names of users and sessions are parts of words."""
+"""Shorter names of users and sessions also occur within words."""
 _PLACES: Final = re.compile(
     r"(?<![\w/])(?:~|/(?:home|Users|root|tmp|var|opt|etc|mnt|srv|usr|private|data|work|app))"
     r"(?:/[^\s/'\"<>:|*?,;()]+)+|\b[A-Za-z]:\\[^\s'\"<>|*?]+"
@@ -114,7 +115,7 @@ _MEDIA: Final = frozenset(
         *("thoughtSignature", "encrypted_content"),
     )
 )
-"""Members that are large or say where something lies; none helps to understand a failure."""
+"""Members that are large or reveal a location; none helps to understand a failure."""
 
 
 def make_bundle(
@@ -124,12 +125,12 @@ def make_bundle(
     most_bytes: int,
     policy: RedactionPolicy | None,
 ) -> bytes:
-    """The bundle of a session as JSON.
+    """Return the bundle of a session as JSON.
 
     Raises:
         NotFoundError: there is no session, or no live item ``seq``.
         InvalidOptionError: ``most_bytes`` is below 2,048.
-        CorruptValueError: an item of it is damaged.
+        CorruptValueError: an item in it is damaged.
     """
     checked_optional_int("seq", seq, least=1)
     checked_int("most_bytes", most_bytes, least=BUNDLE_BYTES_LEAST)
@@ -160,7 +161,7 @@ def make_bundle(
 def _collect(
     log: CachedSession, txn: ReadTxn, seq: int | None
 ) -> tuple[dict[str, Any], list[Found], list[Found], int]:
-    """Collect the facts of a session, the slice, the last items, and where the failure is."""
+    """Collect a session's facts, the slice, the last items, and the failure's slice index."""
     count = log.history.count
     tail = collect(log, txn, max(count - _BUNDLE_LOOK_ITEMS, 0), count)
     at = _failure(decoded(tail, skip_corrupt=True), seq, log)
@@ -178,7 +179,7 @@ def _collect(
 
 
 def _failure(tail: list[Item], seq: int | None, log: CachedSession) -> int:
-    """The position of the item that the bundle is about: the last failure, else the last item."""
+    """Return the position of the item in question: the last failure, else the last item."""
     history = log.history
     if seq is not None:
         position = history.position_of(seq)
@@ -195,7 +196,7 @@ def _failure(tail: list[Item], seq: int | None, log: CachedSession) -> int:
 
 
 def _slice(recent: TailLedger, at: int, count: int) -> tuple[int, int]:
-    """``start, stop`` around a position: between two safe cuts, at a place a context may start."""
+    """Return ``start, stop`` around a position: safe cuts, the first a legal context start."""
     ledger = recent.ledger
     cuts = [*ledger.safe_cuts(), count]
     stop = cuts[bisect_right(cuts, at)] if count else 0
@@ -209,7 +210,7 @@ def _slice(recent: TailLedger, at: int, count: int) -> tuple[int, int]:
 
 
 class _Clean:
-    """Takes out of values what a bundle must not hold."""
+    """Removes from values what a bundle must not contain."""
 
     def __init__(self, ref: SessionRef, policy: RedactionPolicy | None) -> None:
         names = (ref.user, ref.name, ref.app, ref.engine.store.path)
@@ -223,11 +224,11 @@ class _Clean:
         self.policy_id = placed.policy_id
 
     def text(self, text: str) -> str:
-        """A text without personal data, names and paths."""
+        """Return a text without personal data, names and paths."""
         return self._nameless(self._placed.text(text))
 
     def value(self, value: Any, clip: int) -> Any:
-        """A JSON value with texts of at most so many characters; ids stay, so pairs stay pairs."""
+        """Return a JSON value with texts of at most ``clip`` characters; keeps ids, hence pairs."""
         return self._walk(self._placed.value(value)[0], "", clip)
 
     def _nameless(self, text: str) -> str:
@@ -272,13 +273,13 @@ def _clipped(text: str, most: int) -> str:
 def _fitted(
     base: dict[str, Any], items: list[Item], failed: int, clean: _Clean, most_bytes: int
 ) -> bytes:
-    """The bundle with as much text as the limit allows."""
+    """Return the bundle with as much text as the limit allows."""
     for clip in _CLIPS:
         shown = [_shown(item, clean, clip) for item in items]
         packed = _packed({**base, "slice": shown})
         if len(packed) <= most_bytes:
             return packed
-    # Not even so: say of which types they are, and show the one that failed.
+    # Still too large: reduce items to their types, then keep only the one that failed.
     shown = [{"seq": item.seq, "type": clean.text(item.type)} for item in items]
     for kept in (shown, shown[failed : failed + 1], []):
         packed = _packed({**base, "slice": kept, "left_out": len(items) - len(kept)})
@@ -309,7 +310,7 @@ def _packed(value: dict[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-# --- What waits for a person: events of type ``hitl``, and what was decided about them ------------
+# --- Escalations: events of type ``hitl`` that await a person, and decisions on them --------------
 
 HITL: Final = "hitl"
 _ROW: Final = b'{"type":"hitl"'
@@ -317,21 +318,21 @@ _ROW: Final = b'{"type":"hitl"'
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """One thing that waits for a person."""
+    """A request that awaits a person's decision."""
 
     seq: int
-    """Of the ``hitl`` event; what ``resolve_hitl`` takes."""
+    """Seq of the ``hitl`` event, which ``resolve_hitl`` takes."""
     rule: str | None
     reason: str | None
     request_id: str | None
     created_at: float
-    """Seconds since the epoch by the writer's clock."""
+    """Seconds since the epoch, by the writer's clock."""
     payload: Any
-    """All that the event says; ``payload["bundle"]`` is the reproduction, if a ladder wrote it."""
+    """The event's payload; ``payload["bundle"]`` is the reproduction, if a ladder wrote it."""
 
 
 def pending_escalations(ref: SessionRef) -> list[Escalation]:
-    """Those without a decision, oldest first. Looks at the rows of all live items.
+    """Return the escalations without a decision, oldest first. Scans the rows of all live items.
 
     Raises:
         CorruptValueError: one of the events is damaged.
@@ -367,13 +368,13 @@ def _collect_hitl(log: CachedSession, txn: ReadTxn) -> list[Found]:
 def resolve(
     ref: SessionRef, seq: int, decision: Any, *, by: str | None, meta: Mapping[str, Any] | None
 ) -> Append:
-    """Append an event with a decision. The same decision twice is stored once.
+    """Append an event with a decision. Repeating the same decision stores nothing.
 
     Raises:
-        NotFoundError: no live item ``seq`` waits for a decision.
-        InvalidItemError: the decision cannot be written as JSON.
-        InvalidOptionError: an argument is of a wrong type.
-        DuplicateRequestError (when it runs): it was decided otherwise before.
+        NotFoundError: no live item ``seq`` awaits a decision.
+        InvalidItemError: the decision is not JSON-serializable.
+        InvalidOptionError: an argument has the wrong type.
+        DuplicateRequestError (when run): a different decision was recorded before.
     """
     checked_int("seq", seq, least=1)
     if by is not None and not isinstance(by, str):
@@ -397,16 +398,16 @@ def resolve(
 def append_once(
     ref: SessionRef, key: str, items: list[Prepared], *, content: bytes = b""
 ) -> Append:
-    """Append items unless it was done under this key while they are live; then its first receipt.
+    """Append items once per key; while they are live, a repeat returns the first receipt.
 
-    ``content`` is what must be the same, nothing by default: a second try may say it otherwise.
+    ``content`` is what a repeat must match; empty by default, so that a repeat may differ.
     """
     request = request_of(key, [content], seed=ref.engine.seed, ttl_ms=None)
     return Append(ref, items, request=request)
 
 
 class FindReceipt(Change[Receipt | None]):
-    """Find the receipt of a request that was carried out; writes nothing."""
+    """Find the receipt of a request already carried out; writes nothing."""
 
     __slots__ = ("request",)
     creates = False
@@ -421,14 +422,14 @@ class FindReceipt(Change[Receipt | None]):
         return Unchanged(find_request(session, self.request, now_ms=now_ms))
 
     def missing(self) -> None:
-        """Find nothing."""
+        """Return None."""
 
 
 def _may_be_hitl(body: bytes) -> bool:
     if body[0] != ItemKind.EVENT:
         return False
     rest = split_body(body)[3]
-    return rest.startswith(_ROW) or not rest.startswith(b"{")  # large ones lie in a blob
+    return rest.startswith(_ROW) or not rest.startswith(b"{")  # a large one is stored in a blob
 
 
 def _is_hitl(item: Item) -> bool:
@@ -445,8 +446,8 @@ def _escalation(item: Item, said: Mapping[str, Any]) -> Escalation:
     )
 
 
-# --- When an agent is stuck: rules as data, and what they see of a history, one item at a time ----
-# What is looked at costs the same for every item, however long the history is.
+# --- Stuck agents: declarative rules, evaluated over a history one item at a time -----------------
+# The cost per item is constant, whatever the length of the history.
 
 RULES: Final = (
     "parse_failed",
@@ -459,7 +460,7 @@ RULES: Final = (
 """Names of the rules; ``failed``: a step raised an error."""
 _PARSE_FAILED: Final = "parse_failed"
 _ANEW: Final = frozenset(("user_input", "final", "hitl"))
-"""Types of items behind which reflections are counted anew."""
+"""Types of items that reset the count of reflections."""
 _RISK_FIELDS: Final = ("severity", "risk", "level")
 _CODES: Final = ("code", "error_code", "error", "reason")
 _SAID_CHARS: Final = 120
@@ -467,24 +468,24 @@ _SAID_CHARS: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRules:
-    """Rules by which a step has failed though nothing was raised; None turns a rule off.
+    """Rules under which a step counts as failed even if nothing was raised; None disables a rule.
 
-    Events are read as they are recorded: ``error`` with a ``code`` that ends in ``parse_failed``;
-    ``reflection`` with ``pass`` (or ``pass_``), ``confidence`` and ``issues``, each a text or an
-    object with a ``severity`` (``risk``, ``level``); results of tools by their envelope.
+    Evaluated on recorded items: ``error`` events with a ``code`` that ends in ``parse_failed``;
+    ``reflection`` events with ``pass`` (or ``pass_``), ``confidence`` and ``issues``, each a text
+    or an object with a ``severity`` (``risk``, ``level``); tool results by their envelope.
 
     Raises:
-        InvalidOptionError: a field is of a wrong type or out of range.
+        InvalidOptionError: a field has the wrong type or is out of range.
     """
 
     parse_failed: bool = True
     reflections_max: int | None = 3
-    """So many reflections in a row that do not pass."""
+    """Number of consecutive reflections without a pass at which the rule applies."""
     confidence_min: float | None = 0.5
     risks: tuple[str, ...] = ("high", "critical")
-    """Severities of issues that a person has to see, or issues that are named so."""
+    """Severities of issues that a person must see, or issues with such a name."""
     tool_failures_max: int | None = 3
-    """So many failures of the same tool in a row."""
+    """Number of consecutive failures of the same tool at which the rule applies."""
 
     def __post_init__(self) -> None:
         checked_bool("parse_failed", self.parse_failed)
@@ -504,10 +505,10 @@ class LadderRules:
 
 
 def checked_rules(given: object) -> LadderRules:
-    """The rules that an argument stands for: None, LadderRules or a mapping of their fields.
+    """Return the rules for an argument: None, LadderRules or a mapping of their fields.
 
     Raises:
-        InvalidOptionError: it is something else, or a field is none.
+        InvalidOptionError: the argument is something else, or names an unknown field.
     """
     if given is None:
         return LadderRules()
@@ -532,25 +533,25 @@ class Cause:
     """One of ``RULES``."""
     reason: str
     seq: int | None = None
-    """The item by which it does."""
+    """Seq of the item that triggered it."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """The rules of a ladder, applied to items as they are appended."""
+    """A ladder's rules, evaluated on items as they are appended."""
 
     rules: LadderRules
     reflections: int = 0
-    """Reflections in a row that did not pass."""
+    """Consecutive reflections that did not pass."""
     failures: dict[str, int] = field(default_factory=dict)
-    """By tool the failures in a row."""
+    """Consecutive failures by tool."""
 
     def copy(self) -> Watch:
-        """Another one that remembers the same."""
+        """Return an independent copy."""
         return Watch(self.rules, self.reflections, dict(self.failures))
 
     def see_all(self, items: Iterable[Item]) -> list[Cause]:
-        """Return the rules that apply because of these items, in their order."""
+        """Return the rules that apply because of these items, in item order."""
         return [cause for item in items for cause in self.see(item)]
 
     def see(self, item: Item) -> list[Cause]:
@@ -613,28 +614,28 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# --- Degrade, retry, ask a person: what becomes of a step that fails ------------------------------
+# --- Ladder: degrade, retry and escalate a failing step -------------------------------------------
 
 _KEY: Final = "memcore:ladder:"
 _LOOK_ITEMS: Final = 64
-"""So many of the last items a new ladder looks at, for what went wrong before it."""
+"""Number of last items that a new ladder scans for earlier failures."""
 _SAID_CHARS_LADDER: Final = 500
 _BUNDLE_BYTES: Final = 16 * 1024
 FATAL: Final = (ClosedError, ReadOnlyError, StorageError, InternalError)
-"""Whoever cannot write cannot write that it failed either."""
+"""Errors that end a run: if nothing can be written, the failure cannot be recorded either."""
 
 
 class Attempt:
-    """One try of a step: what it is told, and what it wants to append if it succeeds."""
+    """One attempt at a step: its inputs, and what it wants to append if it succeeds."""
 
     def __init__(self, ref: SessionRef, request_id: str, number: int, level: int) -> None:
         self._ref = ref
         self.request_id = request_id
-        """The same in every attempt: for idempotency keys of what the step calls."""
+        """The same for every attempt, for idempotency keys of calls that the step makes."""
         self.number = number
-        """Counts the attempts, from 1."""
+        """Number of the attempt, from 1."""
         self.level = level
-        """0: the step itself; from 1 on: so far it is degraded."""
+        """Degradation level; 0: the step itself."""
         self.prepared: list[Prepared] = []
 
     def append(
@@ -644,7 +645,7 @@ class Attempt:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> None:
-        """Append an item once the attempt has succeeded. Errors as ``Session.append``."""
+        """Append an item once the attempt has succeeded. Errors as for ``Session.append``."""
         options = options_of(meta, self.request_id, envelope)
         self.prepared += encode_items(self._ref, [item], options)
 
@@ -656,24 +657,24 @@ class Attempt:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> None:
-        """Append an event once the attempt has succeeded; the rules look at it at once."""
+        """Append an event once the attempt has succeeded; the rules are applied to it."""
         options = options_of(meta, self.request_id, envelope)
         event = encode_event(self._ref, type, payload, options)
         self.prepared += split_large(self._ref, [event])
 
     def key(self, label: str) -> str:
-        """An idempotency key that is the same in every attempt of the request."""
+        """Return an idempotency key that is the same for every attempt at the request."""
         return f"{_KEY}{self.request_id}:step:{label}"
 
     def items(self) -> Iterator[Item]:
-        """The items that it wants to append, as they would be read."""
+        """Yield the items it wants to append, as they would be read back."""
         for each in self.prepared:
             yield decode_item(0, each.body, each.flags, each.tokens, each.payload)
 
 
 Step: TypeAlias = Callable[[Attempt], Any]
 Tried: TypeAlias = tuple[Any, Exception | None]
-"""Value that a step returned, or error that it raised."""
+"""The value that a step returned, or the error that it raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,22 +682,22 @@ class LadderOutcome:
     """Outcome of a request."""
 
     status: str
-    """``ok``, ``degraded``, ``hitl`` (a person has to decide), ``repeated``: it was carried out, or
-    waits for a person, since before; the step did not run."""
+    """``ok``, ``degraded``, ``hitl`` (awaits a person's decision), ``repeated``: the request was
+    already carried out or already awaits a person; the step did not run."""
     request_id: str
     value: Any = None
-    """Value that the step returned."""
+    """The step's return value."""
     attempts: int = 0
     level: int = 0
-    """0: the step itself; from 1 on: which of the fallbacks."""
+    """0: the step itself; from 1 on: number of the fallback."""
     receipt: Receipt | None = None
-    """Of what was stored, the ``hitl`` event included."""
+    """Receipt of what was stored, including the ``hitl`` event."""
     causes: tuple[Cause, ...] = ()
-    """Causes of the failure of the last attempt."""
+    """Causes of the last attempt's failure."""
     hitl_seq: int | None = None
     """Seq of the ``hitl`` event, which ``Session.resolve_hitl`` takes."""
     error: Exception | None = field(default=None, compare=False)
-    """Error that the last attempt raised."""
+    """Error raised by the last attempt."""
 
 
 class _Rung(NamedTuple):
@@ -705,20 +706,20 @@ class _Rung(NamedTuple):
 
 
 class Ladder:
-    """Runs steps of one session by rules; made by ``Session.ladder``. One thread at a time."""
+    """Runs steps of one session by rules; created by ``Session.ladder``. Not thread-safe."""
 
     def __init__(self, ref: SessionRef, rules: LadderRules) -> None:
         self.rules = rules
         self._ref = ref
         self._watch = Watch(rules)
         self._seen = 0
-        """The last seq that the rules saw."""
+        """The last seq that the rules have seen."""
         self._started = False
 
     def due(self) -> list[Cause]:
         """Return the rules that apply because of items appended since the last call.
 
-        Its time grows with these alone. The first look goes back a bounded way.
+        Takes time linear in those items. The first call scans a bounded number of items.
 
         Raises:
             CorruptValueError: an item is damaged.
@@ -740,20 +741,20 @@ class Ladder:
         fallbacks: Sequence[Step] = (),
         retries: int = 1,
     ) -> LadderOutcome:
-        """Run a step; if it fails degrade, then retry, then leave it to a person.
+        """Run a step; if it fails, degrade, then retry, then escalate to a person.
 
-        An attempt fails if the step raises an Exception, or if a rule applies to what it appends,
-        or to what was appended to the session meanwhile. KeyboardInterrupt and other
-        BaseExceptions end the run, as do errors by which nothing can be stored.
+        An attempt fails if the step raises an Exception, or if a rule applies to what it appends or
+        to what was appended to the session meanwhile. KeyboardInterrupt and other BaseExceptions
+        end the run, as do errors that prevent storing anything.
 
         Args:
-            step: gets an Attempt; what it returns is the outcome's value.
-            request_id: names the request; one that was carried out does not run again.
-            fallbacks: lesser forms of the step, each tried once, in this order.
-            retries: how often the least form is tried again.
+            step: takes an Attempt; its return value is the outcome's value.
+            request_id: identifies the request; one already carried out is not run again.
+            fallbacks: degraded forms of the step, each tried once, in this order.
+            retries: additional attempts with the most degraded form.
 
         Raises:
-            InvalidOptionError: an argument is of a wrong type or out of range.
+            InvalidOptionError: an argument has the wrong type or is out of range.
             ClosedError, ReadOnlyError, StorageError
         """
         steps = self.climb(step, request_id=request_id, fallbacks=fallbacks, retries=retries)
@@ -768,20 +769,20 @@ class Ladder:
                 tried = (rung(attempt), None)
             except FATAL:
                 raise
-            except Exception as exc:  # noqa: BLE001 - whatever a step raises is a failed attempt
+            except Exception as exc:  # noqa: BLE001 - any error from a step is a failed attempt
                 tried = (None, exc)
 
     def climb(
         self, step: Step, *, request_id: str, fallbacks: Sequence[Step], retries: int
     ) -> Generator[tuple[Attempt, Step], Tried, LadderOutcome]:
-        """``run``, for whoever runs the steps by themselves: what to try next, and its outcome."""
+        """Like ``run``, for callers that run the steps: yields attempts, returns the outcome."""
         _check_request(request_id)
         checked_int("retries", retries)
         rungs = _rungs(step, fallbacks, retries)
         repeated = self._before(request_id)
         if repeated is not None:
             return repeated
-        self.due()  # what went wrong before is no failure of this request
+        self.due()  # earlier failures do not count against this request
         failures: list[tuple[tuple[Cause, ...], Exception | None]] = []
         for number, rung in enumerate(rungs, 1):
             attempt = Attempt(self._ref, request_id, number, rung.level)
@@ -798,14 +799,14 @@ class Ladder:
     # --- one attempt ------------------------------------------------------------------------------
 
     def _judge(self, attempt: Attempt, error: Exception | None) -> tuple[Cause, ...]:
-        """Return the causes by which an attempt failed; none if it did not."""
+        """Return the causes of an attempt's failure; none if it succeeded."""
         found = self.due()
         if error is not None:
             return (*found, Cause("failed", _said(error)))
         return (*found, *self._watch.copy().see_all(attempt.items()))
 
     def _finish(self, attempt: Attempt) -> Receipt:
-        """Store what the attempt laid down; if there is nothing, that it was done."""
+        """Store what the attempt wants to append; if nothing, an event that it was done."""
         prepared = attempt.prepared
         if not prepared:
             options = ItemOptions(None, attempt.request_id, Envelope(status="ok"))
@@ -890,6 +891,6 @@ def _done_key(request_id: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The sort of an error, and what it says if memcore knows that no content is in it."""
+    """Describe an error by type, and by its message only if memcore knows it holds no content."""
     name = type(error).__name__
     return f"{name}: {error}"[:_SAID_CHARS_LADDER] if isinstance(error, CallerError) else name

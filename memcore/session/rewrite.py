@@ -1,7 +1,7 @@
-"""Rewrite of a session's items in their place.
+"""In-place rewrite of a session's items.
 
-Forks that share a row see what stands in it now; heads get another epoch, so that all handles read
-their sessions anew. What views show in the place of an item is rewritten with it.
+Forks that share a row see its new content; heads get a new epoch, so that all handles reread their
+sessions. What views show in place of an item is rewritten with it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 
 
 class Rewritten(NamedTuple):
-    """Result of a rewriting."""
+    """Result of a rewrite."""
 
     seqs: tuple[int, ...]
     """The items that were rewritten."""
     size: int
-    """Bytes that their rows and large contents took before."""
+    """Bytes previously taken by their rows and large contents."""
     leaving: list[bytes]
-    """Contents of which rows are still to go, for ``blobs.finish_leaving`` after the commit."""
+    """Blobs with rows still to be removed, for ``blobs.finish_leaving`` after the commit."""
 
 
 def rewrite_items(
@@ -57,18 +57,18 @@ def rewrite_items(
     may_grow: bool = False,
     along: Callable[[Txn], object] | None = None,
 ) -> Rewritten:
-    """Put other messages in the place of items that a session owns, live or undone, in one commit.
+    """Replace the messages of items that a session owns, live or undone, in one commit.
 
-    An item keeps its seq, time, kind and calls. What a view shows in its place is left as it is.
+    An item keeps its seq, time, kind and calls. What a view shows in its place is not changed.
 
     Args:
-        engine: of the open database.
+        engine: the open database's engine.
         scope: the number of the scope.
-        session: the number of the session whose rows they are.
+        session: the number of the session that owns the rows.
         changes: the new messages by seq.
-        may_grow: allow messages that count more tokens than the old ones; sums of contexts are
-            too small then, until the session is counted anew.
-        along: what is done in the same commit, if anything is rewritten.
+        may_grow: allow messages with more tokens than the old ones; the token sums of contexts are
+            then too low until the session is recounted.
+        along: called in the same commit, if anything is rewritten.
 
     Raises:
         NotFoundError: the session has no such item.
@@ -119,15 +119,15 @@ def rewrite_planned(
     *,
     views: Callable[[StoredView], StoredView] | None = None,
 ) -> Rewritten:
-    """Do what was planned, where the rows are still those that it was planned for.
+    """Carry out planned rewrites of those rows that have not changed since.
 
     Args:
         txn: the transaction.
-        engine: of the open database.
+        engine: the open database's engine.
         scope: the number of the scope.
         session: the number of the session that owns the rows.
-        planned: of rows of this session.
-        views: gives what is to stand in the place of a view of the session or of one of its forks.
+        planned: the rewrites, all of rows of this session.
+        views: returns the replacement for a view of the session or of one of its forks.
     """
     family = family_of(txn, scope, session)
     for each in family:
@@ -155,7 +155,7 @@ def rewrite_views(
     session: int,
     change: Callable[[StoredView], StoredView],
 ) -> int:
-    """Put others in the place of the views of a session, whose items stay; how many changed."""
+    """Replace views of a session, leaving its items alone; return the number changed."""
     engine.drafts.flush_opened(txn, scope, session)
     engine.drafts.close_unused(txn, scope, session)
     done = _rewrite_views(txn, scope, session, change)
@@ -170,7 +170,7 @@ def _is_fresh(txn: ReadTxn, planned: Rewriting) -> bool:
 
 
 def family_of(txn: ReadTxn, scope: int, session: int) -> list[int]:
-    """A session and all that were forked from it, directly or not."""
+    """Return a session and all of its forks, direct or not."""
     found = [session]
     for each in found:
         rows = keys.session_rows(scope, each, Row.CHILD)
@@ -188,7 +188,7 @@ def _head(txn: ReadTxn, scope: int, session: int) -> Head:
 
 
 def _renew_head(txn: Txn, scope: int, session: int) -> None:
-    """Another epoch: nobody goes on with what he remembers of the session."""
+    """Advance the epoch, which invalidates all caches of the session."""
     key = head_key(scope, session)
     value = txn.get(key)
     if value is None:
@@ -196,7 +196,7 @@ def _renew_head(txn: Txn, scope: int, session: int) -> None:
     try:
         head = Head.unpack(key, value)
     except CorruptValueError:
-        return  # check() reports it; nobody reads the session
+        return  # check() reports it; nobody can read the session
     head.epoch += 1
     head.flags |= FLAG_REWRITTEN
     txn.put(key, seal_value(key, head.pack()))
@@ -213,7 +213,7 @@ def _rewrite_views(
         try:
             stored = read_view(txn, scope, session, number)
         except CorruptValueError:
-            continue  # check() reports it; nobody reads it
+            continue  # check() reports it; nobody can read the view
         changed = None if stored is None else change(stored)
         if changed is not None and changed != stored:
             write_view(txn, scope, changed)
@@ -227,7 +227,7 @@ def shown_instead(
     seqs: Iterable[int],
     change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> StoredView:
-    """The view with other messages in its masks of these items, which ``owner`` owns."""
+    """Return the view with other messages in its masks of these items, owned by ``owner``."""
     wanted = set(seqs)
     masks = tuple(
         mask._replace(message=change(mask.message))

@@ -1,4 +1,4 @@
-"""Session: the object that a runtime holds."""
+"""The session handle that a runtime holds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 
-# --- What a session's handle does to be shown as less than it is: compaction, views, repair -------
+# --- Compaction, views and repair: types and references -------------------------------------------
 
 T = TypeVar("T")
 _SEQ: Final = re.compile("[0-9]{1,20}")
@@ -87,34 +87,34 @@ def _split_reference(reference: object) -> tuple[int, str | None]:
     return int(parts[1]), parts[2] if len(parts) > 2 else None  # noqa: PLR2004
 
 
-# --- What a session's handle does for those who share it: agents, people who decide or reproduce --
+# --- Child sessions and shared results ------------------------------------------------------------
 
 CHILD: Final = "::"
-"""Between the name of a session and that of its child."""
+"""Separates the name of a session from that of its child."""
 _LOOK_PAGE: Final = 64
 
 
-# --- Session: the object that a runtime holds -----------------------------------------------------
+# --- Session: the handle that a runtime holds -----------------------------------------------------
 
 
 _INTERNAL: Final = frozenset((
     "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
     "plan_share", "seen_revision",
 ))  # fmt: skip
-"""Members that memcore's own facades and adapters use: no part of the public surface."""
+"""Members for memcore's own facades and adapters; not part of the public API."""
 
 
 class Session:
-    """One append-only conversation in a scope. May be shared by threads.
+    """One append-only conversation in a scope. May be shared between threads.
 
-    Made by ``db.session(...)``. A session comes into being with its first change; reading one that
-    does not exist gives an empty history.
+    Created by ``db.session(...)``. The session itself is created by its first change; reading one
+    that does not exist yields an empty history.
     """
 
     def __init__(self, ref: SessionRef) -> None:
         self._ref = ref
         self.after_append: Callable[[], object] | None = None
-        """Called after each change that appends, once it is stored; it does not raise."""
+        """Called once each change that appends is committed; must not raise."""
         options = ref.options
         if options.recover:
             ref.due = self._recover_and_recount if options.recount else self._recover
@@ -123,7 +123,7 @@ class Session:
 
     @MadeLate
     def state(self) -> SessionState:
-        """Fields and values beside the log; see ``SessionState``."""
+        """The fields and values kept alongside the log; see ``SessionState``."""
         return session.SessionState(self._ref)
 
     def __dir__(self) -> list[str]:
@@ -137,7 +137,7 @@ class Session:
         return read.read_log(self._ref, lambda log, _: log.history.count, 0)
 
     def __bool__(self) -> bool:
-        return True  # an empty session is a session all the same
+        return True  # an empty session is still a session
 
     def __iter__(self) -> Iterator[Item]:
         return self.items()
@@ -149,7 +149,7 @@ class Session:
 
     @property
     def user(self) -> str:
-        """The user who owns it."""
+        """The user that owns it."""
         return self._ref.user
 
     @property
@@ -158,13 +158,13 @@ class Session:
         return self._ref.app
 
     def hold(self, *, reason: str) -> bool:
-        """Put the session under a legal hold; whether it was under none of its own.
+        """Put the session under a legal hold; return False if it already had one of its own.
 
-        Until ``release``, deleting it and erasing its user are refused with HeldError.
+        Until ``release``, deleting the session or erasing its user raises HeldError.
 
         Raises:
-            NotFoundError: there is no such session yet.
-            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            NotFoundError: the session does not exist yet.
+            InvalidOptionError: the reason is not a text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
         at = self._ref
@@ -172,22 +172,22 @@ class Session:
         return session.hold(at.engine, at.app, at.user, at.name, reason=reason)
 
     def release(self) -> bool:
-        """End the session's own hold; whether there was one. That of its scope stays."""
+        """Lift the session's own hold; return whether there was one. A hold on its scope stays."""
         at = self._ref
         at.need("release")
         return session.release(at.engine, at.app, at.user, at.name)
 
     @property
     def is_admitting(self) -> bool:
-        """True if content is redacted or judged before it is stored."""
+        """True if content is redacted or screened before it is stored."""
         return self._ref.engine.write_filter is not None
 
     @property
     def counter(self) -> str:
-        """The id of the counter that ``tokens`` and all counts of the session are by."""
+        """The id of the token counter behind ``tokens`` and all other counts of the session."""
         return session.recount.counter_id(self._ref)
 
-    # What the first use of the handle begins with; each returns whether it is done for good.
+    # Run on the handle's first use; each returns True once it need not run again.
 
     def _recover(self) -> bool:
         return session.recovery.recover_lazily(self._ref)
@@ -221,11 +221,11 @@ class Session:
         Args:
             item: a message in any supported wire format: a JSON object.
             expected_revision: store it only if the session is at this revision.
-            idempotency_key: the same key with the same content stores it once and returns the
-                first receipt.
-            request_id: kept beside the item.
-            meta: a JSON object kept beside the item.
-            envelope: what is known of the item: an Envelope, or a mapping of its fields.
+            idempotency_key: a repeat of the key with the same content stores nothing and returns
+                the first receipt.
+            request_id: stored with the item.
+            meta: a JSON object stored with the item.
+            envelope: metadata about the item: an Envelope, or a mapping of its fields.
 
         Raises:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
@@ -263,7 +263,7 @@ class Session:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
-        """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
+        """Append items in one commit, all or none. Arguments and errors as for ``append``."""
         change = None
         if (
             type(items) is list
@@ -273,7 +273,7 @@ class Session:
             and meta is None
             and envelope is None
         ):
-            items = items[:]  # one's own: a counter may change the caller's meanwhile
+            items = items[:]  # a token counter may mutate the caller's list meanwhile
             change = self._ref.begin_append(items, Append)
         if type(change) is not Append:
             change = append_items(
@@ -299,7 +299,7 @@ class Session:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
-        """Append an event (planner, reflection, error, ...): in the log, never in a context."""
+        """Append an event (planner, reflection, error, ...): logged, never part of a context."""
         change = record_event(
             self._ref,
             type,
@@ -313,22 +313,22 @@ class Session:
         return self._append(change)
 
     def abandon(self, call_id: str) -> Receipt:
-        """Give up an open call: it blocks nothing any more, contexts answer it synthetically.
+        """Give up an open call: it no longer blocks, and contexts answer it synthetically.
 
         Raises:
-            NotFoundError: there is no open call with this id.
+            NotFoundError: no open call has this id.
         """
         return self._append(abandon(self._ref, call_id))
 
     def begin(self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None) -> Receipt:
-        """Make the session with the first values of its state; an event ``state`` records them.
+        """Create the session with its initial state; a ``state`` event records the values.
 
         Args:
             values: fields of any prefix.
-            meta: a JSON object kept beside the event.
+            meta: a JSON object stored with the event.
 
         Raises:
-            RevisionConflict: there is such a session.
+            RevisionConflict: the session already exists.
             InvalidUpdateError, InvalidItemError, ReadOnlyError, StorageError; nothing is stored.
         """
         with self.batch() as batch:
@@ -339,12 +339,13 @@ class Session:
     def batch(
         self, *, expected_revision: int | None = None, idempotency_key: str | None = None
     ) -> BatchContext:
-        """``with session.batch() as b:`` commits b's changes together when the block ends.
+        """Commit all changes of a block together: ``with session.batch() as b:``.
 
         Args:
-            expected_revision: only if the session is at this revision.
-            idempotency_key: the same key with the same steps is carried out once, within a week,
-                and ``b.receipt`` is the first one; ``undone`` and ``checkpoints`` are empty then.
+            expected_revision: commit only if the session is at this revision.
+            idempotency_key: within a week, the same key with the same steps runs once; a repeat
+                sets ``b.receipt`` to the first receipt and leaves ``undone`` and ``checkpoints``
+                empty.
         """
         return session.BatchContext(
             self.plan_batch(expected_revision, idempotency_key),
@@ -354,7 +355,7 @@ class Session:
     def plan_batch(
         self, expected_revision: int | None, idempotency_key: str | None = None
     ) -> ChangeBatch:
-        """An empty batch of this session."""
+        """Return an empty batch for this session."""
         return session.ChangeBatch(self._ref, expected_revision, idempotency_key)
 
     def apply(
@@ -365,13 +366,13 @@ class Session:
         trace: Trace | None = None,
         idempotency_key: str | None = None,
     ) -> Receipt:
-        """Append the messages of a Command and update its fields of the state, in one commit.
+        """Append a Command's messages and apply its state update in one commit.
 
         Args:
-            command: a Command; any object with an ``update`` (LangGraph's) may stand for it.
-            expected_revision: do it only if the session is at this revision.
-            trace: gets a Reduction for every call of a reducer, once all is stored.
-            idempotency_key: as of ``batch``.
+            command: a Command, or any object with an ``update`` (such as LangGraph's).
+            expected_revision: apply it only if the session is at this revision.
+            trace: receives one Reduction per reducer call, once everything is stored.
+            idempotency_key: as for ``batch``.
 
         Raises:
             InvalidUpdateError, and what ``append`` raises; nothing is stored then.
@@ -394,26 +395,26 @@ class Session:
         trace: Trace | None = None,
         idempotency_key: str | None = None,
     ) -> ChangeBatch:
-        """The batch of ``apply``."""
+        """Return the batch that ``apply`` commits."""
         batch = self.plan_batch(expected_revision, idempotency_key)
         batch.apply(command, trace=trace)
         return batch
 
-    # --- one writer -------------------------------------------------------------------------------
+    # --- lease ------------------------------------------------------------------------------------
 
     def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> Lease:
-        """Be the only one to change the session for a while; ``with session.lease(...)``.
+        """Become the session's only writer for a while: ``with session.lease(...)``.
 
-        The lease is this handle's. Others may read; what they change is refused before it writes
-        anything. Whoever takes it over once it has expired gets the next epoch, and the owner
-        before them is refused from then on, whatever any clock says. The same owner gets it again
-        under the same epoch: an owner's name is that of one worker.
+        The lease belongs to this handle. Others may still read; their changes are refused before
+        anything is written. Taking over an expired lease advances the epoch, which fences out the
+        previous owner from then on, whatever any clock says. The same owner gets the lease back
+        under the same epoch, so an owner name must identify a single worker.
 
         Args:
-            owner: who takes it: 1 to 1,024 characters, different for each worker.
-            ttl_seconds: how long it lasts unless it is renewed: up to a year, by the clock of the
-                process that asks.
-            force: take it even if another owner holds it, who is fenced then.
+            owner: the new owner: 1 to 1,024 characters, unique to each worker.
+            ttl_seconds: time until it expires unless renewed: up to a year, by the clock of the
+                calling process.
+            force: take it even if another owner holds it; that owner is fenced out.
 
         Raises:
             LeaseHeldError: another owner holds it.
@@ -425,24 +426,25 @@ class Session:
     # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
-        """Hold the session to another pair policy; the log stays, the ledger is built anew."""
+        """Switch the session to another pair policy; keeps the log, rebuilds the ledger."""
         self._commit(SetPolicy(self._ref, policy))
         self._ref.allow_policy(policy)
 
     def recount(
         self, counter: str | TokenCounter, *, progress: Progress | None = None
     ) -> RecountResult:
-        """Count the whole live history with another counter, which is the session's from now on.
+        """Recount the whole live history with another counter and make it the session's counter.
 
-        Writers go on meanwhile; one commit puts the counts in force. The log, its revision and the
-        views stay. If the counter is the session's already, only damaged counts are made anew.
+        Does not block writers; one commit puts the new counts into force. The log, its revision
+        and the views are unchanged. If the session already uses the counter, only damaged counts
+        are recomputed.
 
         Args:
             counter: ``"bytes/4"``, ``"tiktoken:NAME"`` or a TokenCounter.
             progress: called with (items counted, live items).
 
         Raises:
-            NotFoundError: there is no session.
+            NotFoundError: the session does not exist.
             CounterUnavailableError, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
         by = get_counter(counter)
@@ -450,19 +452,19 @@ class Session:
         self._ref.allow_counter(by)
         return done
 
-    # --- totals, and what a provider bills --------------------------------------------------------
+    # --- totals -----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Return True if there is a session of this name."""
+        """Return True if the session exists."""
         return read.exists(self._ref)
 
     @property
     def revision(self) -> int:
-        """Counter of changes to the log: what ``expected_revision`` is compared with."""
+        """The log's change counter, which ``expected_revision`` is compared with."""
         return read.read_log(self._ref, lambda log, _: head_of(log).revision, 0)
 
     def seen_revision(self) -> int | None:
-        """The revision as this process knew it last, if it did; looks nothing up."""
+        """Return the revision last seen by this process, or None; reads nothing."""
         log = self._ref.log
         head = None if log is None else log.head
         return None if head is None else head.revision
@@ -474,47 +476,47 @@ class Session:
 
     @property
     def policy(self) -> str:
-        """The pair policy that the session is held to."""
+        """The name of the pair policy in force."""
         default = self._ref.options.policy or self._ref.engine.policy
         return read.read_log(self._ref, lambda log, _: log.policy.name, default)
 
     @property
     def open_calls(self) -> list[OpenCall]:
-        """Calls that wait for a result, oldest first."""
+        """Calls awaiting a result, oldest first."""
         return [call for _, call in read.open_calls(self._ref)]
 
-    # --- what the provider bills ------------------------------------------------------------------
+    # --- usage reported by the provider -----------------------------------------------------------
 
     def report_usage(
         self, input_tokens: int, *, model: str | None = None, counted_tokens: int | None = None
     ) -> Calibration:
-        """Tell what a provider billed for a request; it calibrates the estimates for that model.
+        """Report what a provider billed for a request, to calibrate the estimates for its model.
 
-        The report is about the last ``context()`` made through this handle; if none was made, about
-        the whole live history as it is shown now: then report before the answer is appended. It is
-        kept as an anchor: the next request is estimated at ``input_tokens + factor * counted
-        since``. The factor comes from the differences of reports alone, so whatever every request
-        holds beside the messages (tool schemas, a system prompt outside of the session) drops out
-        of it. It is 1.0 until there are two reports, and stays within 0.8 to 2.0.
+        The report refers to the last ``context()`` built through this handle; without one, to the
+        whole live history as currently shown, so report before appending the answer. It is kept as
+        an anchor: the next request is estimated at ``input_tokens + factor * counted since``. The
+        factor is derived only from differences between reports, so whatever is part of every
+        request but not of the messages (tool schemas, a system prompt outside the session) cancels
+        out. It is 1.0 until there are two reports, and is clamped to 0.8 to 2.0.
 
-        The anchor does not apply once its last item was undone, the session was compacted or given
-        another policy or counter; the factor stays. A report that comes late, about less than one
-        before it, changes neither. The log and the revision stay as they are.
+        The anchor does not apply once its last item is undone, or the session is compacted or
+        switched to another policy or counter; the factor stays. A late report, about less than the
+        one before it, changes neither. The log and the revision are unchanged.
 
         Args:
-            input_tokens: all input tokens of the request, those read from or written to a prompt
-                cache included (Anthropic's API lists them apart): 1 to 2**48.
+            input_tokens: all input tokens of the request, including those read from or written to
+                a prompt cache (Anthropic's API lists them separately): 1 to 2**48.
             model: the model's name; factors and anchors are kept for each of the last 8.
-            counted_tokens: what the session's counter says of the messages that were sent. Which
-                of the last 16 contexts is meant if requests overlap (``Context.tokens`` of it); or
-                your own count, if you sent other messages than the context's.
+            counted_tokens: the session counter's count of the messages sent. With overlapping
+                requests it identifies which of the last 16 contexts is meant (its
+                ``Context.tokens``); if you sent messages other than the context's, your own count.
 
         Returns:
-            What is known of the model now.
+            The model's current calibration.
 
         Raises:
-            InvalidOptionError: an argument is no int or str, or out of range.
-            NotFoundError: there is no such session (any more).
+            InvalidOptionError: an argument is not an int or str, or is out of range.
+            NotFoundError: the session does not exist (any more).
             ReadOnlyError, ClosedError, StorageError
         """
         report = usage.report_usage(
@@ -524,36 +526,36 @@ class Session:
 
     @property
     def estimated_tokens(self) -> int:
-        """Estimate of what the provider bills for the next full request.
+        """Estimate of what the provider will bill for the next full request.
 
-        For the model reported last: what was billed for the anchored context and the factor times
-        what was appended since; where no anchor applies, the factor times the tokens of the context
-        without a budget. Without any report that is the plain count.
+        For the model reported last: the billed tokens of the anchored context plus the factor times
+        the tokens appended since; if no anchor applies, the factor times the tokens of the context
+        without a budget. Without any report this is the plain count.
 
         Raises:
-            CorruptValueError: the calibration is damaged; the next report writes it anew.
+            CorruptValueError: the calibration is damaged; the next report rewrites it.
         """
         return usage.estimated_tokens(self._ref)
 
     def calibrations(self) -> list[Calibration]:
-        """Return what was learned by ``report_usage``, the model reported last first.
+        """Return what ``report_usage`` has learned, most recently reported model first.
 
         Raises:
-            CorruptValueError: the calibration is damaged; the next report writes it anew.
+            CorruptValueError: the calibration is damaged; the next report rewrites it.
         """
         return usage.calibrations(self._ref)
 
-    # --- compaction -------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     def _commit(self, change: Change[T]) -> T:
         return self._ref.engine.store.transact(change, makes_room=change.makes_room)
 
-    # --- when -------------------------------------------------------------------------------------
+    # --- pressure ---------------------------------------------------------------------------------
 
     def pressure(self, *, policy: AnyPolicy | None = None) -> Pressure:
-        """Measure how full the session is; find the stage that is due and the turns that are left.
+        """Measure how full the session is: the stage that is due and the turns remaining.
 
-        From sums that are kept: its time does not grow with the history.
+        Computed from maintained sums: constant time, whatever the length of the history.
         """
         compact = session.compact
         return compact.find_pressure(self._ref, compact.policy_of(self._ref, policy))
@@ -563,7 +565,7 @@ class Session:
     ) -> bool:
         """Return True if a stage of the policy is due, or there are more than ``max_items`` items.
 
-        False while the last item is a tool result: the model has yet to see it.
+        False while the last item is a tool result: the model has not seen it yet.
         """
         most = checked_optional_int("max_items", max_items)
         found = self.pressure(policy=policy)
@@ -584,7 +586,7 @@ class Session:
     ) -> Plan:
         """Plan what ``compact`` with the same arguments would fold and mask; writes nothing.
 
-        Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
+        Empty if no stage is due. With ``force``, the plan assumes a summarizer.
         """
         rule, asked = session.compact.asked(
             self._ref, policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
@@ -602,29 +604,29 @@ class Session:
         force: bool = False,
         timeout_seconds: float | None = None,
     ) -> CompactionResult:
-        """Represent the older items by a summary. The log keeps them; ``uncompact`` shows them.
+        """Replace the older items by a summary. The log keeps them; ``uncompact`` restores them.
 
-        When no stage of the policy is due nothing is done, and the result's ``reason`` says why;
-        ``force``, ``stage``, ``keep_last`` and ``keep_tokens`` compact all the same.
+        If no stage of the policy is due, nothing is done and the result's ``reason`` says why;
+        ``force``, ``stage``, ``keep_last`` and ``keep_tokens`` compact regardless.
 
-        The cut never splits a call from its result. ``summarize`` is called outside of any
-        transaction, and writers go on meanwhile. If it fails or saves too little, the policy's
-        fallback serves: masks, a short safe suffix without a new summary, or one item; the result
-        holds the error and the reason. Without ``summarize`` the older items are trimmed. What
-        saves nothing is refused.
+        The cut never separates a call from its result. ``summarize`` is called outside any
+        transaction and does not block writers. If it fails or saves too little, the policy's
+        fallback is used: masks, a short safe suffix without a new summary, or one item; the result
+        holds the error and the reason. Without ``summarize`` the older items are trimmed. A
+        compaction that saves nothing is refused.
 
         Args:
-            summarize: gets a SummaryRequest, returns the summary.
+            summarize: takes a SummaryRequest, returns the summary.
             policy: a CompactionPolicy, a preset's name or a mapping; None: the session's.
             stage: the stage to run, due or not; None: the heaviest that is due.
-            keep_last: keep at least this many items, in place of the policy's number.
-            keep_tokens: keep the longest safe suffix within these tokens, likewise.
+            keep_last: keep at least this many items, overriding the policy's number.
+            keep_tokens: keep the longest safe suffix within this many tokens, likewise.
             force: if no stage is due, run the heaviest; with ``summarize``, the heaviest that
                 makes a summary.
-            timeout_seconds: how long ``summarize`` may take; it then runs in a thread.
+            timeout_seconds: time limit for ``summarize``, which then runs in a thread.
 
         Raises:
-            PlanStaleError: the history was cut or compacted by someone else meanwhile.
+            PlanStaleError: someone else cut or compacted the history meanwhile.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         compact, ref = session.compact, self._ref
@@ -642,20 +644,20 @@ class Session:
     def repair(
         self, mode: str = "drop", *, plan: bool = False, close_open: bool = False
     ) -> RepairResult:
-        """Mend a foreign history by a recorded view; the log keeps it as it is.
+        """Repair a foreign history by recording a view; the log itself is unchanged.
 
-        Contexts mend what they show by themselves, each time: a repair decides once. Results that
-        answer nothing or that a newer one replaces are not shown any more. Calls that were passed
-        over are taken out (``drop``) or keep being answered synthetically (``synthesize``); a
-        result that comes for a call that was taken out is not shown. Late and split results are
-        put in order by rendering; under the view that holds for the pair policy ``seed``, too.
-        What the repair rests on may be undone: then the items show as before. Calls at the end
-        that nothing follows stay open. A second repair finds nothing to do.
+        Contexts make such repairs on the fly every time; this records them once and for all.
+        Results that answer no call, or that a newer result supersedes, are no longer shown. Calls
+        left unanswered are taken out (``drop``) or still answered synthetically (``synthesize``);
+        a result that arrives for a dropped call is not shown. Rendering puts late and split
+        results in order; under this view it does so for the pair policy ``seed``, too. If items
+        that the repair depends on are undone, the affected items are shown as before. Calls at the
+        end of the history, with nothing after them, stay open. Repairing again is a no-op.
 
         Args:
             mode: ``drop`` or ``synthesize``.
             plan: report what would be done; write nothing.
-            close_open: give up the open calls first, by an event each, as ``abandon`` does.
+            close_open: first give up the open calls, each by an event, as ``abandon`` does.
 
         Raises:
             RevisionConflict, PlanStaleError: others kept changing the session.
@@ -670,19 +672,19 @@ class Session:
         return read.views_of(self._ref)
 
     def uncompact(self) -> bool:
-        """Take the last compaction back; whether there was one."""
+        """Revert the last compaction; return whether there was one."""
         return self._commit(Uncompact(self._ref))
 
     def masks(self) -> list[Mask]:
-        """Return what contexts show in place of items at present, in the order of the items."""
+        """Return the masks that contexts currently show in place of items, in item order."""
         found = read.read_log(self._ref, lambda log, txn: log.masks(txn, log.current_view(txn)), {})
         return [found[seq] for seq in sorted(found)]
 
     def covered(self, view: View | None = None) -> Iterator[Item]:
-        """The items that a view (None: the current one) represents and does not show, oldest first.
+        """The items that a view (None: the current one) stands for and hides, oldest first.
 
         Raises:
-            NotFoundError: there is no such view in force or among its ancestors.
+            NotFoundError: the view is neither in force nor an ancestor of the one in force.
         """
         found = read.find_view(self._ref, view)
         if found is None:
@@ -694,15 +696,15 @@ class Session:
                 yield item
 
     def read_offloaded(self, reference: str) -> str:
-        """The whole text that an offloaded result left a preview of.
+        """Return the full text of an offloaded result, of which contexts show a preview.
 
         Args:
-            reference: as the preview names it: ``item:SEQ`` or ``item:SEQ:CALL_ID``; of an item
-                that was too large to be stored as it was, ``offload:KEY:NUMBER``.
+            reference: as given in the preview: ``item:SEQ`` or ``item:SEQ:CALL_ID``; for an item
+                too large to be stored as it was, ``offload:KEY:NUMBER``.
 
         Raises:
             NotFoundError: the item is not in the live history, or has no such result.
-            InvalidOptionError: it is no reference.
+            InvalidOptionError: not a valid reference.
         """
         if isinstance(reference, str) and reference.startswith(REFERENCE):
             return read.read_offloaded(self._ref, reference)
@@ -717,10 +719,10 @@ class Session:
             raise NotFoundError(msg)
         return "\n".join(texts)
 
-    # --- undo, checkpoints, forks -----------------------------------------------------------------
+    # --- undo -------------------------------------------------------------------------------------
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
-        """Take the last ``count`` items off the live history and return them, oldest first."""
+        """Remove the last ``count`` items from the live history; return them, oldest first."""
         return self._commit(Undo(self._ref, count, expected_revision=expected_revision))
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -733,18 +735,19 @@ class Session:
         expected_revision: int | None = None,
         idempotency_key: str | None = None,
     ) -> Checkpoint:
-        """Save the present position: the live history, the current view, the values of the state.
+        """Save the current position: the live history, the current view and the state's values.
 
-        Nothing is copied: it costs one small row. It stays when its items are undone.
+        Copies nothing: costs one small row. It outlives an undo of its items.
 
         Args:
-            name: of at least one character; may repeat.
-            meta: a JSON object kept with it.
+            name: at least one character; need not be unique.
+            meta: a JSON object stored with it.
             expected_revision: save it only if the session is at this revision.
-            idempotency_key: the same key saves it once, within a week, and returns the first one.
+            idempotency_key: within a week, a repeat of the key saves nothing and returns the first
+                checkpoint.
 
         Raises:
-            DuplicateRequestError: the key was used for another name or ``meta``.
+            DuplicateRequestError: the key was used with another name or ``meta``.
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         change = session.SaveCheckpoint(
@@ -757,49 +760,48 @@ class Session:
         return self._commit(change)
 
     def checkpoints(self) -> Iterator[Checkpoint]:
-        """The checkpoints, newest last; lazy, a page at a time.
+        """The checkpoints, newest last; read lazily, a page at a time.
 
         Raises:
-            CorruptValueError: one of them is damaged.
+            CorruptValueError: a checkpoint is damaged.
         """
         return session.checkpoints_of(self._ref)
 
     def get_checkpoint(self, which: str | int) -> Checkpoint:
-        """A checkpoint by its number, or the newest of a name.
+        """Return a checkpoint by its number, or the newest one with a name.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no checkpoint matches.
             CorruptValueError: it is damaged.
         """
         return session.get_checkpoint(self._ref, which)
 
     def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
-        """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
+        """Delete a checkpoint, given by number or as the newest of a name; return if it existed.
 
-        The items that it refers to stay, as all items do.
+        The items it refers to stay, as all items do.
         """
         return self._commit(session.DeleteCheckpoint(self._ref, which))
 
-    # --- going back -------------------------------------------------------------------------------
+    # --- rewind and fork --------------------------------------------------------------------------
 
     def rewind(
         self, to: Position, *, state: bool = True, expected_revision: int | None = None
     ) -> Receipt:
         """Make ``to`` the last live item (0: none), or go back to a checkpoint.
 
-        A checkpoint brings its whole history back, items that were undone since included, and the
-        view that was current. Views recorded since do not apply any more. The values of the state
-        as they were come back under a new counter: those of the checkpoint, or of the time before
-        the item that followed ``to``.
+        A checkpoint restores its whole history, including items undone since, and the view that
+        was current. Views recorded since no longer apply. The state's values are restored under a
+        new counter: those of the checkpoint, or those from before the item that followed ``to``.
 
         Args:
             to: a live seq, a Checkpoint, or a checkpoint's name.
-            state: False leaves the state alone.
-            expected_revision: only if the session is at this revision.
+            state: False leaves the state unchanged.
+            expected_revision: rewind only if the session is at this revision.
 
         Raises:
             NotFoundError: the item is not in the live history, there is no such checkpoint, or the
-                values of then were trimmed.
+                values from that time were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
         change = session.Rewind(self._ref, to, state=state, expected_revision=expected_revision)
@@ -814,15 +816,16 @@ class Session:
         state: bool = True,
         expected_revision: int | None = None,
     ) -> Self:
-        """A new session of the same scope that shares the history up to and including ``at``.
+        """Create a session in the same scope that shares the history up to and including ``at``.
 
         Args:
-            session_id: name of the fork; no session may have it.
-            at: a live seq, a Checkpoint or its name (live or not); None: all of the live history;
+            session_id: name of the fork; must not exist yet.
+            at: a live seq, a Checkpoint or its name (live or not); None: the whole live history;
                 0: none of it.
             policy: another pair policy for the fork.
-            state: whether it begins with the values of the state of then; False: with those of now.
-            expected_revision: only if this session is at this revision.
+            state: True starts it with the state's values as of ``at``; False, with the current
+                ones.
+            expected_revision: fork only if this session is at this revision.
 
         Raises:
             NotFoundError, RevisionConflict, InvalidOptionError
@@ -842,7 +845,7 @@ class Session:
         state: bool = True,
         expected_revision: int | None = None,
     ) -> tuple[Fork, Self]:
-        """The change of ``fork`` and the handle of the new session."""
+        """Return the change that ``fork`` commits and the handle of the new session."""
         ref = self._ref
         target = ref.beside(session_id, policy=policy)
         change = Fork(
@@ -855,7 +858,7 @@ class Session:
         return change, type(self)(target)
 
     def history_at(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
-        """Scope and history of a position as a transaction sees it; None: the live history.
+        """Return scope and history of a position as a transaction sees it; None: the live history.
 
         Raises:
             NotFoundError: there is no session, no such live item, or no such checkpoint.
@@ -866,36 +869,36 @@ class Session:
     # --- recovery ---------------------------------------------------------------------------------
 
     def recover(self, *, plan: bool = False, steps: Sequence[str] = RECOVERY_STEPS) -> Recovery:
-        """Make a session usable again of which rows are damaged or missing.
+        """Make a session with damaged or missing rows usable again.
 
-        The first of these that serves: ``mend`` what follows from items, if the whole live history
-        can be read; go back to the last valid ``checkpoint``; go on with what can be read of the
-        ``log`` (what stands behind the first lost item is appended once more); the ``empty``
-        session. No item is removed, and where the session was is saved as a checkpoint named
-        ``before recovery`` if that can be told. Nothing is changed if nothing is wrong.
+        Takes the first step that works: ``mend`` rebuilds what derives from the items, if the
+        whole live history is readable; ``checkpoint`` goes back to the last valid checkpoint;
+        ``log`` continues with whatever is readable (items after the first lost one are appended
+        again); ``empty`` starts over. No item is removed, and the session's old position, if it
+        can be determined, is saved as a checkpoint named ``before recovery``. If nothing is
+        wrong, nothing changes.
 
         Args:
             plan: report what would be done; write nothing.
-            steps: which of these may be taken, in the order to try them.
+            steps: the permitted steps, in the order to try them.
 
         Raises:
-            NotFoundError: there is no session of this name.
+            NotFoundError: the session does not exist.
             CounterUnavailableError, InvalidOptionError, ReadOnlyError, StorageError
         """
         return session.recovery.recover(self._ref, plan=plan, steps=steps)
 
-    # --- agents, people, bundles ------------------------------------------------------------------
-
     # --- agents -----------------------------------------------------------------------------------
 
     def child(self, name: str) -> Self:
-        """A history of its own for an agent: the session ``THIS::name`` of the same scope.
+        """Return the session ``THIS::name`` of the same scope: an agent's own history.
 
-        It shares nothing by itself: ``share`` brings its results here. The same name gives the same
-        session again; options are those of this handle.
+        Nothing is shared automatically: ``share`` copies its results here. The same name always
+        gives the same session; it inherits this handle's options.
 
         Raises:
-            InvalidOptionError: the name is no non-empty str, or holds ``::`` or a colon at an end.
+            InvalidOptionError: the name is not a non-empty str, contains ``::``, or starts or ends
+                with a colon.
         """
         odd = not isinstance(name, str) or not name or CHILD in name
         if odd or name.startswith(":") or name.endswith(":"):
@@ -907,24 +910,24 @@ class Session:
         return type(self)(beside)
 
     def share(self, child: Session, seq: int | None = None) -> Receipt:
-        """Append a result of another session of this scope: the same message, its author's name.
+        """Append a result of another session of this scope: same message, with its author's name.
 
-        Each result is shared once; a second call gives the first receipt.
+        Each result is shared once; a second call returns the first receipt.
 
         Args:
-            child: mostly one of ``child``; its author is the last part of its name if the item
-                names none.
-            seq: a live item of it; None: its newest of type ``final`` or ``aggregate``.
+            child: usually made by ``child``; an item without an author gets the last part of its
+                session's name.
+            seq: a live item of ``child``; None: its newest of type ``final`` or ``aggregate``.
 
         Raises:
-            NotFoundError: it has no such item.
-            InvalidOptionError: ``child`` is a session of another scope, or this one, or the item
+            NotFoundError: ``child`` has no such item.
+            InvalidOptionError: ``child`` is a session of another scope or this one, or the item
                 calls tools or answers a call.
         """
         return store(self.plan_share(child, seq))
 
     def plan_share(self, child: Session, seq: int | None) -> Append:
-        """The change of ``share``."""
+        """Return the change that ``share`` commits."""
         checked_optional_int("seq", seq, least=1)
         ref, its = self._ref, child._ref
         place = (its.engine.store.path, its.app, its.user)
@@ -965,7 +968,7 @@ class Session:
     # --- failures ---------------------------------------------------------------------------------
 
     def ladder(self, rules: LadderRules | Mapping[str, Any] | None = None) -> Ladder:
-        """Runs steps that degrade, are retried, and in the end are left to a person.
+        """Return a runner of steps that degrade, retry, and finally escalate to a human.
 
         Raises:
             InvalidOptionError: a rule is unknown or out of range.
@@ -973,7 +976,7 @@ class Session:
         return session.Ladder(self._ref, session.checked_rules(rules))
 
     def pending_hitl(self) -> list[Escalation]:
-        """The ``hitl`` events of the live history without a decision, oldest first.
+        """Return the ``hitl`` events of the live history without a decision, oldest first.
 
         Raises:
             CorruptValueError: one of them is damaged.
@@ -988,17 +991,17 @@ class Session:
         by: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        """Record what was decided about a ``hitl`` event, by an event that names it.
+        """Record the decision on a ``hitl`` event, as an event that refers to it.
 
         Args:
-            seq: of the event.
+            seq: the ``hitl`` event.
             decision: any JSON value.
-            by: who decided.
-            meta: a JSON object kept beside the event.
+            by: the person who decided.
+            meta: a JSON object stored with the new event.
 
         Raises:
-            NotFoundError: no live item ``seq`` waits for a decision.
-            DuplicateRequestError: it was decided otherwise before.
+            NotFoundError: no live item ``seq`` awaits a decision.
+            DuplicateRequestError: a different decision was recorded before.
             InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         change = session.retry.resolve(self._ref, seq, decision, by=by, meta=meta)
@@ -1011,28 +1014,28 @@ class Session:
         most_bytes: int = BUNDLE_BYTES,
         policy: RedactionPolicy | None = None,
     ) -> bytes:
-        """A minimal reproduction as JSON: a legal slice around a failure, always redacted.
+        """Return a minimal reproduction as JSON: a legal slice around a failure, always redacted.
 
-        It names no user, session, application, owner or file. Equal histories give equal bytes.
+        Names no user, session, application, owner or file. Equal histories give equal bytes.
 
         Args:
-            seq: the item that it is about; None: the newest failure (a failed status, an ``error``
-                or a ``hitl`` event) of the last 256 items, else the last item.
-            most_bytes: at least 2,048; texts are cut until it fits.
-            policy: what to redact; None: memcore's default.
+            seq: the item in question; None: the newest failure (a failed status, an ``error`` or a
+                ``hitl`` event) of the last 256 items, else the last item.
+            most_bytes: at least 2,048; texts are truncated to fit.
+            policy: the redaction policy; None: memcore's default.
 
         Raises:
             NotFoundError, InvalidOptionError, CorruptValueError
         """
         return session.make_bundle(self._ref, seq=seq, most_bytes=most_bytes, policy=policy)
 
-    # --- readers ----------------------------------------------------------------------------------
+    # --- access counts ----------------------------------------------------------------------------
 
     def accessed(self, seq: int | None = None) -> Accessed:
-        """Return how often the session (or one item) was read and when last, if that is counted.
+        """Return the access count and last access time of the session or one item, if tracked.
 
-        Counted are ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts``;
-        an item counts when it is read, or shown behind the cut of a context.
+        ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts`` are counted;
+        an item counts when it is read, or shown after the cut of a context.
 
         Raises:
             CorruptValueError: the counts are damaged.
@@ -1055,13 +1058,13 @@ class Session:
         share: str | None = None,
         redact: Redact = None,
     ) -> Iterator[Item]:
-        """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+        """Live items with ``start <= seq < stop``, in order; read lazily, a page at a time.
 
-        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended
-        meanwhile.
+        ``authors``, ``share`` and ``redact``: as in ``context``; items appended during the
+        iteration are not shown then.
 
         Raises:
-            CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
+            CorruptValueError: an item is damaged; ``skip_corrupt`` omits it instead.
         """
         checked_int("start", start)
         checked_optional_int("stop", stop)
@@ -1075,7 +1078,7 @@ class Session:
         return (item for item in found if item.seq in shown)
 
     def get(self, seq: int) -> Item:
-        """One live item.
+        """Return one live item.
 
         Raises:
             NotFoundError: it is not in the live history.
@@ -1092,7 +1095,7 @@ class Session:
         return list(session.shown_items(self._ref, found, redact))
 
     def find_call(self, call_id: str) -> CallRecord:
-        """Find where a call was made and answered; the latest with this id.
+        """Return where a call was made and answered: the latest call with this id.
 
         Raises:
             NotFoundError: no call of the live history has this id.
@@ -1114,30 +1117,31 @@ class Session:
         share: str | None = None,
         redact: Redact = None,
     ) -> Context:
-        """Build what the model receives: legal for the policy and within the budget.
+        """Build the model's input: legal for the pair policy and within the budget.
 
-        Pins (the leading system items), the summary of a compaction, and the longest suffix from
-        a safe cut. Late results stand behind their call, unanswered calls are answered
-        synthetically, orphans are left out; ``Context.repairs`` lists it all. Equal histories and
-        budgets give equal messages; ``calibrated`` ones depend on what was reported, too.
+        Consists of the pins (leading system items), a compaction's summary, and the longest suffix
+        that starts at a safe cut. Late results are moved after their call, unanswered calls are
+        answered synthetically, orphans are left out; ``Context.repairs`` lists every repair. Equal
+        histories and budgets give equal messages; ``calibrated`` contexts also depend on the usage
+        reports.
 
         Args:
             budget_tokens: at most this many tokens by the session's counter; None: no limit.
-            reserve_tokens: of these, leave so many free (for the answer, tool schemas).
-            calibrated: the budget is meant in the provider's tokens as well: what it is estimated
-                to bill for the request stays within it, too (see ``report_usage``). That includes
-                what was part of the reported requests beside the messages, as tool schemas: do not
-                reserve for them again.
-            model: whose calibration to go by; None: that of the model reported last.
-            view: one of ``views()`` or its number: show the history as under that compaction; 0: as
-                without any; None: under the newest that applies.
-            authors: show the items of these agents (``Envelope.author``), and of the others only
-                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
-                left out together with their results. None: everybody's items.
-            share: ``"results"`` (None as well): of others what is of type ``final`` or
-                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
-            redact: show placeholders in the place of what this policy looks for, as a database that
-                was opened with it would have stored; tokens stay those of what is stored.
+            reserve_tokens: the part of the budget to leave free (for the answer, tool schemas).
+            calibrated: apply the budget to the provider's tokens as well: the estimated bill for
+                the request stays within it, too (see ``report_usage``). The estimate includes
+                whatever the reported requests held besides the messages, such as tool schemas; do
+                not reserve room for those again.
+            model: whose calibration to use; None: that of the model reported last.
+            view: one of ``views()`` or its number: show the history under that compaction; 0:
+                under none; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of other agents only
+                what ``share`` allows; items without an author and those of ``user`` are always
+                shown. Calls are left out together with their results. None: everybody's items.
+            share: ``"results"`` (same as None): others' items of type ``final`` or ``aggregate``;
+                ``"none"``: nothing of theirs; ``"all"``: everything.
+            redact: show placeholders for whatever this policy matches, as a database opened with
+                it would have stored them; token counts remain those of the stored items.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -1164,11 +1168,11 @@ class Session:
 def ref_of(session: Session) -> SessionRef:
     """Return the session's reference (for memcore's own facades and adapters).
 
-    It leads to the whole database, so a handle does not show it.
+    It gives access to the whole database, so the handle does not expose it.
     """
-    return session._ref  # noqa: SLF001 - this module's
+    return session._ref  # noqa: SLF001 - this module's own
 
 
 def store_of(session: Session) -> LmdbStore:
-    """The open store that a session lies in (for memcore's own facades)."""
-    return session._ref.engine.store  # noqa: SLF001 - this module's
+    """Return the open store that holds the session (for memcore's own facades)."""
+    return session._ref.engine.store  # noqa: SLF001 - this module's own

@@ -31,17 +31,17 @@ _ABOUT: Final = b"state"
 
 
 class SessionState(Fields[ScopedChange]):
-    """Fields and JSON values beside the log of a session, with their history.
+    """Fields and JSON values kept alongside a session's log, with their history.
 
-    Every commit that changes a field gives the state its next *counter*; ``at(counter)`` shows the
-    values as they were then. ``rewind`` and ``fork`` take the values of the place that they go to;
-    ``undo`` changes the log alone. Without a schema any field takes any JSON, and the last value
-    counts.
+    Every commit that changes a field gives the state its next *counter*; ``at(counter)`` returns
+    the values as of then. ``rewind`` and ``fork`` take the values of the position they go to;
+    ``undo`` changes only the log. Without a schema any field takes any JSON, and the last write
+    wins.
 
-    The prefix of a name says whose the field is. ``app:NAME`` belongs to the application and
+    A name's prefix determines the field's owner. ``app:NAME`` belongs to the application and
     ``user:NAME`` to the user: all their sessions read and write it, and it has no history.
     ``temp:NAME`` belongs to this handle and is never stored; it takes any object. Counters,
-    checkpoints, forks and exports are about the session's own fields.
+    checkpoints, forks and exports cover only the session's own fields.
     """
 
     __slots__ = ("_ref",)
@@ -66,14 +66,14 @@ class SessionState(Fields[ScopedChange]):
 
     @property
     def counter(self) -> int:
-        """The number of the last change of its own fields; what ``expected`` is compared with."""
+        """The number of the last change to its own fields, which ``expected`` is compared with."""
         return self._read(lambda txn, place: state.read_header(txn, *place).counter, 0)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())
 
     def all(self, *, shared: bool = True) -> dict[str, Any]:
-        """Every field that has a value, with it, in the order of their names; one snapshot.
+        """Return every field that has a value, sorted by name; from one snapshot.
 
         Args:
             shared: False leaves out the fields with a prefix, which are not the session's own.
@@ -82,7 +82,7 @@ class SessionState(Fields[ScopedChange]):
         return self._ref.engine.store.read(lambda txn: self.read(txn, shared=shared))
 
     def read(self, txn: ReadTxn, *, shared: bool = True) -> dict[str, Any]:
-        """``all`` as a transaction of the session's store sees it."""
+        """``all`` as seen by a transaction of the session's store."""
         place = self._ref.find(txn)
         found = {} if place is None else _decoded(state.values_at(txn, *place))
         if shared:
@@ -94,7 +94,7 @@ class SessionState(Fields[ScopedChange]):
         return found
 
     def at(self, counter: int) -> dict[str, Any]:
-        """The values of its own fields as they were at a counter.
+        """Return the values of its own fields as of a counter.
 
         Raises:
             NotFoundError: there was no such change, or its values were trimmed.
@@ -107,22 +107,22 @@ class SessionState(Fields[ScopedChange]):
         return found or {}
 
     def at_seq(self, seq: int) -> dict[str, Any]:
-        """The values of its own fields when the live history ended at ``seq``; 0: before it began.
+        """Return its own fields as of when the live history ended at ``seq``; 0: before it began.
 
-        That is, before the item that follows was appended, or now behind the last one.
+        That is before the following item was appended, or now for the last item.
 
         Raises:
-            NotFoundError: there is no such live item, or the values of then were trimmed.
+            NotFoundError: there is no such live item, or the values from that time were trimmed.
             CorruptValueError: a row is damaged.
         """
         checked_int("seq", seq)
         return self._past(lambda txn, place, history: state_at(txn, *place, history, seq), seq)
 
     def before(self, seq: int) -> dict[str, Any]:
-        """The values of its own fields just before a live item was appended.
+        """Return the values of its own fields just before a live item was appended.
 
         Raises:
-            NotFoundError, CorruptValueError: as ``at_seq``.
+            NotFoundError, CorruptValueError: as for ``at_seq``.
         """
         checked_int("seq", seq, least=1)
         return self._past(
@@ -148,10 +148,10 @@ class SessionState(Fields[ScopedChange]):
         return found or {}
 
     def visible(self, *, to: str, exclude: Iterable[str] = ()) -> dict[str, Any]:
-        """The part of the state that may be handed over; see ``StateSchema.visible``.
+        """Return the part of the state that may be handed over; see ``StateSchema.visible``.
 
         Raises:
-            InvalidOptionError: the session was opened without a schema, or ``to`` is wrong.
+            InvalidOptionError: the session was opened without a schema, or ``to`` is invalid.
         """
         if self.schema is None:
             msg = "the session was opened without state=: what is private, a schema tells"
@@ -188,17 +188,17 @@ class SessionState(Fields[ScopedChange]):
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, expected: int | None = None) -> ScopedChange:
-        """A change that is to be filled, then stored by ``UpdateState``."""
+        """Return a change to be filled in, then stored by ``UpdateState``."""
         ref = self._ref
         change = ScopedChange(self.schema, ref.temporary, ref.scope_filter)
         change.expect(expected)
         return change
 
     def write(self, change: ScopedChange, draft: SessionTxn, *, ahead: int = 0) -> int:
-        """Store a change with others of the session, in their transaction; the counter after it.
+        """Store a change in a draft's transaction; return the counter after it.
 
-        ``ahead`` items are still to be appended which the change belongs to: ``before`` them the
-        state is as it was.
+        ``ahead`` items that the change belongs to are still to be appended: ``before`` them, the
+        state is the old one.
         """
         seq = draft.head.next_seq + ahead
         return change.run(draft.txn, draft.log.place, self._ref, seq=seq)
@@ -215,15 +215,15 @@ class SessionState(Fields[ScopedChange]):
 
     @property
     def watching(self) -> Watching:
-        """Make the object that waits for its changes (for memcore's own facades)."""
+        """Return an object that waits for its changes (for memcore's own facades)."""
         return state.Watching(self._ref.engine.store, self._ref.find)
 
-    # --- the past ---------------------------------------------------------------------------------
+    # --- history ----------------------------------------------------------------------------------
 
     def trim(self, *, keep: int = 1) -> int:
-        """Forget the values of old counters; how many stored versions went.
+        """Drop the values of old counters; return the number of stored versions removed.
 
-        The last ``keep`` counters stay, and those that checkpoints of the session need.
+        The last ``keep`` counters stay, and those that the session's checkpoints need.
 
         Raises:
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
@@ -257,9 +257,9 @@ class SessionState(Fields[ScopedChange]):
 
 
 class UpdateState(Change[int]):
-    """Store a filled change of the state; the result is the counter after it.
+    """Store a filled-in change of the state; the result is the counter after it.
 
-    Without fields of the session's own the session need not exist.
+    If it has no fields of the session's own, the session need not exist.
     """
 
     __slots__ = ("change", "creates", "request")
@@ -276,7 +276,7 @@ class UpdateState(Change[int]):
         super().__init__(ref)
 
     def __call__(self, txn: Txn) -> int:
-        """Change the session's fields, and with them those of the user and the application."""
+        """Change the session's fields, together with those of the user and the application."""
         ref, change = self.ref, self.change
         place = ref.find(txn)
         is_own = change.writes or (place is not None and not change.own.is_empty)
@@ -288,7 +288,7 @@ class UpdateState(Change[int]):
         return 0 if place is None else state.read_header(txn, *place).counter
 
     def run(self, session: SessionTxn) -> int | Unchanged:
-        """Write the fields, unless the request was carried out before."""
+        """Write the fields, unless the request was already carried out."""
         request = self.request
         if request is None:
             return self._write(session)

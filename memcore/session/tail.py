@@ -1,7 +1,6 @@
-"""Tail of a history: read raw, popped, replaced if unchanged; renewal of expired sessions.
+"""Tail of a history: raw reads, pop, compare-and-replace; replacement of expired sessions.
 
-Reading here asks no ledger, so it stands damage that contexts do not, and decodes nothing but
-messages.
+Reads here use no ledger, so they tolerate damage that contexts do not, and decode only messages.
 """
 
 from __future__ import annotations
@@ -54,27 +53,27 @@ __all__ = [
 ]
 
 
-# --- A session written anew under its name: what it is to keep, without a trace of the rest -------
-# The history of a session is never rewritten, so the way to lose its beginning is another session
-# in its place. It has the name, the revision, the state, the requests that were carried out, what
-# was learned of token counts and how often it was read; not the checkpoints and views of the old
-# one, which told of items that are gone.
+# --- Renewal: replace a session by one that keeps some items and no trace of the rest -------------
+# A session's history is never rewritten, so the only way to drop its beginning is to replace the
+# session. The replacement inherits the name, the revision, the state, the requests carried out, the
+# token calibration and the access counts; not the old checkpoints and views, which refer to items
+# that are gone.
 
 
 class Renewal(NamedTuple):
-    """A session in the place of another one."""
+    """Replacement of a session by another one."""
 
     old: int
-    """The number of the session that goes."""
+    """The number of the session being replaced."""
     new: int
     revision: int
-    """Of the one that goes; that of the other is the next one."""
+    """Revision of the old session; the new one continues with the next."""
     kept: Sequence[Prepared]
-    """Its items, whose seqs are 1, 2 and so on; ``was`` tells the seq that each had."""
+    """The new session's items, with seqs from 1; ``was`` is each one's old seq."""
 
 
 Renewed = Callable[[Txn, Renewal], None]
-"""Told of a renewal inside its transaction: whoever keeps seqs elsewhere moves them."""
+"""Called inside a renewal's transaction, for code that stores seqs elsewhere to remap them."""
 
 
 def renew(
@@ -84,18 +83,18 @@ def renew(
     kept: Sequence[Prepared],
     renewed: Renewed | None = None,
 ) -> list[bytes]:
-    """Put a session of ``kept`` in the place of the draft's.
+    """Replace the draft's session by a session of the ``kept`` items.
 
     Args:
-        txn: the transaction of the draft.
-        ref: the session's.
-        draft: of the session that goes.
-        kept: what the other one consists of.
-        renewed: called when it is there.
+        txn: the draft's transaction.
+        ref: the session's reference.
+        draft: the draft of the session being replaced.
+        kept: the items of its replacement.
+        renewed: called once the replacement exists.
 
     Returns:
-        What is left to remove of the old one, for ``resume_removals``; its forks keep what they
-        share with it.
+        The rest of the old session to be removed, for ``resume_removals``; its forks keep what
+        they share with it.
     """
     engine, old = ref.engine, draft.head
     scope, number = draft.log.place
@@ -106,7 +105,7 @@ def renew(
     head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
     head.revision = old.revision
     held = read_lease(txn, scope, number) if old.leased else None
-    if held is not None:  # whoever holds the session goes on
+    if held is not None:  # the lease's owner keeps it
         head.flags |= FLAG_LEASED
         write_lease(txn, scope, session, held)
     fresh = engine.drafts.create(txn, scope, session, head)
@@ -126,7 +125,7 @@ def renew(
     return rest
 
 
-# --- The end of a session's history: read raw, taken off, replaced if it is still as it was read --
+# --- The end of a session's history: raw reads, pop, replace if unchanged -------------------------
 
 RawItem: TypeAlias = tuple[int, int, bytes, bytes | None]
 """``(seq, flags, body, content of its blob)`` of a live item's row."""
@@ -138,36 +137,36 @@ _PAGE: Final = 256
 
 
 class Tail(NamedTuple):
-    """The last items of a history as one snapshot has them."""
+    """The last items of a history as of one snapshot."""
 
     place: tuple[int, int] | None
     """``(scope, session)``; None: there is no session."""
     rows: list[RawItem | CorruptValueError]
-    """Oldest first, events included; damaged ones as errors."""
+    """Oldest first, events included; errors in place of damaged ones."""
     complete: bool
-    """True if nothing stands before them but what is expired."""
+    """True if only expired items precede them."""
     expired: int = 0
-    """Number of items at the beginning of the history that are left out because of their age."""
+    """Number of items at the beginning of the history left out because of their age."""
     live: int = 0
-    """Number of items that there are, without those."""
+    """Number of live items, without the expired ones."""
 
 
 class Seen(NamedTuple):
-    """A session as somebody saw it."""
+    """A session as last seen by a caller."""
 
     session: int = 0
-    """Its number; 0: there was none."""
+    """Its number; 0: it did not exist."""
     revision: int = 0
 
 
 def read_tail(ref: SessionRef, count: int | None = None, *, since_us: int = 0) -> Tail:
-    """Read the last ``count`` live items, all without it; decode them with ``message_of``.
+    """Read the last ``count`` live items (None: all), to be decoded with ``message_of``.
 
     Args:
         ref: the session.
-        count: at most so many.
-        since_us: without those at the beginning that are older than this time, in microseconds
-            since 1970; a call stays as long as its result.
+        count: at most this many.
+        since_us: leave out items at the beginning older than this time, in microseconds since
+            1970; a call stays as long as its result.
     """
     return read_log(ref, _collect_tail, Tail(None, [], complete=True), count, since_us)
 
@@ -191,16 +190,16 @@ def _collect_tail(log: CachedSession, txn: ReadTxn, count: int | None, since_us:
 
 
 def seen_now(ref: SessionRef) -> Seen:
-    """The session as it is now."""
+    """Return the session's current number and revision."""
     return read_log(ref, lambda log, _: Seen(log.session, head_of(log).revision), Seen())
 
 
 class TakeLast(Change[Message | None]):
-    """Take the last item off, and all damaged ones and events behind it; its message.
+    """Pop the last item, with all damaged ones and events after it; the result is its message.
 
     Args:
         ref: the session.
-        check: sees the message inside the transaction; what it raises leaves all as it was.
+        check: called with the message inside the transaction; an error leaves everything unchanged.
     """
 
     __slots__ = ("check",)
@@ -211,7 +210,7 @@ class TakeLast(Change[Message | None]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Message | Unchanged | None:
-        """Cut the history before the last item that can be read."""
+        """Cut the history before the last readable item."""
         found = _last_message(session)
         if found is None:
             return Unchanged(None)
@@ -222,22 +221,22 @@ class TakeLast(Change[Message | None]):
         return message
 
     def missing(self) -> None:
-        """Take nothing off."""
+        """Pop nothing."""
 
 
 class ReplaceTail(Change[tuple[bool, list[bytes]]]):
-    """Put items in the place of ``tail.rows[start:]`` if the history still ends with these.
+    """Replace ``tail.rows[start:]`` by other items, if the history still ends with those rows.
 
     Args:
         ref: the session.
-        tail: what was read.
-        start: the first of its rows to replace.
-        items: encoded ones.
-        expired: tells of the messages from the beginning of the history on which are to go for
-            good, up to the first that is not. The session is then written anew.
-        renewed: told when that was done.
+        tail: the rows that were read.
+        start: index of the first row to replace.
+        items: encoded items.
+        expired: returns True for messages to be deleted for good, evaluated from the beginning of
+            the history up to the first that is not. The session is then replaced by a new one.
+        renewed: called if the session was replaced.
 
-    The result says whether it was done, and what is left to remove, for ``resume_removals``.
+    The result is ``(True if replaced, rest to be removed)``, the latter for ``resume_removals``.
     """
 
     __slots__ = ("expired", "items", "renewed", "seqs", "tail")
@@ -254,12 +253,12 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
         renewed: Renewed | None = None,
     ) -> None:
         seqs = [row[0] for row in tail.rows[start:] if type(row) is tuple]
-        self.seqs = seqs if len(seqs) == len(tail.rows) - start else []  # damaged ones tell nothing
+        self.seqs = seqs if len(seqs) == len(tail.rows) - start else []  # damaged rows have no seq
         self.tail, self.items, self.expired, self.renewed = tail, items, expired, renewed
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> tuple[bool, list[bytes]] | Unchanged:
-        """Replace them in the history, or in a session that takes the place of this one."""
+        """Replace the rows in the history, or in a session that replaces this one."""
         seqs, last = self.seqs, len(self.seqs)
         if session.log.place != self.tail.place or not seqs:
             return Unchanged((False, []))
@@ -281,15 +280,15 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
 
 
 class Overwrite(Change[None]):
-    """Put items in the place of the whole history, damaged or not.
+    """Replace the whole history, damaged or not, by other items.
 
     Args:
         ref: the session.
-        items: encoded ones.
-        seen: what the caller knows of the history; None: it does not matter what is lost.
+        items: encoded items.
+        seen: the caller's last view of the session; None: overwrite unconditionally.
 
-    Raises (when it is run):
-        RevisionConflict: somebody changed the session since; it is as it was.
+    Raises (when run):
+        RevisionConflict: the session was changed since; it is left as it was.
     """
 
     __slots__ = ("creates", "items", "seen")
@@ -301,7 +300,7 @@ class Overwrite(Change[None]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Compare the session with what was seen, then replace all of it."""
+        """Check that the session is as last seen, then replace everything."""
         seen = self.seen
         if seen is not None:
             if seen.session not in (0, session.log.session):
@@ -313,14 +312,14 @@ class Overwrite(Change[None]):
         return None
 
     def missing(self) -> None:
-        """There is nothing to replace, and nothing to put there."""
+        """Do nothing: there is nothing to replace and nothing to write."""
 
 
 class ExpireItems(Change[tuple[int, list[bytes]]]):
-    """Remove the items at the beginning that ``read_tail`` leaves out at a time.
+    """Remove the items at the beginning that ``read_tail`` leaves out for a given time.
 
-    The session is written anew, so that they are gone from the file; ``renewed`` is told then. The
-    result says how many went, and what is left to remove, for ``resume_removals``.
+    The session is replaced by a new one, so that they are gone from the file; ``renewed`` is then
+    called. The result is the number removed, and the rest to be removed, for ``resume_removals``.
     """
 
     __slots__ = ("renewed", "since_us")
@@ -331,7 +330,7 @@ class ExpireItems(Change[tuple[int, list[bytes]]]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Put a session of what stays in the place of this one."""
+        """Replace the session by one of the remaining items."""
         if is_held(session.txn, *session.log.place):
             return Unchanged((0, []))  # a legal hold covers them
         session.flush()
@@ -351,7 +350,7 @@ class ExpireItems(Change[tuple[int, list[bytes]]]):
 def _renewed(
     ref: SessionRef, session: SessionTxn, kept: Sequence[Prepared], renewed: Renewed | None
 ) -> list[bytes]:
-    """As ``renew``; whatever fails in it, the transaction has to be run again for the others."""
+    """As ``renew``; an error in it spoils the transaction, which must be rerun for the others."""
     txn = session.txn
     try:
         return renew(txn, ref, session, kept, renewed)
@@ -367,28 +366,28 @@ def _swap(session: SessionTxn, count: int, items: Sequence[Prepared]) -> None:
 
 
 def encode_again(session: SessionTxn, start: int, stop: int, *, seed: bytes) -> list[Prepared]:
-    """The items at positions ``start .. stop``, ready to be appended once more; whole ones."""
+    """Encode the intact items at positions ``start .. stop`` so that they can be appended again."""
     counter = session.log.counter
     found: list[Prepared] = []
     for row in session.last_found(session.count - start)[: stop - start]:
         if not isinstance(row, CorruptValueError):
-            with suppress(CorruptValueError):  # its large content is what is damaged
+            with suppress(CorruptValueError):  # only its large content is damaged
                 found.append(again(session.txn, session.log.scope, row, counter, seed))
     return found
 
 
 def message_of(row: RawItem) -> Message | None:
-    """The message of a raw item; None for an event.
+    """Return the message of a raw item; None for an event.
 
     Raises:
-        CorruptValueError: the row is no item.
+        CorruptValueError: the row is not an item.
     """
     seq, flags, body, payload = row
     return None if body[:1] == _EVENT else decode_message(seq, body, flags, payload)
 
 
 def payload_of(txn: ReadTxn, scope: int, flags: int, body: bytes) -> bytes | None:
-    """The content of a row's blob, if it has one.
+    """Return the content of a row's blob, if it has one.
 
     Raises:
         CorruptValueError: it is damaged or missing.
@@ -403,12 +402,12 @@ def payload_of(txn: ReadTxn, scope: int, flags: int, body: bytes) -> bytes | Non
 
 
 def mark_of(draft: SessionTxn) -> str:
-    """Return a mark that identifies the last item; a renewal of the session leaves it."""
+    """Return a mark that identifies the last item and survives a renewal of the session."""
     return _mark(draft.last_found, draft.count)
 
 
 def marked(log: CachedSession, txn: ReadTxn) -> str:
-    """As ``mark_of``, of a snapshot. For ``read_log``."""
+    """As ``mark_of``, on a snapshot. For ``read_log``."""
     stop = log.history.count
     return _mark(lambda count: list(log.rows(txn, stop - count, stop)), stop)
 
@@ -427,9 +426,9 @@ def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total:
 
 
 def _last_message(draft: SessionTxn) -> tuple[int, Message | None] | None:
-    """``(position, message)`` of the last item that can be read.
+    """Return ``(position, message)`` of the last readable item.
 
-    If there is none, the position of the first damaged one and None; None if all are events.
+    If there is none, the position of the first damaged item and None; None if all are events.
     """
     count, damaged = _LOOK, None
     while True:
@@ -457,7 +456,7 @@ def _message_in(draft: SessionTxn, row: Any) -> Message | None:
 
 
 def _history(draft: SessionTxn, count: int) -> History:
-    """The segments that hold the last ``count`` live items at least."""
+    """Return segments that cover at least the last ``count`` live items."""
     head = draft.head
     if count <= head.count - head.base_count:
         return History(head.segments)
@@ -471,7 +470,7 @@ def _last_seqs(draft: SessionTxn, count: int) -> list[int]:
 
 
 def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool]) -> int:
-    """Count the first items that are expired, of all but the last ``behind``."""
+    """Count the leading expired items, not looking at the last ``behind``."""
     draft.flush()
     stop = draft.count - behind
     for at, row in _first_rows(_history(draft, draft.count), draft.txn, draft.log.scope, stop):
@@ -487,7 +486,7 @@ def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool])
 def _old(
     history: History, txn: ReadTxn, scope: int, since_us: int, load: Callable[[], Ledger]
 ) -> int:
-    """Count the items at the beginning that are older than a time and not needed by later ones."""
+    """Count the leading items older than a time and not needed by later ones."""
     old = 0
     for at, row in _first_rows(history, txn, scope, history.count):
         if not isinstance(row, CorruptValueError):
@@ -500,7 +499,7 @@ def _old(
 def _first_rows(
     history: History, txn: ReadTxn, scope: int, stop: int
 ) -> Iterator[tuple[int, StoredRow | CorruptValueError]]:
-    """The rows up to ``stop`` with their positions, a page at a time."""
+    """Yield the rows up to ``stop`` with their positions, a page at a time."""
     at = 0
     while at < stop:
         for position, session, lo, hi in history.spans(at, min(at + _PAGE, stop)):

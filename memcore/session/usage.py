@@ -1,4 +1,4 @@
-"""Usage: token counts of contexts by the session's counter, and reports of the provider."""
+"""Usage: token counts of contexts by the session's counter, and usage reports of the provider."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ __all__ = [
 
 
 _PARTIAL: Final = ""
-"""In place of the policy of a context that shows some authors alone."""
+"""Stands in for the policy of a context that is filtered by author."""
 
 
 # --- Contexts -------------------------------------------------------------------------------------
 
 
 class _ContextChoice(NamedTuple):
-    """A choice on one snapshot, and the scale that it was made by."""
+    """A choice made on one snapshot, and the scale used for it."""
 
     picked: Picked
     sent: SentContext
-    """Its counted tokens and its cut are known when the context is built."""
+    """Its counted tokens and cut are filled in once the context is built."""
     scale: Scale | None
 
 
 class _ContextCall(NamedTuple):
-    """The arguments of one call, and what was chosen last for it."""
+    """The arguments of one call, and the latest choice made for it."""
 
     budget: int
     calibrated: bool
@@ -79,7 +79,7 @@ def context(
     view: View | int | None,
     authors: AuthorFilter | None = None,
 ) -> Context:
-    """Build what the model receives; see ``Session.context``."""
+    """Build the model's input; see ``Session.context``."""
     budget = checked_budget(budget_tokens, reserve_tokens)
     if calibrated is not False:
         checked_bool("calibrated", calibrated)
@@ -106,7 +106,7 @@ def context(
 
 
 def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | None:
-    """Choose on a snapshot and decode what was chosen; None if there is no session."""
+    """Choose on a snapshot and decode the choice; None if there is no session."""
     found = read_log(ref, _choose, None, call, at_least)
     if found is None:
         return None
@@ -123,7 +123,7 @@ def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int)
     ask, sent = ContextRequest(budget, at_least, call.view), _sent(log, 0, 0)
     if call.authors is None:
         return _ContextChoice(pick(log, txn, ask), sent, scale)
-    # What others were not shown is in no report: it is no anchor, and rests on none.
+    # A filtered context omits items that the reports count: it is no anchor and uses none.
     picked = pick_by_author(log, txn, ask, call.authors)
     return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale)
 
@@ -134,10 +134,10 @@ def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int)
 def report_usage(
     ref: SessionRef, input_tokens: int, *, model: str | None, counted_tokens: int | None
 ) -> ReportUsage:
-    """Make the change that takes a report in.
+    """Return the change that records a usage report.
 
     Raises:
-        InvalidOptionError: an argument is no int or str, or out of range.
+        InvalidOptionError: an argument is not an int or str, or is out of range.
         NotFoundError: there is no session.
         ReadOnlyError
     """
@@ -150,7 +150,7 @@ def report_usage(
 
 
 def _reported(ref: SessionRef, counted_tokens: int | None) -> SentContext:
-    """Find the context that a report is about.
+    """Return the context that a report is about.
 
     Raises:
         NotFoundError: there is no session.
@@ -168,9 +168,9 @@ def _reported(ref: SessionRef, counted_tokens: int | None) -> SentContext:
 
 
 def _whole(log: CachedSession, txn: ReadTxn, counted_tokens: int | None) -> SentContext:
-    """Tell of the context without a budget: of now, or as it was when it had these tokens.
+    """Describe the context without a budget, as it is now or as it was with these tokens.
 
-    Another handle may have made it, and items been appended since.
+    The latter because another handle may have built it, and items may have been appended since.
     """
     shown, cut_seq = whole_context(log, txn)
     whole = _sent(log, shown, cut_seq)
@@ -180,11 +180,11 @@ def _whole(log: CachedSession, txn: ReadTxn, counted_tokens: int | None) -> Sent
     return whole if seq is None else whole._replace(seq=seq)
 
 
-# --- What is known --------------------------------------------------------------------------------
+# --- Calibration ----------------------------------------------------------------------------------
 
 
 def estimated_tokens(ref: SessionRef) -> int:
-    """Estimate what the next full request costs.
+    """Estimate the cost of the next full request in tokens.
 
     Raises:
         CorruptValueError: the calibration is damaged.
@@ -203,7 +203,7 @@ def _estimate(log: CachedSession, txn: ReadTxn) -> int:
 
 
 def calibrations(ref: SessionRef) -> list[Calibration]:
-    """Return what is known by the session's counter, the model reported last first.
+    """Return the calibrations by the session's counter, most recently reported model first.
 
     Raises:
         CorruptValueError: the calibration is damaged.
@@ -222,7 +222,7 @@ def _calibrations(log: CachedSession, txn: ReadTxn) -> list[Calibration]:
 
 
 class ReportUsage(Change[Calibration]):
-    """Take in what a provider billed for a context."""
+    """Record what a provider billed for a context."""
 
     __slots__ = ("billed", "model", "sent")
     creates = False
@@ -233,13 +233,13 @@ class ReportUsage(Change[Calibration]):
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> Unchanged:
-        """Write what was learned of the model; the log and the head stay."""
+        """Write the model's new calibration; the log and the head are unchanged."""
         if session.log.session != self.sent.session:
             return Unchanged(self.missing())
         return Unchanged(_take_in(session, self.model, self.sent, self.billed))
 
     def missing(self) -> Calibration:
-        """Refuse the report.
+        """Reject the report.
 
         Raises:
             NotFoundError: always.
@@ -249,7 +249,7 @@ class ReportUsage(Change[Calibration]):
 
 
 def checked_model(model: object) -> str | None:
-    """The name of a model.
+    """Return the name of a model, checked.
 
     Raises:
         InvalidOptionError: it is neither None nor a str of 1 to 200 characters.
@@ -262,10 +262,10 @@ def checked_model(model: object) -> str | None:
 
 
 def _checked_tokens(name: str, tokens: object, *, least: int) -> int:
-    """``tokens`` if it can be a number of tokens.
+    """Return ``tokens`` if it is a valid number of tokens.
 
     Raises:
-        InvalidOptionError: it is no int of ``least`` to 2**48.
+        InvalidOptionError: it is not an int of ``least`` to 2**48.
     """
     if isinstance(tokens, int) and abs(tokens) > USAGE_TOKENS_MAX:
         msg = f"{name}: expected at most 2**48 tokens, got a number of {tokens.bit_length()} bits"
@@ -276,7 +276,7 @@ def _checked_tokens(name: str, tokens: object, *, least: int) -> int:
 def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> SentContext:
     """Describe a context of the current history."""
     head = log.head
-    assert head is not None  # noqa: S101 - what catch_up promises
+    assert head is not None  # noqa: S101 - guaranteed by catch_up
     return SentContext(
         session=log.session,
         counter=head.counter,
@@ -289,7 +289,7 @@ def _sent(log: CachedSession, counted_tokens: int, cut_seq: int) -> SentContext:
 
 
 def _known(log: CachedSession, txn: ReadTxn, model: str | None) -> Learned | None:
-    """Read what is known of a model (None: of the one reported last) by the session's counter."""
+    """Read a model's calibration (None: the model reported last) by the session's counter."""
     return _reported_last(log, read_usage(txn, log.scope, log.session), model)
 
 
@@ -305,11 +305,11 @@ def _reported_last(
 def _scale(
     log: CachedSession, txn: ReadTxn, model: str | None, *, strict: bool, whole: bool
 ) -> Scale | None:
-    """The scale of a model; None if nothing was reported. Only a ``whole`` context has anchors.
+    """Return a model's scale; None if nothing was reported. Only a ``whole`` context has anchors.
 
     Raises:
-        CorruptValueError: the row is damaged, and ``strict``. Who does not go by it shall not be
-            kept from a context: nothing is known then, and check() tells why.
+        CorruptValueError: the row is damaged, and ``strict``. Contexts that do not depend on it
+            must still be built, so otherwise the result is None; check() reports the damage.
     """
     try:
         reported = read_usage(txn, log.scope, log.session)
@@ -325,25 +325,25 @@ def _scale(
 
 
 def _stands(log: CachedSession, head: Head, anchor: Anchor) -> bool:
-    """Return True if the messages of an anchor begin what is shown now."""
+    """Return True if the anchor's messages are a prefix of what is shown now."""
     live = not anchor.seq or log.history.position_of(anchor.seq) is not None
     return live and _is_shown(head, anchor)
 
 
 def _is_shown(head: Head, anchor: Anchor) -> bool:
-    """Return True if only items came or went since; the view's number stands for the view."""
+    """Return True if only items came or went since; views are compared by number."""
     return (head.view_session, head.view_number, head.policy) == (*anchor.view, anchor.policy)
 
 
 def _take_in(draft: SessionTxn, model: str | None, sent: SentContext, billed: int) -> Calibration:
-    """Write what is known after a report; nothing if its tokens are another counter's."""
+    """Write the calibration after a report; nothing if the report is by another counter."""
     head, txn, log = draft.head, draft.txn, draft.log
 
     known: list[Learned] = []
     try:
         known = read_usage(txn, log.scope, log.session)
     except CorruptValueError:
-        known = []  # nothing of it can be used: it is written anew
+        known = []  # unusable: it is rewritten
     before = Learned(model, head.counter)
     others = []
     for found in known:
@@ -387,7 +387,7 @@ def _calibration(learned: Learned, *, anchored: bool) -> Calibration:
 
 
 def _overflow(cause: ContextOverflowError, scale: Scale, budget: int) -> ContextOverflowError:
-    """The same error in the provider's tokens."""
+    """Restate an overflow in the provider's tokens."""
     needed = max(scale.estimate(cause.needed_tokens), cause.needed_tokens)
     msg = (
         f"the smallest legal context needs about {needed} tokens by the provider's count "
