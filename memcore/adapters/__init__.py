@@ -1,1 +1,1 @@
-"""memcore under other frameworks: one package a framework, imported only when it is used."""
+"""Adapters of memcore for other frameworks, one package each, imported only when used."""

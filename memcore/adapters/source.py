@@ -23,11 +23,11 @@ __all__ = [
 
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
-"""The argument from which an adapter opens its database."""
+"""The source from which an adapter obtains its database."""
 
 
 class Done:
-    """The result of a method that is already finished, for callers that await it and for others."""
+    """The result of a method that has already finished, which callers may await or ignore."""
 
     __slots__ = ()
 
@@ -36,13 +36,13 @@ class Done:
 
 
 class Opened:
-    """Base class: closes the file that it opened, and no other; for ``with`` and ``async with``."""
+    """Base class that closes a file only if it opened it; for ``with`` and ``async with``."""
 
     __slots__ = ()
     _owned: Database | None
 
     def close(self) -> Done:
-        """Close the file, if it was opened here. Idempotent; done at once, awaited or not."""
+        """Close the file, if it was opened here. Idempotent; immediate, awaited or not."""
         if self._owned is not None:
             self._owned.close()
         return Done()
@@ -73,12 +73,12 @@ class Opened:
 def database_of(
     source: Any, *, durability: str | None = None, allow_unsafe: bool = False
 ) -> tuple[Database, Database | None]:
-    """The database to work in, and the same again if it was opened here and is to be closed.
+    """The database to use, and the database to close if it was opened here, else None.
 
     Args:
-        source: a database, or the path of a file, made if it is missing; ``":memory:"`` is a
-            private one that is deleted when it is closed.
-        durability: of a file that is made here, as in ``memcore.open``.
+        source: a database, or the path of a file, created if missing; ``":memory:"`` is a private
+            one that is deleted on close.
+        durability: the durability of a file that is created here, as in ``memcore.open``.
         allow_unsafe: consent to ``durability="none"``.
 
     Raises:
@@ -87,7 +87,7 @@ def database_of(
     if isinstance(source, AsyncDatabase):
         source = source.sync
     if isinstance(source, Database):
-        return plain(source), None  # telemetry of an adapter is recorded as its own
+        return plain(source), None  # telemetry records the adapter's calls, not the database's
     if not isinstance(source, str | os.PathLike):
         msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
         raise InvalidOptionError(msg)
@@ -103,7 +103,7 @@ def scope_of(
     durability: str | None = None,
     allow_unsafe: bool = False,
 ) -> tuple[Scope, Database | None]:
-    """The scope to work in, and the database if it was opened here and is to be closed.
+    """The scope to use, and the database to close if it was opened here, else None.
 
     Args:
         source: as ``database_of``, or a scope of a database.

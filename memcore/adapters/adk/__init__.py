@@ -1,6 +1,6 @@
-"""memcore behind the services of Google's Agent Development Kit: ``pip install "memcore[adk]"``.
+"""memcore services for Google's Agent Development Kit: ``pip install "memcore[adk]"``.
 
-The names are imported when they are first used.
+Names are imported on first use.
 """
 
 from memcore.faces import face

@@ -1,7 +1,7 @@
-"""Append and delete events: one commit with the changes of the state; rewinds, turns.
+"""Append and delete events, each in one commit with its state changes; rewinds; turns.
 
-The rows of deleted events stay as empty places of their kind, which keeps numbers, prefix hashes,
-views and forks valid, as for expired items; their texts, calls and results are removed.
+Rows of deleted events remain as empty placeholders of their kind, as for expired items, which keeps
+numbering, prefix hashes, views and forks valid; their texts, calls and results are removed.
 """
 
 from __future__ import annotations
@@ -96,19 +96,19 @@ __all__ = [
 ]
 
 
-# --- Deletion of an invocation: its events in one commit, without separating pairs ----------------
+# --- Deletion of an invocation: its events in one commit, without splitting pairs -----------------
 
 _ATTEMPTS: Final = 8
 _NOW: Final = 2**62
-"""A counter of the state that none has reached."""
+"""Greater than any counter of the state."""
 _EMPTY: Final = "."
-"""The replacement of a text: it counts as few tokens as any."""
+"""The replacement for a text; no text has fewer tokens."""
 _SHARED: Final = (APP, USER, "temp:")
 
 
 @dataclass(slots=True)
 class _Plan:
-    """A plan to delete an invocation, made on one snapshot."""
+    """A plan for deleting an invocation, made on one snapshot."""
 
     scope: int
     session: int
@@ -116,17 +116,17 @@ class _Plan:
     epoch: int
     events: int = 0
     rows: dict[int, list[Rewriting]] = field(default_factory=lambda: defaultdict(list))
-    """By the session that owns them."""
+    """Rows to rewrite, by the session that owns them."""
     own: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
-    """Keys of the session's state that events which go changed last: the seq of each such event,
-    and the value that it left."""
+    """Keys of the session's state last changed by deleted events, with the seq of each such event
+    and the value that it set."""
     found: dict[str, Json | None] = field(default_factory=dict)
-    """The values of these fields when their former values were chosen."""
+    """The values of these fields when the values to restore were chosen."""
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """An event that may have to be deleted."""
+    """An event considered for deletion."""
 
     rows: list[StoredRow]
     told: Told
@@ -137,20 +137,21 @@ class _Candidate:
 def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewinds: bool) -> int:
     """Delete the events of an invocation; return their number.
 
-    Responses of other invocations to its calls are deleted, too, and so are events that a rewind
-    took back and that would be shown again without it.
+    Responses of other invocations to its calls are deleted, too, and so are events hidden by a
+    rewind that would reappear without it.
 
     Args:
-        engine: of the open database.
+        engine: the engine of the open database.
         session: the session.
         invocation: the invocation's id.
-        rewinds: restore the session's own values that it changed last to those before it.
+        rewinds: for the session's own keys that it was the last to change, restore the values from
+            before it.
 
     Raises:
         HeldError: the session, or one that shares the events, is under a legal hold.
-        NotFoundError: the state before it, which is needed, was trimmed or never stored.
+        NotFoundError: the state before it is needed, but was trimmed or never stored.
         CorruptValueError: a row of the session is damaged.
-        OutpacedError: others wrote to the session again and again.
+        OutpacedError: others kept writing to the session.
     """
     for _ in range(_ATTEMPTS):
         plan = read_log(
@@ -171,7 +172,7 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
 
 
 def _values(txn: ReadTxn, *, plan: _Plan, names: Iterable[str]) -> dict[str, Json | None]:
-    """The JSON of fields of the session's own state; None for one that has no value."""
+    """The JSON of fields of the session's own state; None for a field without a value."""
     found: dict[str, Json | None] = {}
     for name in names:
         version = value_at(txn, plan.scope, plan.session, name, _NOW)
@@ -180,9 +181,9 @@ def _values(txn: ReadTxn, *, plan: _Plan, names: Iterable[str]) -> dict[str, Jso
 
 
 def _before(session: Session, plan: _Plan) -> dict[str, Any]:
-    """The fields of the state as they are without the changes of the deleted events.
+    """The state fields with the changes of the deleted events undone.
 
-    A value that one of them did not leave was written by somebody else, without an event: it stays.
+    A value that none of these events set was written separately, without an event, and stays.
     """
     now = {name: Delete if told is None else told.value() for name, told in plan.found.items()}
     at: dict[int, dict[str, Any]] = {}
@@ -210,7 +211,7 @@ def _state_before(session: Session, seq: int) -> dict[str, Any]:
 
 
 class DeleteEvents(Change[list[bytes] | None]):
-    """Delete the events of a plan; the contents that are still to go, None if others wrote."""
+    """Delete the events of a plan; returns contents left to remove, or None on a conflict."""
 
     __slots__ = ("change", "plan", "session")
     creates = False
@@ -224,14 +225,14 @@ class DeleteEvents(Change[list[bytes] | None]):
         super().__init__(ref_of(session))
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Compare the log with the plan, check for legal holds, and restore the former state."""
+        """Compare the log with the plan, check legal holds, and restore the former state."""
         plan, txn = self.plan, session.txn
-        # Rows that are rewritten in their place change the epoch alone.
+        # Rewriting rows in place changes only the epoch.
         if (session.head.revision, session.head.epoch) != (plan.revision, plan.epoch):
             return Unchanged(None)
         if _values(txn, plan=plan, names=plan.found) != plan.found:
             return Unchanged(None)
-        # The rows are shared: by whom they belong to, and by all that were forked from there.
+        # Rows are shared by the session that owns them and all sessions forked from it.
         for owner in {plan.session, *plan.rows}:
             for each in family_of(txn, plan.scope, owner):
                 need_free(txn, plan.scope, each, what="the invocation")
@@ -287,7 +288,7 @@ def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> 
 
 
 def _candidates(log: CachedSession, txn: ReadTxn, invocation: str) -> list[_Candidate]:
-    """The events of the log; those of the invocation are doomed."""
+    """The events of the log; those of the invocation are marked for deletion."""
     found: list[_Candidate] = []
     before: StoredRow | None = None
     rest: Json | None = None
@@ -307,7 +308,7 @@ def _candidates(log: CachedSession, txn: ReadTxn, invocation: str) -> list[_Cand
 
 
 def _doom_answers(events: list[_Candidate]) -> bool:
-    """Doom events that only answer doomed calls; return whether there were any."""
+    """Doom events that only answer doomed calls; return whether any were found."""
     calls: dict[str, bool] = {}
     is_more = False
     for each in events:
@@ -319,10 +320,10 @@ def _doom_answers(events: list[_Candidate]) -> bool:
 
 
 def _doom_rewound(events: list[_Candidate], spans: Iterable[tuple[int, int]]) -> bool:
-    """Doom rewound events that would be shown again; return whether there were any.
+    """Doom rewound events that would reappear; return whether any were found.
 
-    ADK takes back the events between the first one of an invocation and the rewind to it: none if
-    either of the two is deleted.
+    ADK hides the events from the first one of an invocation up to the rewind to it, and hides none
+    if either of the two is deleted.
     """
     is_more = False
     for first, last in spans:
@@ -350,7 +351,7 @@ def _plan_row(plan: _Plan, log: CachedSession, txn: ReadTxn, seed: bytes, row: S
 
 
 def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
-    """The envelope of an empty place: only that it was redacted, if it was."""
+    """The envelope of a placeholder: only its redaction mark, if any."""
     found: dict[str, Any] = {"meta": None, "request_id": None}
     told = envelope.get("envelope") or {}
     if "redacted" in told:
@@ -359,8 +360,8 @@ def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- Rewind of the state: restores the former values, initial ones included -----------------------
-# ADK computes the change from the events alone, so it sets every key to None that was there from
-# the beginning. memcore knows the state before each item.
+# ADK computes the change from the events alone, so it sets every key of the initial state to None.
+# memcore knows the state before each item.
 
 _SHARED_REWINDING: Final = ("app:", "user:", "temp:")
 
@@ -368,10 +369,10 @@ _SHARED_REWINDING: Final = ("app:", "user:", "temp:")
 def rewound(
     delta: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The state changes that a rewind needs, with the values that ADK did not find.
+    """The state changes for a rewind, including the values that ADK could not find.
 
     Args:
-        delta: ADK's own; None stands for a value that it did not find.
+        delta: ADK's own changes; None stands for a value that it could not find.
         before: the session's own state before the invocation.
         now: the current state.
     """
@@ -391,7 +392,7 @@ def rewound(
 
 
 class Storing:
-    """The storing of one event in the log."""
+    """The operation of storing one event in the log."""
 
     __slots__ = (
         "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows", "session",
@@ -405,30 +406,30 @@ class Storing:
         self.event = event
         self.encoded = encode_event(event)
         self.merges = merges and self.encoded.is_state_only
-        """True if a writer that does not know the whole log may store it."""
+        """True if a writer with a stale view may store it."""
         self.is_stale = False
-        """True if its writer did not know the whole log."""
+        """True if its writer's view was stale."""
         self.covered: Span | None = None
-        """Of a compaction the indexes of the events of the writer's object that it covers."""
+        """For a compaction: the span of indexes that it covers in the writer's object."""
         self.delta: dict[str, Any] | None = None
-        """The state changes of a rewind, in place of those in its event."""
+        """The state changes of a rewind, replacing those in its event."""
         self.done: Appended | None = None
-        """The outcome, if the commit that it is part of succeeds."""
+        """The outcome, valid if the enclosing commit succeeds."""
         self.rows: list[Prepared] = []
 
     @property
     def needs_history(self) -> bool:
-        """True if the stored rows depend on what the log holds: compactions and rewinds."""
+        """True if the stored rows depend on the log's contents: compactions and rewinds."""
         actions = self.event.actions
         return actions.compaction is not None or bool(actions.rewind_before_invocation_id)
 
     @property
     def is_large(self) -> bool:
-        """True if some content of it may have to be staged ahead."""
+        """True if some of its content may have to be staged first."""
         return any(row.payload for row in self.rows)
 
     async def look(self, shown: AdkSession, cache: EventCache) -> None:
-        """Look up in the log what a compaction covers, and the state to which a rewind returns."""
+        """Look up what a compaction covers and the state that a rewind restores."""
         history = History(self.session, cache)
         if self.event.actions.compaction is not None:
             await self._cover(shown, history)
@@ -436,12 +437,12 @@ class Storing:
             await self._rewind(history)
 
     def plan(self, shown: AdkSession) -> StoreEvent:
-        """Make the change that stores it; ``shown`` is the writer's Session object."""
+        """Build the change that stores it; ``shown`` is the writer's Session object."""
         self.rows = encode_rows(ref_of(self.session), self.encoded)
         return StoreEvent(self, View.of(shown))
 
     async def _cover(self, shown: AdkSession, history: History) -> None:
-        """Store with a compaction the seqs that it covers."""
+        """Store the covered seqs with a compaction."""
         self.covered = covered_once(shown.events, self.event)
         found = history.look(len(shown.events)) if self.covered else None
         if found is None or self.covered is None:
@@ -458,7 +459,7 @@ class Storing:
             self.encoded.rest[COVERS] = [lo, hi, f"{chain:016x}"]
 
     async def _rewind(self, history: History) -> None:
-        """Add the state values that ADK did not find."""
+        """Add the state values that ADK could not find."""
         found = history.look(None)
         if found is None:
             return
@@ -478,13 +479,13 @@ class Storing:
         )
 
     def _identify(self, rest: dict[str, Any]) -> None:
-        """Fix the identity of the event before memcore adds fields, which are not part of it."""
+        """Fix the event's identity before memcore adds fields, which are not part of it."""
         if not self.encoded.identity:
             identity = encode_json([self.encoded.content, rest])[0]
             self.encoded = self.encoded._replace(identity=identity)
 
     async def commit_large(self, change: StoreEvent) -> Appended:
-        """Store the event; very large content is staged ahead in a thread."""
+        """Store the event; very large content is first staged in a thread."""
         for _ in range(STAGE_ATTEMPTS):
             await settled(in_thread(stage, ref_of(self.session), self.rows))
             with suppress(StagedBlobLost):
@@ -502,7 +503,7 @@ class Storing:
         return bool(events) and events[-1].id == self.event.id
 
     async def is_stored(self, cache: EventCache) -> bool:
-        """Return whether the stored event of this id is equal to it, as stored or as shown."""
+        """Return whether the stored event with this id equals it, as stored or as presented."""
         history = History(self.session, cache)
         found = history.look(None)
         read = [] if found is None else await history.entries(found)
@@ -515,14 +516,14 @@ class Storing:
         return given in events
 
     def remember(self, copies: Copies, cache: EventCache) -> None:
-        """Cache a copy of the event for the next reader, if it surely equals what is stored."""
+        """Cache a copy of the event for the next reader, if it certainly equals what is stored."""
         done = self.done
         if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
             return
-        if self.session.is_admitting:  # what a reader gets may say less than the event
+        if self.session.is_admitting:  # the stored event may be redacted
             return
         row = self.rows[0]
-        if row.flags & FLAG_PLAIN_JSON:  # half of a surrogate pair is read otherwise
+        if row.flags & FLAG_PLAIN_JSON:  # an unpaired surrogate decodes differently
             return
         copied = copies.as_stored(self.event, self.encoded)
         if copied is not None:
@@ -545,12 +546,12 @@ class Appended(NamedTuple):
     place: tuple[int, int]
     epoch: int
     revision: int
-    """The session's revision now."""
+    """The session's revision after the append."""
     seq: int
     items: int
-    """Live items, this one included."""
+    """The number of live items, including this one."""
     is_new: bool
-    """True if the writer's object is to show it now; False: it was stored before."""
+    """True if the writer's object has yet to be updated; False: it was stored before."""
 
     @property
     def marker(self) -> str:
@@ -559,35 +560,36 @@ class Appended(NamedTuple):
 
 
 class View(NamedTuple):
-    """The version of the log that a Session object shows, so the changes that its writer knows."""
+    """The version of the log that a Session object reflects, and so its writer has seen."""
 
     marker: str | None
     last_event_id: str | None
 
     @classmethod
     def of(cls, session: AdkSession) -> View:
-        """The view of an object now."""
+        """The current view of an object."""
         marker = marker_in(session)
         return cls(marker, session.events[-1].id if marker is None and session.events else None)
 
     def again(self, draft: SessionTxn, revision: int) -> Appended:
-        """The outcome for an event that was stored before, at that revision.
+        """The outcome for an event that was already stored, at that revision.
 
-        A retry after an outcome that was never reported still shows the log before the event.
+        On a retry after an outcome that never reached the writer, the object still reflects the log
+        before the event.
         """
         before = marker_of(draft.log.place, revision - 1)
         return _done(draft, is_new=revision == draft.head.revision and self.marker == before)
 
     def is_current(self, draft: SessionTxn) -> bool:
-        """Return whether the writer knows the whole log of this session: nobody wrote since."""
+        """Return whether the view reflects the latest revision of this session."""
         if self.marker is not None:
             return self.marker == marker_of(draft.log.place, draft.head.revision)
         return self.last_event_id == _last_event_id(draft)
 
     def is_of(self, draft: SessionTxn, seed: bytes) -> bool:
-        """Return whether it is a view of this session, and not of another one of the same name.
+        """Return whether it is a view of this session, not of another one with the same name.
 
-        Without a marker the last event that it shows has to be one of this session's.
+        Without a marker, the last event it reflects must belong to this session.
         """
         if self.marker is not None:
             return self.marker.startswith(marker_of(draft.log.place, 0)[:-1])
@@ -621,7 +623,7 @@ def encode_rows(ref: SessionRef, encoded: Encoded) -> list[Prepared]:
 
 
 class StoreEvent(Change[Appended]):
-    """Store the rows of an event and the changes of the state, if the writer's view is current.
+    """Store the rows of an event and its state changes, if the writer's view is current.
 
     Raises (when it is run):
         SessionNotFoundError, StaleSessionError
@@ -644,7 +646,7 @@ class StoreEvent(Change[Appended]):
         super().__init__(ref_of(session))
 
     def run(self, session: SessionTxn) -> Unchanged | None:
-        """Append the rows, unless the event was stored before."""
+        """Append the rows, unless the event is already stored."""
         storing, view = self.storing, self.view
         first = find_request(session, self.request, now_ms=0)
         if first is not None:
@@ -658,7 +660,7 @@ class StoreEvent(Change[Appended]):
         return None
 
     def done(self, session: SessionTxn, result: Any) -> Appended:
-        """Remember the event's id; return the outcome for the writer's object."""
+        """Record the event's id; return the outcome for the writer's object."""
         del result
         record_request(session, self.request, session.receipt(len(self.items)), now_ms=0)
         self.storing.done = _done(session, is_new=True)
@@ -675,7 +677,7 @@ class StoreEvent(Change[Appended]):
 
 
 def _told(rest: dict[str, Any]) -> tuple[str | None, Envelope | None]:
-    """The request id and the envelope of an event; nothing if its names do not fit one."""
+    """The request id and envelope of an event; None for both if its names do not fit."""
     author, invocation = rest.get("author"), rest.get("invocationId")
     if not (author and invocation) or len(author) > ENVELOPE_TEXT_CHARS_MAX:
         return None, None
@@ -684,7 +686,7 @@ def _told(rest: dict[str, Any]) -> tuple[str | None, Envelope | None]:
 
 @lru_cache(256)
 def _envelope_of(author: str) -> Envelope:
-    """An envelope never changes, and a session has few authors."""
+    """Return a cached envelope: envelopes are immutable, and a session has few authors."""
     return Envelope(author=author)
 
 
@@ -696,7 +698,7 @@ def _done(draft: SessionTxn, *, is_new: bool) -> Appended:
 
 
 def _content(rows: list[Prepared]) -> list[bytes]:
-    """The parts of an event that must be the same on a retry, for its request digest."""
+    """The parts of an event that must match on a retry, for its request digest."""
     content: list[bytes] = []
     for row in rows:
         _, _, envelope, rest = split_body(row.body)
@@ -705,7 +707,7 @@ def _content(rows: list[Prepared]) -> list[bytes]:
 
 
 def _last_event_id(draft: SessionTxn) -> str | None:
-    """The id of the last event that is stored, None if there is none."""
+    """The id of the last stored event; None if there is none."""
     count = 2
     while True:
         found = draft.last_rows(min(count, draft.count))
@@ -719,15 +721,14 @@ def _last_event_id(draft: SessionTxn) -> str | None:
         count *= 8
 
 
-# --- Turns: writers with the same Session object wait for each other ------------------------------
+# --- Turns: writers sharing a Session object wait for each other ----------------------------------
 
 _LOOK_SECONDS: Final = 0.1
-"""The interval in which a waiter checks whether the holder's loop was closed: there is no event for
-it."""
+"""Interval at which a waiter polls for a closed loop of the holder, which no event signals."""
 
 
 class Turn:
-    """One holder of a Session object, or one waiting for it, in the loop that it is made in."""
+    """A holder of, or a waiter for, a Session object, in the event loop that created it."""
 
     __slots__ = ("_loop", "inherited", "left", "storing", "waiting", "woken")
 
@@ -735,21 +736,21 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self.woken: asyncio.Future[None] | None = None
         self.waiting: deque[Turn] = deque()
-        """The turns that wait for the holder."""
+        """The turns waiting for the holder."""
         self.left: weakref.ref[SessionTurns] | None = None
         """The object, if the holder was destroyed before it knew the outcome of its event."""
         self.storing: Storing | None = None
-        """The holder's event while the object does not show its outcome yet."""
+        """The holder's event until the object reflects its outcome."""
         self.inherited: Storing | None = None
-        """As ``storing``, of a holder before it that never runs again."""
+        """As ``storing``, inherited from a dead holder."""
 
     @property
     def is_dead(self) -> bool:
-        """True if its holder never runs again."""
+        """True if its holder will never run again."""
         return self.left is not None or self._loop.is_closed()
 
     def wake(self) -> bool:
-        """Give it the turn; False if its loop is closed."""
+        """Wake the waiter to take its turn; False if its loop is closed."""
         try:
             self._loop.call_soon_threadsafe(self._settle)
         except RuntimeError:
@@ -762,20 +763,20 @@ class Turn:
 
 
 class Turns:
-    """A lock for each Session object, across threads and event loops; first come, first served.
+    """A FIFO lock per Session object, across threads and event loops.
 
     The holder keeps the object alive, so its ``id()`` identifies it. A holder whose loop was closed
-    never releases its turn: the next one takes it over, with the event that the holder was about to
-    store.
+    never releases its turn: the next waiter takes it over, along with the event that the holder was
+    storing.
     """
 
     __slots__ = ("_held", "_lock")
 
     def __init__(self) -> None:
         self._held: dict[int, Turn] = {}
-        """The holder of every object that is held."""
+        """The holder of each held object, by the object's ``id()``."""
         self._lock = RLock()
-        """Reentrant: a task that is destroyed while it waits leaves from wherever that happens."""
+        """Reentrant: a waiting task may be destroyed, and so leave, at any point."""
 
     def try_take(self, session: SessionTurns) -> Turn | None:
         """The turn if the object is free, else None."""
@@ -783,7 +784,7 @@ class Turns:
         return mine if self._held.setdefault(id(session), mine) is mine else None
 
     async def take(self, session: SessionTurns) -> Turn:
-        """Wait for all earlier holders of the object, and hold it."""
+        """Wait for all earlier holders of the object, then hold it."""
         mine = Turn()
         mine.woken = asyncio.get_running_loop().create_future()
         with self._lock:
@@ -801,29 +802,29 @@ class Turns:
         return mine
 
     def give(self, session: SessionTurns, turn: Turn) -> None:
-        """Release the turn to the next one; has no effect on a turn that was left or taken over."""
+        """Pass the turn to the next waiter; no effect on a turn that was left or taken over."""
         with self._lock:
             if self._held.get(id(session)) is turn and turn.left is None:
                 self._pass_on(session, turn)
 
     def leave(self, session: SessionTurns, turn: Turn) -> None:
-        """As ``give``, for a holder that is destroyed before the outcome of its event is known.
+        """As ``give``, for a holder destroyed before the outcome of its event is known.
 
-        It may be destroyed wherever garbage is collected, so nothing is read or awaited here.
+        This may run during garbage collection at any point, so it neither reads nor awaits.
         """
         with self._lock:
             if self._held.get(id(session)) is turn:
                 self._pass_on(session, turn)
 
     def _take_over(self, session: SessionTurns) -> None:
-        """Pass on the turn of a holder that never runs again."""
+        """Pass on the turn of a dead holder."""
         with self._lock:
             holder = self._held.get(id(session))
             if holder is not None and holder.is_dead:
                 self._pass_on(session, holder)
 
     def _pass_on(self, session: SessionTurns, holder: Turn) -> None:
-        """Wake the next one that can run, and give it what the holder leaves; under the lock."""
+        """Wake the next live waiter and hand it the holder's unshown event; under the lock."""
         key = id(session)
         unshown = holder.inherited or holder.storing
         while holder.waiting:
@@ -835,7 +836,7 @@ class Turns:
         if unshown is None:
             del self._held[key]
             return
-        # No turn waits: the next one shows the event first. The entry is dropped with the object.
+        # Nobody waits: the next taker shows the event first. The entry is dropped with the object.
         holder.inherited = unshown
         holder.left = weakref.ref(session, lambda _: self._held.pop(key, None))
 
@@ -846,4 +847,4 @@ class Turns:
             if holder is mine:
                 self._pass_on(session, mine)
             elif holder is not None and mine in holder.waiting:
-                holder.waiting.remove(mine)  # if not, its loop was closed before its turn
+                holder.waiting.remove(mine)  # absent if its loop was closed before its turn

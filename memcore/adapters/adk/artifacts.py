@@ -56,35 +56,35 @@ __all__ = [
 ]
 
 
-# --- A part of ADK as the row of an artifact and its content, and back ----------------------------
+# --- ADK parts as artifact rows and contents, and back --------------------------------------------
 
 _INLINE_BYTES_MAX: Final = 256
-"""A smaller content stays in the row: its blob's rows would be as large."""
+"""Content up to this size stays in the row, since the blob's own rows would be as large."""
 _REST_BYTES_MAX: Final = 8 * 1024
-"""The most bytes of a part in its row, beside its content; a larger part is content as a whole."""
+"""Maximum size of a part in its row, excluding content; a larger part is content as a whole."""
 KINDS: Final = ("data", "text", "part", None)
-"""The content of a part: its data, its text, all of it, or nothing."""
+"""The content of a part: its data, its text, the whole part, or nothing."""
 _TOMBSTONE: Final = types.Part(
     inline_data=types.Blob(mime_type="application/octet-stream", data=b"")
 )
 
 
 class Encoded(NamedTuple):
-    """A part in the form in which it is stored."""
+    """A part in its stored form."""
 
     row: dict[str, Any]
-    """``part``: JSON of all but the content. ``kind``: what the content is. ``content``: a small
-    one. ``mime``: the artifact's."""
+    """``part``: JSON of everything except the content. ``kind``: the kind of content. ``content``:
+    the content, if small. ``mime``: the artifact's MIME type."""
     content: bytes | None
 
 
 def checked_part(
     part: object, *, app_name: str, user_id: str, session_id: str | None
 ) -> types.Part:
-    """The part if it can be stored.
+    """Check that a part can be stored, and return it.
 
     Raises:
-        InputValidationError: it holds no data, text or file, or a reference that leaves the scope.
+        InputValidationError: it has no data, text or file, or its reference leaves the scope.
     """
     if not isinstance(part, types.Part):
         msg = f"Not supported artifact type: expected a Part or a dict, got {type(part).__name__}."
@@ -106,16 +106,16 @@ def checked_part(
 
 
 def encode_part(part: types.Part) -> Encoded:
-    """The row and the content of a part.
+    """Encode a part as a row and its content.
 
     Raises:
-        InputValidationError: a field cannot be written as JSON.
+        InputValidationError: a field is not JSON-serializable.
     """
     kind, content = _content(part)
     beside: dict[str, Any] = {"text": True} if kind == "text" else {"inline_data": {"data"}}
     try:
         rest = part.model_dump(mode="json", exclude_none=True, exclude=beside if kind else None)
-        json.dumps(rest, ensure_ascii=False).encode()  # half a surrogate pair could not be read
+        json.dumps(rest, ensure_ascii=False).encode()  # reject unpaired surrogates
         if kind is None or len(encode_json(rest)[0]) > _REST_BYTES_MAX:
             kind, content, rest = "part", part.model_dump_json(exclude_none=True).encode(), {}
     except (PydanticSerializationError, TypeError, ValueError) as error:
@@ -143,14 +143,14 @@ def _mime_type(part: types.Part) -> str | None:
         return "text/plain"
     if part.file_data is not None and not artifact_util.is_artifact_ref(part):
         return part.file_data.mime_type
-    return None  # it is its target's
+    return None  # that of its target
 
 
 def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | None:
-    """The part that ``encode_part`` wrote; None for the tombstone that a rewind leaves.
+    """The part that ``encode_part`` encoded; None for the tombstone left by a rewind.
 
     Raises:
-        CorruptValueError: the row or the content is missing something.
+        CorruptValueError: the row or the content is incomplete.
     """
     try:
         payload = b64decode(row["content"]) if content is None else content
@@ -169,10 +169,10 @@ def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | N
 
 
 def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Custom metadata converted to JSON values, as they will be read back.
+    """Convert custom metadata to JSON values, as they will be read back.
 
     Raises:
-        InputValidationError: it is no mapping, or cannot be written as JSON.
+        InputValidationError: it is not a mapping, or not JSON-serializable.
     """
     if metadata is None:
         return {}
@@ -186,9 +186,10 @@ def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 # --- Keys of the versions of an artifact: one entry each, in the order of their numbers -----------
-# A key is the artifact's place, a NUL and the version in eight hex digits; the place is ``u`` and
-# the file of a user's artifact, ``s``, the session, a NUL and the file of a session's. Session and
-# file are labels, so no name looks like a part of another, whatever characters it has.
+# A key is the artifact's place, a NUL and the version in eight hex digits. The place of a user's
+# artifact is ``u`` and the file; that of a session's is ``s``, the session, a NUL and the file.
+# Session and file are encoded as labels, so no name can be mistaken for part of another, whatever
+# characters it contains.
 
 USER: Final = "user:"
 _BEHIND: Final = "\x01"
@@ -197,7 +198,7 @@ _HEX: Final = frozenset("0123456789abcdef")
 VERSION_MAX: Final = 16**_VERSION_CHARS - 1
 _SESSION_BYTES_MAX: Final = 150
 _FILE_BYTES_MAX: Final = 300
-"""Together with what stands between them they fit a key."""
+"""Both, together with the separators, fit in a key."""
 _PAGE: Final = 256
 
 Row = dict[str, Any]
@@ -205,24 +206,24 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The address of an artifact: its session (None: the user's) and its name without ``user:``."""
+    """The address of an artifact: its session (None: the user's) and name without ``user:``."""
 
     session_id: str | None
     name: str
 
     @property
     def filename(self) -> str:
-        """The name by which it is found from every session."""
+        """The name that refers to it from every session."""
         return self.name if self.session_id is not None else USER + self.name
 
     @property
     def start(self) -> str:
-        """The beginning of the keys of its versions."""
+        """The key prefix of its versions."""
         return _beginning(self.session_id) + label(self.name, _FILE_BYTES_MAX) + END
 
     @property
     def is_told(self) -> bool:
-        """True if the key holds the name itself, and not its digest."""
+        """True if the key contains the name itself rather than its digest."""
         return is_name(label(self.name, _FILE_BYTES_MAX))
 
     def key(self, version: int) -> str:
@@ -231,10 +232,10 @@ class Place:
 
 
 def place_of(session_id: str | None, filename: str, *, saving: bool = False) -> Place:
-    """The place of an artifact; one that begins with ``user:``, or has no session, is the user's.
+    """The place of an artifact; it is the user's if named ``user:...`` or given no session.
 
     Raises:
-        InputValidationError: the session id is not legal.
+        InputValidationError: the file name or the session id is invalid.
     """
     if not isinstance(filename, str):
         msg = f"filename must be a string, got {type(filename).__name__}."
@@ -249,10 +250,10 @@ def place_of(session_id: str | None, filename: str, *, saving: bool = False) -> 
 
 
 def session_of(session_id: str | None) -> str | None:
-    """The session id, stripped.
+    """Strip a session id.
 
     Raises:
-        InputValidationError: it is not legal.
+        InputValidationError: it is invalid.
     """
     if session_id is None:
         return None
@@ -265,10 +266,10 @@ def _beginning(session_id: str | None) -> str:
 
 
 def row_of(key: str, found: Any) -> Row:
-    """The row of a version, as it was stored.
+    """Validate the stored row of a version.
 
     Raises:
-        CorruptValueError: it is none.
+        CorruptValueError: it is malformed.
     """
     told = found if isinstance(found, dict) else {}
     at = told.get("at")
@@ -294,14 +295,14 @@ def _damaged(key: str) -> CorruptValueError:
 
 
 def latest(view: KeyValueView, place: Place) -> tuple[int, Row] | None:
-    """The number and row of the newest version; None if there is no such artifact."""
+    """The number and row of the newest version; None if the artifact does not exist."""
     for key, row in view.scan(prefix=place.start, reverse=True, limit=1):
         return _version_in(key), row_of(key, row)
     return None
 
 
 def versions_of(view: KeyValueView, place: Place) -> Iterator[tuple[int, Row]]:
-    """The versions in the order of their numbers."""
+    """The versions in ascending order."""
     for key, row in view.scan(prefix=place.start):
         yield _version_in(key), row_of(key, row)
 
@@ -314,16 +315,16 @@ def _version_in(key: str) -> int:
 
 
 def _label_in(key: str) -> str:
-    """The label of the file in a key."""
+    """The file's label in a key."""
     return key[: -_VERSION_CHARS - 1].rpartition(END)[2].removeprefix("u")
 
 
 def names_of(
     view: KeyValueView, session_id: str | None, after: str | None
 ) -> tuple[list[str], str | None]:
-    """Up to 256 names of a session's artifacts, or the user's, and where the next ones begin.
+    """Up to 256 artifact names of a session or the user, and the key to resume from.
 
-    Each costs a look at its first version, however many there are.
+    Each name costs one lookup of its first version, regardless of how many versions exist.
     """
     start = _beginning(session_id)
     found: list[str] = []
@@ -357,23 +358,23 @@ _REFERENCES_MAX: Final = 5
     delete_artifact="artifact.delete",
 )
 class MemcoreArtifactService(Opened, BaseArtifactService):
-    """Versioned artifacts of ADK in a memcore file.
+    """Versioned ADK artifacts in a memcore file.
 
-    A version is stored in one commit with its content, and versions that are saved at the same
-    time by any threads and processes get consecutive numbers. Equal contents are stored once for
-    all sessions and artifacts of a user. Contents above 192 KiB are written and read in a thread,
-    in short transactions.
+    A version is committed together with its content, and versions saved concurrently by any threads
+    and processes get consecutive numbers. Equal contents are stored once across all sessions and
+    artifacts of a user. Contents above 192 KiB are written and read in a thread, in short
+    transactions.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: the durability of a file that is opened by its path (see ``memcore.open``).
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
+        uri: in place of ``source``: ``memcore:///path``, with options in its query, as ADK's
             ``services.yaml`` passes it.
-        agents_dir: not used; ADK gives it to every service.
+        agents_dir: ignored; ADK passes it to every service.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -408,7 +409,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         custom_metadata: dict[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Store a new version; return its number, from 0 on.
+        """Store a new version; return its number, starting from 0.
 
         Args:
             app_name: the application.
@@ -416,13 +417,13 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             filename: any name; one that begins with ``user:`` is shared by the user's sessions.
             artifact: a Part or dict with data, text or a file's URI.
             session_id: the session; None: the artifact is the user's.
-            custom_metadata: JSON that is stored with the version.
-            idempotency_key: the same key saves the same artifact once, within a week; a retry
+            custom_metadata: JSON to store with the version.
+            idempotency_key: within a week, the same key saves the same artifact only once; a retry
                 returns the number of the first call.
 
         Raises:
             DuplicateRequestError: the key was used for another artifact.
-            InputValidationError: a name, the artifact or the metadata is not legal.
+            InputValidationError: a name, the artifact or the metadata is invalid.
         """
         place = place_of(session_id, filename, saving=True)
         given = ensure_part(artifact)
@@ -440,7 +441,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             told = (place.start, row, json_metadata(custom_metadata))
             said = repr(told).encode("utf-8", "surrogatepass") + (content or b"")
             once_by = idempotency_key, blake2b(said, digest_size=32).digest()
-        # As ADK's own services take the time, which tests of its users may hold.
+        # Take the time as ADK's own services do, so that users' tests can freeze it.
         row["at"] = ArtifactVersion(version=0, canonical_uri="").create_time
         metadata = json_metadata(custom_metadata)
         row["metadata"] = (
@@ -472,11 +473,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
     ) -> types.Part | None:
         """The part of a version (None: the newest); None if there is none.
 
-        A reference to another artifact is followed.
+        References to other artifacts are followed.
 
         Raises:
-            InputValidationError: a name is not legal, or a reference leaves the scope or is
-                circular.
+            InputValidationError: a name is invalid, or a reference leaves the scope or is circular.
             CorruptValueError: the stored content is damaged.
         """
         for left in range(_REFERENCES_MAX, -1, -1):
@@ -492,12 +492,13 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
                 remaining_depth=left,
             )
             filename, session_id, version = found.filename, found.session_id, found.version
-        return None  # the last turn returned or raised
+        return None  # unreachable: the last iteration returned or raised
 
     async def _load(self, kv: KeyValue, place: Place, version: int | None) -> types.Part | None:
         found, content, is_large = kv.read(lambda view: _look(view, place, version, _SHORT_BYTES))
         if is_large:
-            # In one snapshot again: a version may be deleted and come again with other content.
+            # Read both again in one snapshot: a version may be deleted and recreated with other
+            # content.
             found, content, _ = await asyncio.to_thread(
                 kv.read, lambda view: _look(view, place, version, None)
             )
@@ -509,10 +510,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
     ) -> list[str]:
         """The names of the session's artifacts and the user's, sorted.
 
-        Those of the user begin with ``user:``, so each can be loaded by its name.
+        Those of the user begin with ``user:``, so each artifact can be loaded by its name.
 
         Raises:
-            InputValidationError: a name is not legal.
+            InputValidationError: a name is invalid.
         """
         kv = self._kv(app_name, user_id)
         session = session_of(session_id)
@@ -525,17 +526,17 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
                 )
                 found += names
                 if after is not None:
-                    await asyncio.sleep(0)  # others may go on
+                    await asyncio.sleep(0)  # yield to other tasks
         return sorted(found)
 
     @override
     async def list_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[int]:
-        """The numbers of the versions, ascending; empty if there is no such artifact.
+        """The version numbers, ascending; empty if the artifact does not exist.
 
         Raises:
-            InputValidationError: a name is not legal.
+            InputValidationError: a name is invalid.
         """
         kv, place = self._kv(app_name, user_id), place_of(session_id, filename)
         return kv.read(lambda view: [number for number, _ in versions_of(view, place)])
@@ -547,7 +548,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         """List the metadata of each version, ascending.
 
         Raises:
-            InputValidationError: a name is not legal.
+            InputValidationError: a name is invalid.
         """
         kv, place = self._kv(app_name, user_id), place_of(session_id, filename)
         found = kv.read(lambda view: list(versions_of(view, place)))
@@ -566,7 +567,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         """The metadata of a version (None: the newest); None if there is none.
 
         Raises:
-            InputValidationError: a name is not legal.
+            InputValidationError: a name is invalid.
         """
         kv, place = self._kv(app_name, user_id), place_of(session_id, filename)
         found = kv.read(lambda view: _version(view, place, version))
@@ -578,12 +579,13 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
     async def delete_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> None:
-        """Delete all versions, and the contents that nothing else has; versions begin at 0 again.
+        """Delete all versions, and contents not used elsewhere; numbering restarts at 0.
 
-        Some hundred versions go in one commit; of more, or large ones, the oldest go first.
+        A few hundred versions are deleted per commit; more, or large ones, take several, oldest
+        first.
 
         Raises:
-            InputValidationError: a name is not legal.
+            InputValidationError: a name is invalid.
         """
         kv, place = self._kv(app_name, user_id), place_of(session_id, filename)
         newest = kv.read(lambda view: latest(view, place))
@@ -617,7 +619,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
 
 def _stripped(session_id: str | None) -> str | None:
-    """The session id for comparison with references; for a user's artifact any id is valid."""
+    """The session id as compared with references; for a user's artifact any id is valid."""
     return session_id and session_id.strip()
 
 
@@ -642,7 +644,7 @@ def _version(view: KeyValueView, place: Place, version: int | None) -> tuple[int
 def _look(
     view: KeyValueView, place: Place, version: int | None, most: int | None
 ) -> tuple[tuple[int, Row] | None, bytes | None, bool]:
-    """A version, its content, and whether that was left out because it has more bytes."""
+    """A version, its content, and whether the content was omitted as larger than ``most`` bytes."""
     found = _version(view, place, version)
     if found is None:
         return None, None, False
@@ -653,7 +655,7 @@ def _look(
 
 
 def _delete(txn: KeyValueTxn, place: Place, newest: int) -> tuple[bool, bool]:
-    """Delete a piece of the versions up to ``newest``: is none left, and blob rows to remove."""
+    """Delete a batch of versions up to ``newest``; return ``(done, leaves_blob_rows)``."""
     piece = DeleteBudget()
     doomed: list[str] = []
     done = True

@@ -1,4 +1,4 @@
-"""Commits of rows with large contents: stored ahead in short commits, then referred to."""
+"""Commits of rows with large contents, which are staged in short commits and then referenced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# --- Commits of rows with contents: large ones are stored ahead, in a thread and in short commits -
+# --- Commits of rows with contents: large ones are staged first, in a thread and in short commits -
 
 T = TypeVar("T")
 Content: TypeAlias = bytes | BlobRef | None
@@ -52,15 +52,16 @@ async def commit_with(
     """Run the closure for these contents in one commit; return its result.
 
     Args:
-        kv: where the closure writes.
+        kv: the namespace that the closure writes to.
         contents: those up to 192 KiB are written by the closure, larger ones are staged.
-        closure_of: makes the closure of the contents as it is to put them, before all else.
+        closure_of: makes the closure from the contents, which the closure must put as given, before
+            anything else.
         large: the closure computes for more than a millisecond.
-        is_choosy: the closure may pass contents over.
-        once_by: an idempotency key with its content: the closure is run once by it.
+        is_choosy: the closure may leave out contents.
+        once_by: an idempotency key and its content: the closure runs only once for them.
 
     Raises:
-        StoreLockedError: staged contents were collected again and again.
+        StoreLockedError: staged contents were repeatedly garbage-collected.
     """
     for _ in range(_ATTEMPTS):
         held: list[Content] = []
@@ -72,12 +73,12 @@ async def commit_with(
             future = kv.submit(closure_of(held), loop, large=large, once_by=once_by)
             result = await settled(future)
         except StagedBlobLost:
-            continue  # collected, or freed by its last entry, before the commit
+            continue  # collected, or freed with its last entry, before the commit
         except BaseException:
             await _unstaged(kv, held)
             raise
         if is_choosy:
-            with suppress(MemcoreError):  # it is stored all the same
+            with suppress(MemcoreError):  # the commit has succeeded anyway
                 await _unstaged(kv, held)
         return result
     msg = f"a staged content was collected {_ATTEMPTS} times before it was put: try again"
@@ -85,7 +86,7 @@ async def commit_with(
 
 
 async def _unstaged(kv: KeyValue, held: Sequence[Content]) -> None:
-    """Remove staged contents that no entry refers to."""
+    """Remove staged contents that no entry references."""
     for each in held:
         if isinstance(each, BlobRef):
             await settled(in_thread(kv.unstage, each))
@@ -125,13 +126,13 @@ def admitted_part(scope_filter: ScopeFilter, part: types.Part) -> types.Part:
 def admitted_content(scope_filter: ScopeFilter, content: types.Content) -> types.Content:
     """Filter the content of a memory before it is stored; raises what ``admitted_part`` does.
 
-    Inline data of it are left as they are.
+    Its inline data are not changed.
     """
     return _admitted(scope_filter, content, "memory")
 
 
 def admitted_metadata(scope_filter: ScopeFilter, metadata: Mapping[str, Any] | None) -> Any:
-    """Filter metadata before they are stored; what is no JSON is refused later, by the encoder."""
+    """Filter metadata before they are stored; non-JSON metadata are refused later, on encoding."""
     if not metadata:
         return metadata
     with suppress(PydanticSerializationError, TypeError, ValueError, RecursionError):

@@ -1,11 +1,12 @@
-"""Compaction of ADK's events: ranges by seq, summaries, and calls that are still owed a result.
+"""Compaction of ADK's events: ranges by seq, summaries, and calls that still await a result.
 
-ADK leaves an event out of a prompt if its timestamp is within the range of a summary, and sorts the
-other events by timestamp. So clocks that stand still or go back would lose events that no summary
-covers, or separate pairs. A summary is stored with the seqs that it covers; in a session with
-one, events are shown with timestamps that never go back and differ where a covered run begins and
-ends, and summaries with the range from the first to the last of theirs. If the clock was right,
-which is nearly always, these are the original timestamps. The file keeps the originals.
+ADK omits an event from a prompt if its timestamp is within the range of a summary, and sorts the
+other events by timestamp. A clock that stalls or goes backwards would therefore lose events that no
+summary covers, or separate pairs. A summary is stored with the seqs that it covers. In a session
+with a summary, events are presented with timestamps that never decrease and that differ at the
+edges of a covered run, and each summary with the range from its first to its last event. If the
+clock was correct, as it nearly always is, these are the original timestamps. The file keeps the
+originals.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ __all__ = [
 COVERS: Final = "memcore_covers"
 """Key of a compaction event's custom metadata: the ids of the first and last event it covers."""
 Span = tuple[int, int]
-"""First and last index of what a summary covers."""
+"""The first and last index covered by a summary."""
 
 
 def mark_covered(compaction: Event, events: Sequence[Event]) -> Event:
     """Record in a compaction event which events it covers; for summarizers.
 
-    Without it, of several events with its end timestamp only the first counts as covered: the
-    others are shown beside the summary.
+    Otherwise, of several events with its end timestamp only the first one counts as covered: the
+    others are shown in addition to the summary.
     """
     told = {COVERS: [events[0].id, events[-1].id]}
     compaction.custom_metadata = {**(compaction.custom_metadata or {}), **told}
@@ -74,10 +75,10 @@ def mark_covered(compaction: Event, events: Sequence[Event]) -> Event:
 
 
 def covered_once(events: Sequence[Event], compaction: Event) -> Span | None:
-    """The events that a new compaction covers, as indexes, by the timestamps that it was made from.
+    """The index span of the events that a new compaction covers, from its timestamps.
 
-    Where the timestamps are ambiguous, as few as possible: an event covered by mistake is lost, one
-    not covered is shown beside the summary.
+    Ambiguous timestamps resolve to as few events as possible: an event wrongly counted as covered
+    is lost, one wrongly left uncovered is shown in addition to the summary.
     """
     told = compaction.actions.compaction
     if told is None:
@@ -122,7 +123,7 @@ def _run_until(events: Sequence[Event], run: list[int], told: Any) -> int | None
 
 
 def _first_balanced(events: Sequence[Event], run: list[int], ends: list[int]) -> int:
-    """The first of the possible ends at which no call of the run is open."""
+    """The first of the candidate ends at which no call of the run is open."""
     possible, waiting = set(ends), set[str | None]()
     for at in run:
         for response in events[at].get_function_responses():
@@ -134,7 +135,7 @@ def _first_balanced(events: Sequence[Event], run: list[int], ends: list[int]) ->
 
 
 def covered_now(events: Sequence[Event], at: int) -> Span | None:
-    """The events that the compaction at an index covers, among events that are ``presented``."""
+    """The events that the compaction at an index covers, among ``presented`` events."""
     told = events[at].actions.compaction
     if told is None:
         return None
@@ -148,11 +149,11 @@ def covered_now(events: Sequence[Event], at: int) -> Span | None:
 
 
 def presented(events: Sequence[Event], covers: Mapping[int, Span]) -> dict[int, Event]:
-    """Changed copies of the events that must be shown otherwise than stored, by index.
+    """Changed copies, by index, of the events that must be presented differently than stored.
 
     Args:
-        events: a session's events in the order of the log, or the last ones of them.
-        covers: for the index of each compaction event the indexes that it covers; those below 0
+        events: a session's events in log order, or the last ones of them.
+        covers: for the index of each compaction event, the indexes that it covers; negative indexes
             are before the first event.
     """
     shown: dict[int, Event] = {}
@@ -165,7 +166,7 @@ def presented(events: Sequence[Event], covers: Mapping[int, Span]) -> dict[int, 
             continue
         time = event.timestamp
         if time < high or (time == high and is_edge):
-            time = nextafter(high, inf)  # so that a later summary's range can separate the two
+            time = nextafter(high, inf)  # lets a later summary's range separate the two
             shown[at] = event.model_copy(update={"timestamp": time})
         times[at] = high = time
         is_edge = False
@@ -190,9 +191,9 @@ def _present_range(
     event: Event, at: int, span: tuple[float, float | None], shown: dict[int, Event]
 ) -> None:
     told = event.actions.compaction
-    assert told is not None  # noqa: S101 - covers are those of compactions
+    assert told is not None  # noqa: S101 - covers only has compactions
     start, end = span
-    if end is None:  # all that it covers stands before the first event that is shown
+    if end is None:  # everything it covers precedes the first event shown
         end = min(told.end_timestamp, nextafter(start, -inf))
         start = min(told.start_timestamp, end)
     if (start, end) == (told.start_timestamp, told.end_timestamp):
@@ -206,13 +207,13 @@ def _present_range(
 
 
 def present(events: list[Event], entries: list[Entry], *, mend: bool) -> None:
-    """Replace events by changed copies where ADK would not make a legal prompt of them.
+    """Replace events by changed copies where ADK would build an illegal prompt from them.
 
     Args:
-        events: the events to be returned; changed in place.
+        events: the events to return; modified in place.
         entries: the entries of the same events.
-        mend: correct not only timestamps: give ids to calls without ids, and make summaries the
-            user's.
+        mend: correct not only timestamps: also give ids to calls without ids, and attribute
+            summaries to the user.
     """
     if mend:
         _name_calls(events, entries)
@@ -235,7 +236,7 @@ def present(events: list[Event], entries: list[Entry], *, mend: bool) -> None:
 
 
 def _of_user(event: Event) -> Event:
-    """A compaction event with a summary that a prompt can begin with."""
+    """A compaction event whose summary a prompt can begin with."""
     told = event.actions.compaction
     if told is None or (content := told.compacted_content).role != "model":
         return event
@@ -245,11 +246,11 @@ def _of_user(event: Event) -> Event:
 
 
 def _name_calls(events: list[Event], entries: list[Entry]) -> None:
-    """Give ids to calls without, and to the responses that answer them.
+    """Give ids to calls without ids and to the responses that answer them.
 
-    ADK pairs, summarizes and cuts by ids, and sees no pair where there are none. The ids are those
-    that it gives to calls itself: Gemini is never sent them. They are made of seqs, so the same
-    call has the same one in every window.
+    ADK pairs, summarizes and cuts by id, and does not recognize pairs without one. The ids have the
+    form of those that ADK itself assigns, which are never sent to Gemini. They are derived from
+    seqs, so that a call has the same id in every window.
     """
     if not any(entry.lacks_ids for entry in entries):
         return
@@ -287,7 +288,7 @@ def _named(
     answers: Iterator[CallSlot | None],
     names: Mapping[int, str],
 ) -> Event:
-    """The event with ids from ``names`` where its parts have none."""
+    """The event, with ids from ``names`` for parts without one."""
     assert event.content is not None  # noqa: S101 - it has calls
     parts = list(event.content.parts or ())
     for at, part in enumerate(parts):
@@ -314,12 +315,12 @@ def _put(events: list[Event], covers: Mapping[int, Span]) -> None:
 
 
 def show_event(session: Session, event: Event, covered: Span | None, *, mend: bool) -> None:
-    """Append an event to the object's events, in the form in which it is shown beside them.
+    """Append an event to a session object, presented consistently with its other events.
 
     Args:
         session: the caller's object.
         event: the stored event.
-        covered: of a compaction the indexes of the object's events that it covers.
+        covered: for a compaction, the indexes of the object's events that it covers.
         mend: as in ``present``.
     """
     events = session.events
@@ -346,16 +347,16 @@ def _is_later(events: list[Event]) -> bool:
 
 
 # --- Cuts of a run of events that separate no obligation from its answer --------------------------
-# An obligation is a call, or a request for a tool's confirmation or for credentials; a response
-# with its id answers it, the last one if there are several. Calls without an id are answered by
-# responses without one, by name and in their order.
+# An obligation is a call, or a request for a tool confirmation or credentials. It is answered by
+# the response with its id, the last one if there are several. Calls without an id are answered by
+# responses without one, matched by name and in order.
 #
 # An open obligation keeps its events out of a summary, unless it is dead: a call of an earlier
-# invocation that was never answered, or one without an id after which the conversation went on.
+# invocation that was never answered, or one without an id after which the conversation continued.
 # ADK, which sees the whole session, passes no call whose response came later.
 
 _ASKS_PEOPLE: Final = "adk_request_"
-"""The prefix of ADK's own calls: people answer them, once."""
+"""The prefix of ADK's own calls, which are answered by people, once."""
 
 
 @dataclass(slots=True)
@@ -366,19 +367,19 @@ class _Obligation:
     """The index of its event."""
     named: str
     is_request: bool = False
-    """True if it waits for people, or for a long-running tool."""
+    """True if it waits for a person or a long-running tool."""
     is_begun: bool = False
-    """True if its first answer only says that it has begun."""
+    """True if its first answer only reports that it has started."""
     answers: int = 0
     last: int = -1
     """The index of its last answer."""
 
 
 def safe_prefix(events: Sequence[Event]) -> int:
-    """The number of events, from the first on, that can be summarized together.
+    """The length of the longest prefix of the events that can be summarized together.
 
-    No event after them answers one of them, none of them waits for an answer, and none of them has
-    a timestamp as late as one after them.
+    No later event answers one in the prefix, none in it awaits an answer, and all its timestamps
+    are earlier than those of the later events.
     """
     limit = [False] * (len(events) + 1)
     for held in _obligations(events):
@@ -410,7 +411,7 @@ def _obligations(events: Sequence[Event]) -> list[_Obligation]:
                 waiting = nameless[response.name or ""]
                 held = waiting.pop(0) if waiting else None
             if held is not None:
-                # The response that comes with a request for a confirmation is no answer yet.
+                # A response that accompanies a request for confirmation is not yet an answer.
                 held.answers += response.id not in requests
                 held.last = at
         for call in event.get_function_calls():
@@ -433,7 +434,7 @@ def _obligations(events: Sequence[Event]) -> list[_Obligation]:
 
 
 def _is_open(held: _Obligation, events: Sequence[Event]) -> bool:
-    """Return whether an answer may still come after the events."""
+    """Return whether an answer may still arrive after the events."""
     mine, newest = events[held.at].invocation_id, events[-1].invocation_id
     is_newest = mine == newest
     if held.is_request:
@@ -446,7 +447,7 @@ def _is_open(held: _Obligation, events: Sequence[Event]) -> bool:
 
 
 def _is_turn(event: Event) -> bool:
-    """Return whether the event is a text of the user."""
+    """Return whether the event is text from the user."""
     parts = (event.content.parts if event.content else None) or ()
     return event.author == "user" and any(part.text for part in parts)
 
@@ -456,12 +457,12 @@ def _is_turn(event: Event) -> bool:
 _log = logger("memcore.adk")
 
 HEADING: Final = "Summary of the conversation so far:\n"
-"""The first line of a summary: so the next one knows what it has to carry on."""
+"""The first line of a summary, by which the next one recognizes a summary to continue."""
 _COUNTER: Final = "o200k_base"
 _INPUT_TOKENS_MAX: Final = 32_000
 _SUMMARY_TOKENS: Final = 1024
 _CREDENTIALS: Final = "adk_request_credential"
-"""The call by which ADK asks for credentials: they are in its answers, and in no summary."""
+"""The call by which ADK requests credentials; its answers contain them, so no summary may."""
 
 Summarize: TypeAlias = Callable[[SummaryRequest], str | Awaitable[str]]
 
@@ -469,20 +470,19 @@ Summarize: TypeAlias = Callable[[SummaryRequest], str | Awaitable[str]]
 class MemcoreEventSummarizer(BaseEventsSummarizer):
     """Summarizes events for ``EventsCompactionConfig(summarizer=...)``.
 
-    The events that ADK selects are cut back so that no call, confirmation or request for
-    credentials is separated from its answer, calls without ids included; with
-    MemcoreSessionService the range counts by the order of the log. A summary continues the
-    previous one.
+    The events that ADK selects are cut back so that no call, confirmation or credential request is
+    separated from its answer, including calls without ids; with MemcoreSessionService, ranges
+    follow log order. A summary continues the previous one.
 
     Args:
-        summarize: a model of ADK; a summarizer of memcore, or any function of a SummaryRequest;
-            None: the summary is extracted without a model.
-        max_tokens: the length that the model is asked to keep to.
+        summarize: an ADK model; a memcore summarizer, or any function of a SummaryRequest; None:
+            extract the summary without a model.
+        max_tokens: the length requested from the model.
         language: ``"en"`` or ``"zh"``; None: that of the conversation.
         instructions: further instructions.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -506,7 +506,8 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
         """Summarize the longest safe prefix of the events in one event; None if it is empty.
 
         Raises:
-            Exception: as the model or function raised it; ADK logs it and continues without.
+            Exception: as raised by the model or function; ADK logs it and continues without a
+                summary.
         """
         covered = events[: safe_prefix(events)]
         request = self._request(covered)
@@ -515,7 +516,7 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
         try:
             text, usage = await self._asked(request)
         except SummarizerError as error:
-            cause = type(error.__cause__ or error).__name__  # its text may hold content
+            cause = type(error.__cause__ or error).__name__  # the message may contain content
             _log.warning("%d events are not summarized: %s", len(covered), cause)
             return None
         times = [event.timestamp for event in covered]
@@ -545,7 +546,7 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
         )
 
     async def _asked(self, request: SummaryRequest) -> tuple[str, Any]:
-        """The summary, and its token usage."""
+        """Return the summary and its token usage."""
         summarize = self._summarize
         if isinstance(summarize, BaseLlm):
             return await _from_model(summarize, request)
@@ -578,9 +579,9 @@ async def _from_model(
 
 
 def _message_of(event: Event) -> Message | None:
-    """The content of an event as a message of Gemini's.
+    """The content of an event as a Gemini message.
 
-    None if empty or if it holds credentials.
+    None if it is empty or contains credentials.
     """
     content = event.content
     for told, role in (
@@ -598,7 +599,7 @@ def _message_of(event: Event) -> Message | None:
 
 
 def _previous_in(message: Message) -> str | None:
-    """The summary in a message, if it is one of this summarizer's."""
+    """The summary in a message, if this summarizer produced it."""
     parts = message["parts"]
     text = parts[0].get("text") if len(parts) == 1 else None
     return text.removeprefix(HEADING) if text and text.startswith(HEADING) else None

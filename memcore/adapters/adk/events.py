@@ -1,9 +1,9 @@
-"""Events of ADK as items of the log, and back.
+"""Encoding of ADK events as log items.
 
-An event's content is an item in Gemini's wire form, so pairs, token counts and contexts are
-memcore's own; all else is the item's ``meta["adk"]``. An event without parts is an event row that
-holds all of it. Fields too large for a meta are a row of their own before the item. Together the
-rows are the event's JSON as ADK wrote it: fields that this version of ADK does not know are kept.
+An event's content is an item in Gemini's wire format, so memcore handles its pairs, token counts
+and contexts itself; everything else goes into the item's ``meta["adk"]``. An event without parts is
+a single event row. Fields too large for a meta get a row of their own before the item. Together the
+rows are the event's JSON as ADK wrote it: fields unknown to this version of ADK are preserved.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_event(text: bytes, seq: int) -> Event:
     Each such field is logged once; the file keeps it.
 
     Raises:
-        CorruptValueError: the remaining fields are no event.
+        CorruptValueError: the remaining fields do not form an event.
     """
     with suppress(ValidationError):
         return Event.model_validate_json(text)
@@ -88,9 +88,9 @@ def read_event(text: bytes, seq: int) -> Event:
 
 
 def _hidden(found: Any, held: dict[str, str]) -> Any:
-    """The value with tokens in place of texts that hold half of a surrogate pair.
+    """The value with tokens in place of texts that contain an unpaired surrogate.
 
-    Python's strings and JSON can hold one, but pydantic refuses such JSON.
+    Python strings and JSON can represent one, but pydantic rejects such JSON.
     """
     if isinstance(found, str):
         try:
@@ -107,7 +107,7 @@ def _hidden(found: Any, held: dict[str, str]) -> Any:
 
 
 def _shown(found: Any, held: Mapping[str, str]) -> Any:
-    """The validated object with the texts back in place of their tokens."""
+    """The validated object with the tokens replaced by the original texts."""
     if isinstance(found, str):
         return held.get(found, found)
     if isinstance(found, BaseModel):
@@ -122,7 +122,7 @@ def _shown(found: Any, held: Mapping[str, str]) -> Any:
 
 
 def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
-    """Validate ``found``, leaving out what this version of ADK does not accept.
+    """Validate ``found``, leaving out whatever this version of ADK does not accept.
 
     Raises:
         ValueError: the remaining fields are invalid; also LookupError, TypeError.
@@ -136,7 +136,7 @@ def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
 
 
 def _leave_out(found: Any, error: ValidationError, what: str) -> None:
-    """Remove the value that an error is about, or its container if the value is missing."""
+    """Remove the value that an error refers to, or its container if the value is missing."""
     places: set[Path] = set()
     for each in error.errors(include_url=False, include_context=False):
         where = each["loc"]
@@ -153,7 +153,7 @@ def _leave_out(found: Any, error: ValidationError, what: str) -> None:
 
 
 def _there(found: Any, where: Path) -> Path:
-    """The part of a path that exists: errors also name the alternatives that were tried."""
+    """The part of a path that exists; errors also name the union alternatives tried."""
     for at, key in enumerate(where):
         if not _has(found, key):
             return where[:at]
@@ -162,7 +162,7 @@ def _there(found: Any, where: Path) -> Path:
 
 
 def _order(place: Path) -> list[tuple[bool, int | str]]:
-    """Sort key that orders the entries of a list before the list itself."""
+    """A sort key that orders list entries before the list itself."""
     return [(isinstance(key, str), key) for key in place]
 
 
@@ -177,16 +177,16 @@ def _unreadable(seq: int, why: object) -> CorruptValueError:
     return CorruptValueError(msg, key=b"")
 
 
-# --- An event of ADK as rows of the log, and back -------------------------------------------------
+# --- ADK events as rows of the log, and back ------------------------------------------------------
 
 
 EVENT: Final = "adk.event"
 """Type of the row of an event without parts."""
 REST: Final = "adk.rest"
-"""Type of the row of what was too large for the meta of the item behind it."""
+"""Type of the row with the fields too large for the meta of the following item."""
 COVERS: Final = "memcoreCovers"
-"""Beside the fields of a compaction event: the first and the last seq that it covers, and the
-prefix hash there. ADK leaves out what it does not know."""
+"""An extra field of a compaction event: the first and last seq that it covers, and the prefix hash
+at the last. ADK ignores unknown fields."""
 TEMPORARY: Final = "temp:"
 BY_NAME: Final = "\0"
 _META: Final = b'{"adk":'
@@ -194,10 +194,10 @@ _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _NO_FIELDS: Final = Json(b"{}", 0)
 _NOTHING: Final = b'"payload":null}'
-"""The end of the row of an event that expired, or was deleted."""
+"""The end of the row of an expired or deleted event."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
 TIMED: Final = _EVENT_ROW, _REST_ROW, _META, b'"timestamp":'
-"""Arguments of ``SessionRows``: how event rows, rest rows and metas begin, and the time's key."""
+"""Arguments of ``SessionRows``: prefixes of event rows, rest rows and metas, and the time's key."""
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
 ) | {"nodeInfo", "timestamp"}
@@ -205,7 +205,7 @@ _DELTAS: Final = frozenset(("stateDelta", "artifactDelta"))
 
 
 class Pairs(NamedTuple):
-    """The ids of the calls that an event makes, and of those that it answers.
+    """The ids of the calls that an event makes and of those that it answers.
 
     A call without an id is identified by ``BY_NAME`` and its name.
     """
@@ -213,11 +213,11 @@ class Pairs(NamedTuple):
     called: list[str]
     answered: list[str]
     answers_only: bool
-    """True if it holds only responses."""
+    """True if its parts are all responses."""
 
 
 class Told(NamedTuple):
-    """The stored fields of an event that concern other events and the state."""
+    """The stored fields of an event that affect other events or the state."""
 
     invocation: str | None
     author: str | None
@@ -226,24 +226,24 @@ class Told(NamedTuple):
     rewinds_to: str | None
     """The invocation before which it rewinds the session."""
     long_ids: list[str]
-    """The ids of its calls that take long."""
+    """The ids of its long-running calls."""
 
 
 class Encoded(NamedTuple):
-    """An event as it is stored."""
+    """An event in its stored form."""
 
     content: dict[str, Any] | None
     """None: the event has no parts."""
     rest: dict[str, Any]
-    """All but the content."""
+    """Everything except the content."""
     delta: dict[str, Any]
     """The state changes."""
     identity: bytes = b""
-    """The bytes that must be the same on a retry; empty: all of it."""
+    """The bytes that must match on a retry; empty: the whole event."""
 
     @property
     def is_state_only(self) -> bool:
-        """True if it changes the state, or names artifacts, and nothing else."""
+        """True if it only changes the state or names artifacts."""
         actions = {name for name, value in self.rest["actions"].items() if value}
         return self.content is None and self.rest.keys() <= _PLAIN and actions <= _DELTAS
 
@@ -257,10 +257,10 @@ _REPLACED: Final = "\ufffd".encode()
 
 
 def encode_event(event: Event) -> Encoded:
-    """Encode an event as JSON; temporary state is left out.
+    """Encode an event as JSON, without temporary state.
 
     Raises:
-        InvalidItemError: it holds a value that neither JSON nor a string can represent.
+        InvalidItemError: it holds a value that cannot be represented as JSON or a string.
     """
     given = event.actions.state_delta
     kept = {key: value for key, value in given.items() if not key.startswith(TEMPORARY)}
@@ -269,13 +269,13 @@ def encode_event(event: Event) -> Encoded:
         event = event.model_copy(update={"actions": actions})
     dumped = _dumped(event)
     if _may_have_replaced(dumped) and _has_replaced(dumped) and _has_broken(event.model_dump()):
-        # pydantic writes such a key as another one.
+        # pydantic silently rewrites such a key.
         raise _unsayable(f"event {event.id}", ValueError("a key has half of a surrogate pair"))
     delta: dict[str, Any] = {}
     if given:
         actions = dumped["actions"]
         delta = actions["stateDelta"]
-        if scan_json(kept):  # where events have null, the state has the number as a string
+        if scan_json(kept):  # numbers that are null in events are strings in the state
             delta = json_state(kept)
         actions["stateDelta"] = delta
     content = dumped.get("content")
@@ -287,7 +287,7 @@ def encode_event(event: Event) -> Encoded:
 
 def _dumped(event: Event) -> dict[str, Any]:
     try:
-        # As model_dump does, which takes half as long again.
+        # Equivalent to model_dump, which takes 1.5 times as long.
         serializer = type(event).__pydantic_serializer__
         with suppress(PydanticSerializationError):
             return serializer.to_python(  # type: ignore[no-any-return]
@@ -300,15 +300,15 @@ def _dumped(event: Event) -> dict[str, Any]:
 
 
 def _may_have_replaced(dumped: Any) -> bool:
-    """A superset of ``_has_replaced``, which checks values, too: most events lack the character."""
+    """A fast, conservative pre-check for ``_has_replaced``, which rules out most events."""
     try:
         return _REPLACED in orjson.dumps(dumped)
-    except orjson.JSONEncodeError:  # it says what plain JSON does not
+    except orjson.JSONEncodeError:  # contains something that is not plain JSON
         return True
 
 
 def _has_replaced(dumped: Any) -> bool:
-    """Return whether a key may be a replacement for one that is not valid Unicode."""
+    """Return whether a key may have had invalid Unicode replaced."""
     if isinstance(dumped, dict):
         return any("\ufffd" in key or _has_replaced(each) for key, each in dumped.items())
     return isinstance(dumped, list) and any(map(_has_replaced, dumped))
@@ -330,10 +330,10 @@ def _is_broken(key: object) -> bool:
 
 
 def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values to JSON; those that JSON cannot represent to strings, with a warning.
+    """Convert values to JSON; those that JSON cannot represent become strings, with a warning.
 
     Raises:
-        InvalidItemError: they hold a value that neither JSON nor a string can represent.
+        InvalidItemError: a value cannot be represented as JSON or a string.
     """
     try:
         try:
@@ -351,7 +351,7 @@ def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
 def _text_of(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001 - the code of others: what it is has to do
+    except Exception:  # noqa: BLE001 - third-party code; the default repr is good enough
         return object.__repr__(value)
 
 
@@ -373,7 +373,7 @@ def _finite(value: Any) -> Any:
 
 
 class Stored(NamedTuple):
-    """A row of the log as it was read."""
+    """A row of the log as read."""
 
     seq: int
     body: bytes
@@ -382,10 +382,10 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
-        """A row with its large content.
+        """Build a row, reading its large content.
 
         Raises:
-            CorruptValueError: that is damaged or missing.
+            CorruptValueError: the content is damaged or missing.
         """
         _, seq, flags, body = row
         if not body:
@@ -402,7 +402,7 @@ class Stored(NamedTuple):
 
     @property
     def is_event(self) -> bool:
-        """True if it is an event of ADK, and not a row of another sort."""
+        """True if the row is an ADK event rather than a row of another kind."""
         if self.body[0] != ItemKind.EVENT:
             return is_shown(self.body)
         text = self._json()[1].text
@@ -410,20 +410,20 @@ class Stored(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """True if the row before it holds the event's other fields."""
+        """True if the preceding row holds the event's other fields."""
         return self.body[0] != ItemKind.EVENT and stored_meta(self.body).text == _SPLIT
 
     def _json(self) -> tuple[Json, Json]:
         return stored_json(self.body, self.flags, self.payload)
 
     def decode(self, rest: Json | None) -> Event | None:
-        """The event; None for a row that is none.
+        """The event; None if the row is not one.
 
         Args:
-            rest: the JSON of fields too large for its meta, from the row before it.
+            rest: the JSON of fields too large for its meta, from the preceding row.
 
         Raises:
-            CorruptValueError: it makes no event.
+            CorruptValueError: the row does not form a valid event.
         """
         meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
@@ -453,10 +453,10 @@ class Stored(NamedTuple):
         return found
 
     def told(self, rest: Json | None) -> Told:
-        """The stored fields of an event that concern others; ``rest`` is as in ``decode``.
+        """The stored fields of an event that affect others; ``rest`` is as in ``decode``.
 
         Raises:
-            CorruptValueError: it is of another form than ADK writes.
+            CorruptValueError: a field has a type that ADK does not write.
         """
         said = self.said(rest)
         actions = self._given(said, "actions", dict) or {}
@@ -472,17 +472,17 @@ class Stored(NamedTuple):
         )
 
     def _given(self, fields: dict[str, Any], name: str, kind: type[T]) -> T | None:
-        """The value of a field, None if there is none."""
+        """The value of a field, None if it is absent; checks its type."""
         found = fields.get(name)
         if found is not None and not isinstance(found, kind):
             raise self._damaged(f"its {name} is of type {type(found).__name__}")
         return found
 
     def whole_time(self) -> float | None:
-        """The timestamp of an event that is this one row; None: it is another row.
+        """The timestamp of an event stored in this single row; None for any other row.
 
         Raises:
-            CorruptValueError: it has no timestamp.
+            CorruptValueError: the event has no timestamp.
         """
         meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
@@ -499,7 +499,7 @@ class Stored(NamedTuple):
         """The timestamp of an event; ``rest`` is as in ``decode``.
 
         Raises:
-            CorruptValueError: it has none.
+            CorruptValueError: it has no timestamp.
         """
         return self._time_in(self.said(rest))
 
@@ -520,7 +520,7 @@ class Stored(NamedTuple):
         """The calls that its content makes and answers.
 
         Raises:
-            CorruptValueError: it is of another form than Gemini's.
+            CorruptValueError: the content is not in Gemini's format.
         """
         found = Pairs([], [], answers_only=False)
         if self.body[0] == ItemKind.EVENT:
@@ -542,16 +542,16 @@ class Stored(NamedTuple):
         return found._replace(answers_only=bool(found.answered) and not others)
 
     def timestamp(self) -> float | None:
-        """The time of a row that is no event; None if it belongs to another row."""
+        """The time of a row that is not an event; None if it is part of another row."""
         if self.rest() is not None:
             return None
         meta = stored_meta(self.body)
-        if meta.text.startswith(_META):  # what a session begins with
+        if meta.text.startswith(_META):  # the first row of a session
             return self._time_in(meta.value().get("adk"))
         return split_body(self.body)[1] / 1e6
 
     def rest(self) -> Json | None:
-        """The fields that this row holds for the item after it; None if it is no such row."""
+        """The fields that this row holds for the item after it; None for any other row."""
         if self.body[0] != ItemKind.EVENT:
             return None
         message = self._json()[1]
@@ -559,10 +559,10 @@ class Stored(NamedTuple):
 
 
 def is_shown(body: bytes) -> bool:
-    """Return whether the row of an item with content is an event, and not an emptied place.
+    """Return whether a content item's row is an event, rather than an emptied placeholder.
 
     Raises:
-        CorruptValueError: the row is sealed, but no item.
+        CorruptValueError: the row is sealed, but not an item.
     """
     return stored_meta(body).text.startswith(_META)
 
@@ -571,13 +571,13 @@ def is_shown(body: bytes) -> bool:
 
 
 def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple[int, int]]:
-    """Spans of the indexes of events that rewinds took back; each ends with its rewind.
+    """Index spans of events undone by rewinds; each ends with its rewind.
 
-    As ADK finds them (``_apply_rewinds``): from the end backwards, so a rewind that was itself
-    taken back has no effect.
+    Matches ADK's ``_apply_rewinds``: found from the end backwards, so a rewind that was itself
+    undone has no effect.
 
     Args:
-        events: the invocation of each, and the one to which it rewinds, if it is a rewind.
+        events: for each event, its invocation and the one it rewinds to, if it is a rewind.
     """
     firsts: dict[str, int] = {}
     for at, (invocation, _) in enumerate(events):
@@ -642,7 +642,7 @@ _PARTS: Final = frozenset(
 
 
 class Copies:
-    """Copies events without running code of the copied objects."""
+    """Copies events without executing code of the copied objects."""
 
     __slots__ = ("_plain", "_trees")
 
@@ -651,16 +651,16 @@ class Copies:
         self._plain = Trees(_shape_of_plain)
 
     def of(self, events: list[Event]) -> list[Event]:
-        """Copies of events, which share nothing that can be changed."""
+        """Copies of events that share no mutable data with them."""
         copied = self._trees.copy(events)
         if copied is self._trees.opaque:
             return [event.model_copy(deep=True) for event in events]
         return copied  # type: ignore[no-any-return]
 
     def as_stored(self, event: Event, encoded: Encoded) -> Event | None:
-        """A copy of an event that equals what reading it would give; None if in doubt.
+        """A copy of an event equal to what reading it back would return; None if in doubt.
 
-        Values that JSON represents otherwise than Python (a tuple, a date) may occur anywhere.
+        Values that change in a JSON round trip (a tuple, a date) may occur anywhere.
         """
         rest = encoded.rest
         if not _NEEDED <= rest.keys() <= _FIELDS or rest["actions"].keys() != _ACTIONS:
@@ -685,7 +685,7 @@ def _shape_of_plain(kind: type) -> Any:
 
 
 def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
-    """Return whether the arguments and results of calls equal their JSON."""
+    """Return whether the arguments and results of calls equal their JSON form."""
     for part, said in zip((content and content.parts) or (), stored["parts"], strict=True):
         if not said.keys() <= _PARTS:
             return False
@@ -698,8 +698,9 @@ def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
 
 
 # --- Markers of Session objects: the version of the log that an object shows ----------------------
-# It stands in the slot that ADK's own services use for this; copies of the object keep it, JSON
-# does not. It is read and written as pydantic keeps it: attribute access takes ten times as long.
+# The marker is in the slot that ADK's own services use for it; copies of the object keep it, JSON
+# does not. It is accessed through pydantic's internal storage, because attribute access takes ten
+# times as long.
 
 _SLOT: Final = "_storage_update_marker"
 _OURS: Final = "memcore:"
@@ -712,7 +713,7 @@ def marker_of(place: tuple[int, int], revision: int) -> str:
 
 
 def marker_in(session: Session) -> str | None:
-    """The marker that an object has, None if it has none of memcore's."""
+    """The marker of an object, None if it has none of memcore's."""
     found = (session.__pydantic_private__ or {}).get(_SLOT)
     return found if isinstance(found, str) and found.startswith(_OURS) else None
 
@@ -724,7 +725,7 @@ _IS_PLAIN_SESSION: Final = (
     Session.model_fields.keys() == _SESSION_FIELDS
     and Session.__private_attributes__.keys() == {_SLOT}
 )
-"""True if Session has exactly these fields, so that one can be made without validation."""
+"""True if Session has exactly these fields, so that it can be built without validation."""
 
 
 def new_session(
@@ -751,7 +752,7 @@ def new_session(
 
 
 def put_marker(session: Session, marker: str) -> None:
-    """Give an object a marker."""
+    """Set an object's marker."""
     private = session.__pydantic_private__
     if private is None:
         session._storage_update_marker = marker  # noqa: SLF001 - ADK's own slot for it

@@ -1,4 +1,4 @@
-"""Events of a session read from one snapshot, with a cache of decoded ones."""
+"""Session events read from one snapshot, with a cache of decoded events."""
 
 from __future__ import annotations
 
@@ -53,35 +53,35 @@ __all__ = [
 ]
 
 
-# --- Decoded events of several sessions, bounded in bytes; the longest unused go first ------------
+# --- Decoded events of several sessions: an LRU cache bounded in bytes ----------------------------
 
 _OBJECTS_BYTES: Final = 6_000
-"""The approximate bytes of an event in memory, beside its texts."""
+"""The approximate bytes of an event in memory, excluding its texts."""
 _OTHER_BYTES: Final = 200
 _SUMMARY_BYTES: Final = 500
 _SUMMARY_SHARE: Final = 4
 _SUSPECTS: Final = 2
 _WAITING_MAX: Final = 4096
-"""Sessions whose waiting calls are remembered."""
+"""Sessions whose pending calls are cached."""
 
 Span = tuple[int, int]
 Place = tuple[int, int]
 
 
 class Entry(NamedTuple):
-    """A row of the log as it was decoded: an event, or a row of another sort."""
+    """A decoded row of the log: an event, or a row of another kind."""
 
     seq: int
     event: Event | None
-    """None: it is no event. Shared: never changed, and copied before it is given away."""
+    """None if the row is not an event. Shared and immutable; copied before it leaves the cache."""
     timestamp: float | None
-    """Its time; None for a row that only belongs to another one."""
+    """Its timestamp; None for a row that is only a part of another."""
     size_bytes: int
     """Its approximate memory in bytes."""
     covers: Span | None = None
-    """Of a compaction: the first and the last seq that its summary covers."""
+    """For a compaction: the first and last seq covered by its summary."""
     lacks_ids: bool = False
-    """True if it makes or answers calls that have no ids."""
+    """True if it makes or answers calls without ids."""
 
     @property
     def is_compaction(self) -> bool:
@@ -90,12 +90,12 @@ class Entry(NamedTuple):
 
     @property
     def is_odd(self) -> bool:
-        """True if it, or events because of it, may have to be shown otherwise than stored."""
+        """True if it may change how it or other events are presented."""
         return self.lacks_ids or self.is_compaction
 
 
 def lacks_ids(event: Event | None) -> bool:
-    """Return whether an event makes or answers calls that have no ids."""
+    """Return whether an event makes or answers calls without ids."""
     for part in (event and event.content and event.content.parts) or ():
         told = part.function_call or part.function_response
         if told is not None and not told.id:
@@ -104,20 +104,20 @@ def lacks_ids(event: Event | None) -> bool:
 
 
 def size_of(event: Event | None, stored_bytes: int) -> int:
-    """The approximate memory of an event, in bytes, by its size in the file."""
+    """The approximate memory of an event in bytes, estimated from its stored size."""
     return _OTHER_BYTES if event is None else _OBJECTS_BYTES + 2 * stored_bytes
 
 
 class Summary(NamedTuple):
-    """The entry of a session in a list, with the rows that it was read from."""
+    """A session's list entry, with the rows that it was read from."""
 
     head: bytes
     header: bytes | None
-    """That of its state."""
+    """The header of the session's state."""
     state: bytes
-    """The members of the session's own state as in a JSON object."""
+    """The session's own state, as members of a JSON object."""
     flags: int
-    """The codec flags to decode it with."""
+    """The codec flags for decoding the state."""
     last: float
     """The time of its last event, or of its creation."""
     revision: int
@@ -129,19 +129,19 @@ class Summary(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Long-running calls up to a position that no user answered, with their positions."""
+    """Unanswered long-running calls before a position, and their positions."""
 
     epoch: int
     stop: int
     calls: dict[str, int]
     rewound: tuple[Span, ...] = ()
-    """The positions of what rewinds took back: the last of each is that of its rewind."""
+    """Position spans undone by rewinds; each ends with its rewind."""
     empty: tuple[Span, ...] = ()
-    """The positions of items with content that are no events: what was deleted or expired."""
+    """Position spans of content items that are not events: deleted or expired ones."""
 
     @property
     def hidden(self) -> tuple[Span, ...]:
-        """The positions that ADK does not show, as spans that do not touch."""
+        """Positions that ADK does not show, as non-adjacent spans."""
         if not self.empty:
             return self.rewound
         found: list[Span] = []
@@ -151,7 +151,7 @@ class Waiting(NamedTuple):
 
 
 def _add_span(spans: list[Span], span: Span) -> None:
-    """Add a span that begins behind the beginnings of the others; those that meet become one."""
+    """Append a span that starts after the others start, merging it if it touches the last."""
     if spans and span[0] <= spans[-1][1] + 1:
         span = spans[-1][0], max(spans.pop()[1], span[1])
     spans.append(span)
@@ -159,7 +159,7 @@ def _add_span(spans: list[Span], span: Span) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The cached entries of a session from a position to the end of its history at one moment."""
+    """The cached entries of a session from a position to the end of its history as of one read."""
 
     epoch: int
     start: int
@@ -167,13 +167,13 @@ class _Run:
     size_bytes: int
     is_odd: bool
     live: _Live | None = None
-    """The live history of the last reader of a window; taken out while one extends it."""
+    """The live history left by the last windowed read; detached while a reader extends it."""
 
 
 class Known(NamedTuple):
     """The cached entries of a session at the positions ``start .. stop``.
 
-    The list may be longer.
+    The list may extend past ``stop``.
     """
 
     start: int
@@ -182,14 +182,14 @@ class Known(NamedTuple):
     is_odd: bool = False
 
     def between(self, start: int, stop: int) -> list[Entry]:
-        """The entries at positions, all of which are known."""
+        """The entries at the given positions, all of which must be cached."""
         return self.entries[start - self.start : stop - self.start]
 
 
 class EventCache:
-    """Cache of runs of entries, and of summaries, by session. Thread-safe.
+    """A thread-safe cache of entry runs and summaries by session.
 
-    Results of a read that began before something was forgotten are not cached: readers pass the
+    Results of a read that began before an invalidation are not cached: readers pass the
     ``generation`` that they saw before they began.
     """
 
@@ -201,17 +201,17 @@ class EventCache:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self.generation = 0
-        """The number of times that something was dropped because the file no longer holds it."""
+        """The number of invalidations of data that the file no longer holds."""
         self._runs: OrderedDict[Place, _Run] = OrderedDict()
         self._total_bytes = 0
         self._summaries: OrderedDict[Place, Summary] = OrderedDict()
         self._summary_bytes = 0
         self._waiting: OrderedDict[Place, Waiting] = OrderedDict()
         self._rota: list[Place] = []
-        self._lock = RLock()  # an erasure may be notified during a read
+        self._lock = RLock()  # reentrant: an erasure may be notified during a read
 
     def listen(self, notifier: Notifier) -> None:
-        """Forget everything whenever this process erases a user, for as long as the cache lives."""
+        """Clear this cache whenever the process erases a user, for as long as the cache lives."""
         known = ref(self)
 
         def forget() -> None:
@@ -223,7 +223,7 @@ class EventCache:
         finalize(self, _leave, notifier, forget).atexit = False
 
     def get(self, place: Place, epoch: int, count: int) -> Known:
-        """The cached entries of a session, if its history has that epoch, up to ``count`` items."""
+        """The cached entries of a session up to ``count`` items, if its history has that epoch."""
         with self._lock:
             found = self._runs.get(place)
             if found is None or found.epoch != epoch or found.start >= count:
@@ -235,9 +235,9 @@ class EventCache:
     def put(
         self, place: Place, epoch: int, start: int, entries: list[Entry], *, since: int
     ) -> None:
-        """Cache the entries from a position on, or the end of them, unless more is cached already.
+        """Cache the entries from a position to the end, unless more is cached already.
 
-        ``since``: the generation before they were read.
+        ``since``: the generation seen before they were read.
         """
         size = sum(entry.size_bytes for entry in entries)
         compacted = any(entry.is_odd for entry in entries)
@@ -256,7 +256,7 @@ class EventCache:
                 self._keep(place, run)
 
     def take_live(self, place: Place, epoch: int) -> _Live | None:
-        """Take the live history that the last reader left; the caller owns it until it is kept."""
+        """Take the live history left by the last reader; the caller owns it until it is kept."""
         with self._lock:
             run = self._runs.get(place)
             if run is None or run.epoch != epoch:
@@ -265,7 +265,7 @@ class EventCache:
             return found
 
     def keep_live(self, place: Place, epoch: int, live: _Live) -> None:
-        """Keep a live history for the next reader, as long as events of the session are cached."""
+        """Keep a live history for the next reader, while events of the session are cached."""
         with self._lock:
             run = self._runs.get(place)
             if run is not None and run.epoch == epoch:
@@ -273,11 +273,11 @@ class EventCache:
 
     @property
     def keeps_nothing(self) -> bool:
-        """True if there is no memory for events, so that decoded ones are their reader's own."""
+        """True if caching of events is disabled, so that decoded ones belong to their reader."""
         return not self._most_bytes
 
     def wants(self, place: Place) -> bool:
-        """Return whether the session was read here lately, so that new events are worth caching."""
+        """Return whether the session was recently read here, so new events are worth caching."""
         return place in self._runs
 
     def extend(
@@ -289,7 +289,7 @@ class EventCache:
         *,
         since: int | None = None,
     ) -> None:
-        """Cache the entries from a position on, if the cached entries end there.
+        """Cache the entries from a position on, if it is where the cached entries end.
 
         ``since`` is as in ``put``; None: the caller has just appended them.
         """
@@ -300,7 +300,7 @@ class EventCache:
             if since not in (None, self.generation):
                 return
             run.entries += entries
-            for entry in entries:  # one, as a rule
+            for entry in entries:  # usually one
                 run.size_bytes += entry.size_bytes
                 self._total_bytes += entry.size_bytes
                 run.is_odd = run.is_odd or entry.is_odd
@@ -309,7 +309,7 @@ class EventCache:
                 self._shrink()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the cache."""
         with self._lock:
             self.generation += 1
             self._runs.clear()
@@ -319,11 +319,11 @@ class EventCache:
             self._total_bytes = self._summary_bytes = 0
 
     def waiting(self, place: Place) -> Waiting | None:
-        """The cached waiting calls of a session; the reader checks whether they are current."""
+        """The cached pending calls of a session; the reader checks whether they are current."""
         return self._waiting.get(place)
 
     def wait(self, place: Place, found: Waiting, *, since: int) -> None:
-        """Cache the waiting calls of a session; ``since`` is as in ``put``."""
+        """Cache the pending calls of a session; ``since`` is as in ``put``."""
         with self._lock:
             if since != self.generation:
                 return
@@ -333,7 +333,7 @@ class EventCache:
                 self._waiting.popitem(last=False)
 
     def forget(self, place: Place) -> None:
-        """Forget all of a session."""
+        """Drop everything cached for a session."""
         with self._lock:
             self.generation += 1
             self._take(place)
@@ -344,8 +344,8 @@ class EventCache:
     def suspects(self) -> list[tuple[Place, int | None]]:
         """A few of the cached sessions, each with the epoch of its events.
 
-        Successive calls go through all of them: the caller checks whether each was deleted, erased
-        or changed by another process, for it may never be read again.
+        Successive calls cycle through all of them. The caller checks whether each was deleted,
+        erased or changed by another process, because it may never be read again.
         """
         with self._lock:
             if not self._rota:
@@ -360,7 +360,7 @@ class EventCache:
         return self._summaries.get(place)
 
     def summarize(self, made: Mapping[Place, Summary], *, since: int) -> None:
-        """Cache the list entries of sessions; summaries have a quarter of the memory.
+        """Cache the list entries of sessions; summaries may use a quarter of the memory.
 
         ``since`` is as in ``put``.
         """
@@ -394,7 +394,7 @@ class EventCache:
                 self._halve(place)
 
     def _halve(self, place: Place) -> None:
-        """Drop the older half of the only run; readers keep the list that they have."""
+        """Drop the older half of the only run; readers keep the list they already hold."""
         run = self._runs[place]
         at = (len(run.entries) + 1) // 2
         run.start += at
@@ -405,7 +405,7 @@ class EventCache:
 
 
 def _leave(notifier: Notifier, listener: Callable[[], None]) -> None:
-    with suppress(ValueError):  # in the child of a fork there is no listener
+    with suppress(ValueError):  # a forked child process has no listener
         notifier.unsubscribe(ERASED, listener)
 
 
@@ -413,15 +413,15 @@ def _stop(run: _Run) -> int:
     return run.start + len(run.entries)
 
 
-# --- The events of a session as one snapshot of the file shows them -------------------------------
+# --- The events of a session as read from one snapshot --------------------------------------------
 
 _log = logger("memcore.adk")
 
 _PAGE: Final = 128
-"""Events that are decoded before other tasks of the loop have their turn."""
+"""Events to decode before yielding to other tasks of the loop."""
 _ALL: Final = 2**62
 _WAITING_MAX_HISTORY: Final = 32
-"""Calls that take long and wait for an answer: of more, the newest are brought to a window."""
+"""Maximum number of pending long-running calls added to a window; the newest are kept."""
 _ANSWER: Final = b'"functionResponse":'
 _BY_USER: Final = b'"author":"user"'
 _WANTED: Final = (
@@ -442,38 +442,38 @@ class Snapshot:
     epoch: int
     revision: int
     known: Known
-    """The entries that were in the cache."""
+    """The entries found in the cache."""
     start: int
-    """The position of the first row or entry that was read."""
+    """The position of the first row or entry read."""
     since: int
-    """The generation of the cache before it was read."""
+    """The generation of the cache before the read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     ahead: list[list[_Row]] = field(default_factory=list)
-    """The rows read before the start: turns with calls that wait for an answer."""
+    """Rows read from before ``start``: the turns of pending calls."""
     state: dict[str, Any] = field(default_factory=dict)
     is_odd: bool = False
-    """True if, once decoded, entries may have to be shown otherwise than stored."""
+    """True if, once decoded, entries may have to be presented differently than stored."""
     created: float = 0.0
-    """The time of the session's creation, in seconds."""
+    """The session's creation time, in seconds since the Unix epoch."""
     changed: float = 0.0
-    """The time of its last change by the clock of the file's machine, in seconds."""
+    """The time of its last change by the writer's clock, in seconds since the Unix epoch."""
 
     @property
     def marker(self) -> str:
-        """The session and its revision, by which a stale writer is recognised."""
+        """The session and its revision, for detecting stale writers."""
         return marker_of(self.place, self.revision)
 
 
 class EventPage(NamedTuple):
-    """Some events of a session, and the cursor of the next page."""
+    """A page of a session's events, and the cursor of the next page."""
 
     events: list[Event]
     cursor: int | None
-    """The cursor of the next page; None: there is none."""
+    """The cursor of the next page; None if this is the last one."""
 
 
 class History:
-    """Reads events of a session, decoding those that the cache does not know."""
+    """Reads events of a session, decoding those that are not cached."""
 
     __slots__ = ("_cache", "_session")
 
@@ -482,15 +482,15 @@ class History:
         self._cache = cache
 
     def look(self, wanted: int | None, *, pair_safe: bool = False) -> Snapshot | None:
-        """The last rows with ``wanted`` events in them, at least one event; None: all rows.
+        """The last rows containing ``wanted`` events, at least one; None: all rows.
 
         Args:
             wanted: the number of events.
-            pair_safe: make them legal for Gemini: they begin with the user, hold the calls they
-                answer, and are preceded by the turns of long-running calls that still wait.
+            pair_safe: make them legal for Gemini: they begin with the user, include the calls they
+                answer, and are preceded by the turns of pending long-running calls.
 
         Returns:
-            None if there is no such session.
+            None if the session does not exist.
         """
         least = _ALL if wanted is None else max(wanted, 1)
         is_safe, since = pair_safe and bool(wanted), self._cache.generation
@@ -501,15 +501,15 @@ class History:
         )
 
     def page(self, cursor: int | None, size: int, *, newest_first: bool) -> Snapshot | None:
-        """Rows with up to ``size`` events in them, behind the seq of a cursor or before it.
+        """Rows containing up to ``size`` events, after or before the seq of a cursor.
 
         Args:
             cursor: the seq of the last event of the previous page; None: the first page.
             size: the number of events.
-            newest_first: from the end backwards.
+            newest_first: iterate backwards from the end.
 
         Returns:
-            None if there is no such session.
+            None if the session does not exist.
         """
         since = self._cache.generation
 
@@ -558,9 +558,9 @@ class History:
         return found
 
     def _make_legal(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> None:
-        """Extend the window to begin with a user message and to include calls that may be answered.
+        """Extend the window to begin with a user message and to include pending calls.
 
-        Both are decided on the live history, which the model is shown.
+        Both are decided on the live history, as presented to the model.
         """
         known = self._waiting(found, log, txn, head)
         earliest = min([found.start, *known.calls.values()])
@@ -582,7 +582,7 @@ class History:
     def _live(
         self, log: CachedSession, txn: ReadTxn, head: Head, hidden: tuple[Span, ...], earliest: int
     ) -> _Live:
-        """The live history, at least from a position on; continues that of the last reader."""
+        """The live history, at least from a position on; extends that of the last reader."""
         before = self._cache.take_live(log.place, head.epoch) if hidden else None
         live = _Live.of(log, txn, head, hidden, earliest, before=before)
         if live.hidden:
@@ -590,9 +590,9 @@ class History:
         return live
 
     def _waiting(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> Waiting:
-        """The long-running calls that no user answered, with positions; reads each row once.
+        """The unanswered long-running calls, with positions; reads each row once.
 
-        After a rewind all rows are read again, for it may take back calls, and answers to them.
+        After a rewind all rows are read again, because it may undo calls and answers to them.
         """
         known, count = self._cache.waiting(log.place), log.history.count
         if known is None or known.epoch != head.epoch or known.stop > count:
@@ -621,7 +621,7 @@ class History:
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
         """Decode the rows of a snapshot; cache the entries if ``keep``.
 
-        Without ``keep`` only the times are used: a damaged row has that of the last change.
+        Without ``keep`` only the timestamps matter: a damaged row gets that of the last change.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -639,12 +639,12 @@ class History:
         return ahead + entries if ahead else entries
 
     def _remember(self, found: Snapshot, entries: list[Entry]) -> None:
-        """Cache what was read; entries behind the cached ones extend them in place."""
+        """Cache the entries read; those after the cached ones are appended in place."""
         known, place, epoch = found.known, found.place, found.epoch
         if known.start <= found.start <= known.stop and known.start < known.stop:
             behind = entries[known.stop - found.start :]
             self._cache.extend(place, epoch, known.stop, behind, since=found.since)
-        else:  # the cache keeps its own list
+        else:  # the cache needs its own list
             self._cache.put(place, epoch, found.start, entries.copy(), since=found.since)
 
     async def paged(self, found: Snapshot) -> list[tuple[int, Event]]:
@@ -661,7 +661,7 @@ class History:
     async def _made(
         self, part: list[Entry] | list[_Row], found: Snapshot, *, keep: bool
     ) -> list[Entry]:
-        """The entries of rows, decoded now or from the cache."""
+        """The entries of rows, decoded or taken from the cache."""
         entries: list[Entry] = []
         rest: Json | None = None
         for at, row in enumerate(part, 1):
@@ -694,7 +694,7 @@ class History:
         return Entry(row.seq, None, row.timestamp(), size)
 
     def _proven(self, told: Any) -> tuple[int, int] | None:
-        """The seqs that a compaction covers, if these items are still the same."""
+        """The seqs that a compaction covers, if those items are unchanged."""
         match told:
             case [int() as lo, int() as hi, str() as chain] if 0 <= lo <= hi < _ALL:
                 found = self.chain_at(hi)
@@ -703,14 +703,14 @@ class History:
                 return None
 
     def chain_at(self, seq: int) -> int | None:
-        """The prefix hash at a live seq, None for another."""
+        """The prefix hash at the seq of a live item; None if there is none."""
         return read_log(
             ref_of(self._session), lambda log, txn: log.history.chain_at(txn, log.scope, seq), None
         )
 
 
 def _extend(found: Snapshot, at: tuple[CachedSession, ReadTxn], wanted: int) -> int:
-    """Take rows before the start into the snapshot; return the number of events among them."""
+    """Prepend rows to the snapshot; return the number of events among them."""
     stop, known = found.start, found.known
     if known.start < stop <= known.stop:
         entries = known.between(max(stop - wanted, known.start), stop)
@@ -743,15 +743,15 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
 
 @dataclass(slots=True)
 class _Live:
-    """The items that ADK shows of a history, or of its end, on a ledger without the hidden ones."""
+    """The part of a history that ADK shows, as a ledger without the hidden items."""
 
     ledger: Ledger
     offset: int
     """The position of the first item of the ledger."""
     hidden: tuple[Span, ...]
-    """The positions between the items of the ledger that were taken back, deleted or expired."""
+    """The position spans, between items of the ledger, of rewound, deleted or expired items."""
     stop: int = 0
-    """The position after the last one that is in the ledger or hidden."""
+    """The position after the last item in the ledger or hidden."""
 
     @classmethod
     def of(
@@ -764,15 +764,15 @@ class _Live:
         *,
         before: _Live | None = None,
     ) -> _Live:
-        """The live history from ``position`` on at least.
+        """The live history, at least from ``position`` on.
 
-        ``before`` is an earlier one of the same epoch; it is extended in place if it can be.
+        ``before`` is an earlier one of the same epoch, extended in place if possible.
         """
         recent = log.recent(txn, head) if hidden else log.covering(txn, head, position)
         if not hidden or hidden[-1][1] < recent.offset <= position:
             return cls(recent.ledger, recent.offset, ())
-        # A call that was taken back is not open, and no window starts in the hidden spans: a ledger
-        # of the whole history would not know this.
+        # A rewound call is not pending, and no window may start in a hidden span; a ledger of the
+        # whole history cannot represent this.
         count = log.history.count
         if before is None or before.stop > count or not before.is_part_of(hidden):
             before = cls(log.load(txn, stop=hidden[0][0]), 0, hidden[:1], hidden[0][1] + 1)
@@ -784,21 +784,19 @@ class _Live:
         return before
 
     def is_part_of(self, hidden: tuple[Span, ...]) -> bool:
-        """Return whether ``hidden`` extends the spans of this history behind its end."""
+        """Return whether ``hidden`` only adds spans after the end of this history."""
         known = len(self.hidden)
         later = hidden[known:]
         return hidden[:known] == self.hidden and (not later or later[0][0] >= self.stop)
 
     def start(self, position: int) -> int:
-        """The last position up to ``position`` at which a window may begin.
+        """The last valid window start at or before ``position``; else the first one after it.
 
-        Else the first after it.
-
-        If that would leave out user messages, or there is none: the last position that separates no
-        pair. Rewound events are in the window as a whole, or not at all.
+        If that would drop user messages, or there is no valid start: the last position that splits
+        no pair. Rewound events are in the window either completely or not at all.
         """
         for first, last in self.hidden:
-            if first <= position <= last:  # a rewind takes back nothing without its target
+            if first <= position <= last:  # a rewind without its target has no effect
                 position = first
         at = self._place(position)
         found = self._start(at)
@@ -820,9 +818,9 @@ class _Live:
         return max(ledger.cut_at_most(at), 0)
 
     def turns(self, waiting: Sequence[int], stop: int) -> Iterator[Span]:
-        """The spans of the turns, before ``stop``, that hold the items at positions.
+        """The spans of the turns before ``stop`` that contain the items at the given positions.
 
-        If no user ever began, each turn begins where no pair is torn.
+        If there is no user turn, a turn begins wherever no pair is split.
         """
         cuts = self.ledger.safe_cuts()
         starts = self.ledger.safe_cuts(starts=True) or cuts
@@ -837,7 +835,7 @@ class _Live:
             yield from self._between(start, end)
 
     def _between(self, start: int, end: int) -> Iterator[Span]:
-        """The positions of consecutive ledger items, as spans without the hidden ones."""
+        """The position spans of consecutive ledger items, excluding the hidden ones."""
         first, stop = self._position(start), self._position(end - 1) + 1
         for gone, last in self.hidden:
             if first <= gone < stop:
@@ -860,7 +858,7 @@ class _Live:
 
 
 def _leave_out(found: Snapshot, count: int) -> None:
-    """Drop the first rows or entries, except those that belong to the next event."""
+    """Drop the first ``count`` rows or entries, except those that are part of the next event."""
     while count > 0:
         part = found.parts[0]
         if count >= len(part):
@@ -877,15 +875,15 @@ def _leave_out(found: Snapshot, count: int) -> None:
 
 
 class _Mark(NamedTuple):
-    """An event that concerns long-running calls."""
+    """An event that affects long-running calls."""
 
     first: int
     """The position of its first row."""
     position: int
-    """That of its last."""
+    """The position of its last row."""
     told: Told
     answered: list[str]
-    """The calls that a user answers with it."""
+    """The calls it answers, if its author is the user."""
 
 
 def _marks(
@@ -896,16 +894,17 @@ def _marks(
     *,
     empty: list[Span] | None = None,
 ) -> Iterator[_Mark]:
-    """Yield the events that concern long-running calls at the positions ``start .. stop``.
+    """Yield the events that affect long-running calls at the positions ``start .. stop``.
 
-    Rows that are irrelevant by their bytes are skipped without decoding, and damaged ones, too.
+    Rows that their bytes show to be irrelevant are skipped without decoding; damaged rows are
+    skipped, too.
 
     Args:
-        at: the log.
+        at: the log and its transaction.
         start: the first position.
         stop: the position after the last.
-        goals: invocations of which each event is included.
-        empty: receives the positions of items with content that are no events.
+        goals: invocations whose events are all included.
+        empty: receives the positions of content items that are not events.
     """
     log, txn = at
     named = {encode_json(goal)[0] for goal in goals}
@@ -920,7 +919,7 @@ def _marks(
         is_large = bool(flags & FLAG_BLOB)
         by_user = _BY_USER in body and (is_large or _ANSWER in body)
         is_wanted = by_user or any(each in body for each in _WANTED) or before is not None
-        is_hidden = is_large and body[:1] == _EVENT  # what it says is not in its row
+        is_hidden = is_large and body[:1] == _EVENT  # its content is stored outside the row
         is_named = bool(named) and not named.isdisjoint(_INVOCATION.findall(body))
         if not (is_wanted or is_hidden or is_named):
             continue
@@ -945,7 +944,7 @@ def _rows(log: CachedSession, txn: ReadTxn, start: int, stop: int) -> list[_Row]
 
 
 def _is_empty(body: bytes) -> bool:
-    """Return whether a row is an item with content that ADK does not show."""
+    """Return whether a row is a content item that ADK does not show."""
     with suppress(CorruptValueError):
         return body[:1] != _EVENT and not is_shown(body)
     return False

@@ -1,8 +1,8 @@
 """Legal model requests: a plugin and a callback that repair contents right before the model.
 
-Summaries, windows and cancelled turns leave calls without responses, responses without calls and
-histories that the model begins. The request is rendered by the rules of memcore's own contexts
-(``gemini``), and changed only where it breaks them; the stored events do not change.
+Summaries, windows and cancelled turns leave behind calls without responses, responses without calls
+and histories that begin with the model. The request is rendered by the rules of memcore's own
+contexts (``gemini``) and changed only where it violates them; the stored events do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logger("memcore.adk")
 
 _POLICY: Final = get_policy("gemini")
 _PART: Final = "memcore_part"
-"""Key under which a rendered part holds the ADK part that it represents."""
+"""The key under which a rendered part holds the ADK part it represents."""
 _NAMELESS: Final = "\0"
 _PENDING: Final = {"status": "pending"}
 _ASKS_PEOPLE: Final = "adk_request_"
@@ -43,13 +43,13 @@ _END: Final[Message] = {"role": "user", "parts": [{"text": "."}]}
 
 
 class MemcorePlugin(BasePlugin):
-    """Repairs each request right before the model gets it: ``App(plugins=[MemcorePlugin()])``.
+    """Repairs each request right before the model call: ``App(plugins=[MemcorePlugin()])``.
 
-    Works with any session service and any compaction. List it last, so that it sees what other
-    plugins made of the request.
+    Works with any session service and any compaction. List it last, so that it sees the requests as
+    modified by other plugins.
 
     Args:
-        name: the name under which the app knows the plugin.
+        name: the plugin's name in the app.
     """
 
     def __init__(self, name: str = "memcore") -> None:
@@ -59,7 +59,7 @@ class MemcorePlugin(BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Repair the request's contents; returns None, so that the model is called in any case."""
+        """Repair the request's contents; always returns None, so that the model is called."""
         return mend_request(callback_context, llm_request)
 
 
@@ -67,12 +67,13 @@ def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> 
     """Repair the contents of a request in place: ``LlmAgent(before_model_callback=mend_request)``.
 
     Args:
-        callback_context: not used; ADK passes it to every callback.
-        llm_request: the request. A legal one is not changed, nor is one that continues an
-            interaction: the calls that it answers are with the server, and not in the request.
+        callback_context: unused; ADK passes it to every callback.
+        llm_request: the request. It is not changed if it is legal, or if it continues an
+            interaction: the calls that it answers are then stored by the server, not in the
+            request.
 
     Returns:
-        None: the model is to be called.
+        None, so that the model is called.
     """
     del callback_context
     if llm_request.previous_interaction_id:
@@ -85,17 +86,17 @@ def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> 
 def mend_contents(
     contents: list[types.Content], *, pending: Collection[str] = ()
 ) -> list[types.Content]:
-    """Contents that Gemini accepts: the given list itself if it is legal.
+    """Return contents that Gemini accepts: the given list itself if it is legal.
 
-    They begin with the user; the responses to all calls of a content stand together in the one
-    after it, one for each call; responses without a call, and those that newer ones replace, are
-    left out; calls without a response are answered with a note; consecutive contents of the model
-    are joined. Parts stay as they are, but an id that several calls of one content share is made
-    unique.
+    They begin with the user. The responses to all calls of a content are together in the next
+    content, one per call. Responses without a call, and those superseded by newer ones, are
+    dropped; calls without a response are answered with a note. Consecutive contents of the model
+    are joined. Parts stay unchanged, except that an id shared by several calls of one content is
+    made unique.
 
     Args:
-        contents: a history, whole or a part of one.
-        pending: names of long-running tools: the note for a call of one says that it is pending.
+        contents: a history, complete or partial.
+        pending: names of long-running tools: the note for a call of one reports it as pending.
     """
     given, entries = _entries(contents)
     rendered = render([*entries, WireItem(len(entries), _END)], _POLICY)
@@ -116,7 +117,7 @@ def mend_contents(
 def _entries(
     contents: Sequence[types.Content],
 ) -> tuple[list[types.Content | None], list[WireItem]]:
-    """The contents as entries for rendering, with the original of each; None: it is changed.
+    """The contents as entries for rendering, with the original of each, or None if it is changed.
 
     Parts are represented only by the fields that pair them, so nothing large is copied or encoded.
     """
@@ -153,12 +154,12 @@ def _told_in(
 def _stubs(
     parts: Sequence[types.Part], known: tuple[dict[str, list[str]], set[str]], role: str
 ) -> tuple[list[Message], bool]:
-    """Parts reduced to the fields that pair them; whether an id was changed to make it unique.
+    """Parts reduced to the fields that pair them, and whether an id was changed for uniqueness.
 
     Args:
-        parts: of one content.
+        parts: the parts of one content.
         known: the new ids of calls that shared an id within a content, and all ids in use.
-        role: of the content.
+        role: the role of the content.
     """
     several, taken = known
     seen: defaultdict[str, list[str]] = defaultdict(list)
@@ -183,7 +184,7 @@ def _stubs(
                 is_renamed = True
                 field = "function_response" if part.function_call is None else "function_call"
                 renamed = told.model_copy(update={"id": stub["id"]})
-                part = part.model_copy(update={field: renamed})  # noqa: PLW2901 - the one that is shown
+                part = part.model_copy(update={field: renamed})  # noqa: PLW2901 - the part to show
         found.append({_PART: part, name: stub})
     if role == "model":
         several.update(seen)
@@ -191,14 +192,14 @@ def _stubs(
 
 
 def _free(id_: str, taken: set[str]) -> str:
-    """A new unused id, derived from one that several calls have."""
+    """A new unused id, derived from one that several calls share."""
     made = next(name for at in count(2) if (name := f"{id_}-{at}") not in taken)
     taken.add(made)
     return made
 
 
 def _content(message: Message, pending: Collection[str]) -> types.Content:
-    """A content that rendering made, of original parts and notes."""
+    """A content produced by rendering, from original parts and notes."""
     parts = [part.get(_PART) or _note(part, pending) for part in message["parts"]]
     return types.Content(role=message["role"], parts=parts)
 

@@ -61,10 +61,10 @@ __all__ = [
 
 
 # --- Watermark: the events of a session that are remembered ---------------------------------------
-# The log of a session of memcore only grows at its end, so of a session that is added again only
-# the events after the known ones are read. That holds for events that begin with exactly the known
-# ones, as a digest of their ids proves: an object with a part of the session, or with some events
-# left out, is compared event by event.
+# The log of a memcore session only grows at its end, so when a session is added again only the
+# events after the known ones are read. That requires the events to begin with exactly the known
+# ones, which a digest of their ids proves: an object with a part of the session, or with some
+# events missing, is compared event by event.
 
 _MARKER: Final = "memcore:"
 _SESSION_BYTES_MAX: Final = 400
@@ -72,23 +72,23 @@ _SESSION_BYTES_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The first events of a session, up to which the memory is complete."""
+    """The prefix of a session's events that is completely stored."""
 
     number: str
-    """The session's number: another session of the same name has another."""
+    """The session's number, which is not shared by another session of the same name."""
     count: int
     digest: str
-    """Of the events' ids."""
+    """The digest of the events' ids."""
 
     @staticmethod
     def number_of(session: Session) -> str | None:
-        """The number of a session that memcore's service returned; None for any other."""
-        marker = session._storage_update_marker or ""  # noqa: SLF001 - where the service keeps it
+        """The number of a session returned by memcore's service; None for any other."""
+        marker = session._storage_update_marker or ""  # noqa: SLF001 - where the service stores it
         return marker.split(":")[1] if marker.startswith(_MARKER) else None
 
     @classmethod
     def read(cls, view: KeyValueView, session_id: str) -> Watermark | None:
-        """The stored watermark of the session of that name; None if there is none."""
+        """The stored watermark of the session with that name; None if there is none."""
         row = view.get(_key(session_id))
         if row is None:
             return None
@@ -98,11 +98,11 @@ class Watermark:
         return cls(*row)
 
     def write(self, txn: KeyValueTxn, session_id: str) -> None:
-        """Store it, in the transaction that stores the events."""
+        """Store it in the transaction that stores the events."""
         txn.put(_key(session_id), [self.number, self.count, self.digest])
 
     def new_from(self, events: Sequence[Event]) -> int:
-        """The index of the first event that may not be remembered yet."""
+        """The index of the first event that may not be stored yet."""
         if len(events) < self.count:
             return 0
         digest = Run(self.number, events, None).upto(self.count).digest
@@ -110,12 +110,12 @@ class Watermark:
 
 
 class Run:
-    """The events of a session object, while they are added to the memory.
+    """The events of a session object while they are being stored.
 
     Args:
-        number: the session's.
-        events: all that the object has.
-        known: the session's watermark before.
+        number: the session's number.
+        events: all events of the object.
+        known: the session's previous watermark.
     """
 
     __slots__ = ("_count", "_events", "_known", "_number", "_sum")
@@ -128,14 +128,14 @@ class Run:
         self._count = 0
 
     def upto(self, count: int) -> Watermark:
-        """The watermark once the first ``count`` events are stored; counts ascend."""
+        """The watermark once the first ``count`` events are stored; call with ascending counts."""
         for event in self._events[self._count : count]:
             packed = event.id.encode("utf-8", "surrogatepass")
             self._sum.update(b"%d:" % len(packed) + packed)
         self._count = count
         known = self._known
         if known is not None and known.number == self._number and known.count > count:
-            return known  # the object is older, or has a part of the session
+            return known  # the object is older, or has only a part of the session
         return Watermark(self._number, count, self._sum.hexdigest())
 
 
@@ -151,18 +151,17 @@ _NAMESPACE: Final = "adk.memory"
 _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10
 _PAGE: Final = 256
-"""Events that are processed before other tasks of the loop get a turn."""
+"""Events to process before yielding to other tasks of the loop."""
 _UNKNOWN_SESSION: Final = "__unknown_session_id__"
 _SHORT_HITS: Final = 20_000
 _SHORT_QUERY_CHARS: Final = 1000
-"""Queries up to this length, with few hits, are searched in the caller's thread; others in another.
-"""
+"""Queries up to this length, with few hits, run in the caller's thread; others in a worker."""
 _SHORT_CHARS: Final = 4096
-"""So much text is taken apart where the call is made; more, in a thread."""
+"""Text up to this length is indexed on the calling thread; more, in a worker thread."""
 _SHORT_TERMS: Final = 64
-"""So many are stored in about a millisecond."""
+"""This many terms are stored in about a millisecond."""
 _EXACT_CHARS: Final = 2
-"""A word of so many characters is found by its terms alone."""
+"""A word of up to this length is matched exactly by its terms alone."""
 
 
 @adapts(
@@ -173,24 +172,25 @@ _EXACT_CHARS: Final = 2
     delete_memory="memory.delete",
 )
 class MemcoreMemoryService(Opened, BaseMemoryService):
-    """Conversations searched by words: ADK's memory service in a memcore file.
+    """Word search over past conversations: ADK's memory service in a memcore file.
 
-    An index maps words to memories, so a search costs what it finds. Events are stored once,
-    however often their session is added, and deleted ones stay deleted. No search sees memories of
-    another user or application. For a user who opted out (``Scope.opt_out_memory``) nothing is
-    stored, with a line in the log ``memcore.adk``, and nothing is found.
+    An inverted index maps words to memories, so the cost of a search depends on its hits. Events
+    are stored once, however often their session is added, and deleted ones stay deleted. No search
+    sees memories of another user or application. For a user who opted out
+    (``Scope.opt_out_memory``), nothing is stored, with a message to the logger ``memcore.adk``, and
+    nothing is found.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: the durability of a file that is opened by its path (see ``memcore.open``).
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        max_results: the most memories that a search returns.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
+        max_results: the maximum number of memories that a search returns.
+        uri: in place of ``source``: ``memcore:///path``, with options in its query, as ADK's
             ``services.yaml`` passes it.
-        agents_dir: not used; ADK gives it to every service.
+        agents_dir: ignored; ADK passes it to every service.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -216,16 +216,16 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         )
         self.observer = adapting(source, "adk", place_of=place_of)
         self._handles: dict[tuple[str, str], tuple[KeyValue, ScopeFilter | None]] = {}
-        """By app and user: the rows, and what content passes before it gets there."""
+        """By app and user: the rows, and the filter for content to be stored."""
 
     # --- remembering ------------------------------------------------------------------------------
 
     @override
     async def add_session_to_memory(self, session: Session) -> None:
-        """Remember the events of a session that have text; those already stored are skipped.
+        """Store the events of a session that have text; those already stored are skipped.
 
-        Of a session of MemcoreSessionService only the events after the known ones are read. Some
-        dozen events are stored in one commit: after a crash, call it again.
+        For a session of MemcoreSessionService, only the events after the known ones are read. A few
+        dozen events are stored per commit: after a crash, call it again.
         """
         handle, events = self._handle(session.app_name, session.user_id), list(session.events)
         kv = handle[0]
@@ -254,17 +254,17 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Remember events that have text; those whose id is stored for the session are skipped.
+        """Store events that have text; those already stored for the session are skipped, by id.
 
         Args:
             app_name: the application.
             user_id: the user.
-            events: the events, in their order.
-            session_id: the session that they are of.
-            custom_metadata: JSON that is found with them.
+            events: the events, in order.
+            session_id: the session that the events belong to.
+            custom_metadata: JSON to return with them.
 
         Raises:
-            InvalidItemError: the metadata is no JSON; nothing is stored.
+            InvalidItemError: the metadata is not JSON; nothing is stored.
         """
         handle = self._handle(app_name, user_id)
         await self._add_events(handle, events, session_id or _UNKNOWN_SESSION, custom_metadata)
@@ -277,7 +277,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         metadata: Mapping[str, object] | None,
         mark: Callable[[int], Watermark] | None = None,
     ) -> None:
-        """Store the new ones of the events.
+        """Store those events that are new.
 
         ``mark`` returns the watermark for a number of events.
         """
@@ -307,7 +307,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
                 upto = len(page) if batch is cut[-1] else places[id(batch[-1])] + 1
                 watermark = None if mark is None else mark(start + upto)
                 await self._store(kv, batch, session_id, watermark)
-            await asyncio.sleep(0)  # others may go on
+            await asyncio.sleep(0)  # yield to other tasks
 
     @override
     async def add_memory(
@@ -319,7 +319,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """Store entries as they are; one with the id of another entry replaces it.
+        """Store entries as given; one with the id of an existing entry replaces it.
 
         An entry without an id gets one. A deleted id is not stored again.
 
@@ -327,12 +327,12 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             app_name: the application.
             user_id: the user.
             memories: the entries.
-            custom_metadata: JSON that is returned with each, beside its own.
-            idempotency_key: entries without an id get one derived from it and from their index, so
+            custom_metadata: JSON to return with each entry, in addition to its own.
+            idempotency_key: entries without an id get one derived from this key and their index, so
                 that a retry stores the same entries.
 
         Raises:
-            InvalidItemError: metadata is no JSON; nothing is stored.
+            InvalidItemError: metadata is not JSON; nothing is stored.
         """
         kv, scope_filter = self._handle(app_name, user_id)
         if _wants_none(kv):
@@ -360,7 +360,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
             def closure(txn: KeyValueTxn) -> bool:
                 if txn.forgets:
-                    return False  # since a moment ago
+                    return False  # opted out just now
                 add(txn)
                 if watermark is not None:
                     watermark.write(txn, session_id)
@@ -380,9 +380,9 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def search_memory(
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:
-        """The memories that have most words of the query, the best first.
+        """The memories that match most words of the query, best first.
 
-        Of those that have equally many, the ones with rarer words come first, then the newer ones.
+        Ties are ordered by the rarity of the words, then newest first.
         """
         kv, scope_filter = self._handle(app_name, user_id)
         words = query_words(query if scope_filter is None else scope_filter.again(query))
@@ -404,7 +404,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def delete_memory(
         self, *, app_name: str, user_id: str, memory_id: str | None = None
     ) -> None:
-        """Delete the memories of an id; adding their session again does not bring them back."""
+        """Delete the memories with an id; adding their session again does not restore them."""
         if not memory_id:
             return
 
@@ -433,7 +433,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
 
 def _wants_none(kv: KeyValue) -> bool:
-    """Return whether the user opted out of memory; if so, log that nothing was remembered."""
+    """Return whether the user opted out of memory; if so, log that nothing was stored."""
     if not kv.read(lambda view: view.wants_no_memory):
         return False
     _logger.info("the user opted out of memory: nothing was remembered")
@@ -448,7 +448,7 @@ def _made_id(key: str | None, at: int) -> str:
 
 
 def _admitted(scope_filter: ScopeFilter | None, event: Event) -> Event:
-    """The event with its content and its author filtered."""
+    """The event with its content and author filtered."""
     if scope_filter is None or event.content is None:
         return event
     scope_filter.name(event.id, "id of a memory")
@@ -457,7 +457,7 @@ def _admitted(scope_filter: ScopeFilter | None, event: Event) -> Event:
 
 
 def _admitted_entry(scope_filter: ScopeFilter, entry: MemoryEntry) -> MemoryEntry:
-    """An entry with its content filtered."""
+    """An entry with its content, metadata and author filtered."""
     told = admitted_metadata(scope_filter, entry.custom_metadata)
     made = {"content": admitted_content(scope_filter, entry.content), "custom_metadata": told}
     return entry.model_copy(update={**made, "author": scope_filter.again(entry.author)})
@@ -480,7 +480,7 @@ def _unknown(
 
 
 def _ranked(view: KeyValueView, words: set[str]) -> list[int]:
-    """The ordinals of memories that have any of the words, the best first."""
+    """The ordinals of memories that match any of the words, best first."""
     count = head_of(view)[1]
     hits: Counter[int] = Counter()
     weights: dict[int, float] = {}
@@ -494,7 +494,7 @@ def _ranked(view: KeyValueView, words: set[str]) -> list[int]:
 
 
 def _having(view: KeyValueView, word: str) -> set[int]:
-    """The ordinals of the memories that have a word."""
+    """The ordinals of the memories that contain a word."""
     found = set(postings_of(view, word_term(word)))
     if word.isascii():
         return found

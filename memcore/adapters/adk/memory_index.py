@@ -1,11 +1,11 @@
 """Inverted index of ADK memories in a key/value namespace: rows, postings, words.
 
-- ``h``: the last ordinal given out, and the number of memories;
-- ``e<ordinal>``: a memory; a large content is the entry's content;
-- ``i<id><session>``: the ordinal of the memory of that id;
-- ``d<id>``: memories of that id were deleted, and are not stored again;
-- ``s<session>``: the watermark of a session: its first events, all of which are stored;
-- ``t<term><ordinal>``: the posting list of a term, in rows; the terms are keyed digests in an
+- ``h``: the last ordinal assigned, and the number of memories;
+- ``e<ordinal>``: a memory; large content is the entry's content;
+- ``i<id><session>``: the ordinal of the memory with that id;
+- ``d<id>``: a tombstone: memories with that id were deleted, and are not stored again;
+- ``s<session>``: the watermark of a session: its leading events, all of which are stored;
+- ``t<term><ordinal>``: the posting list of a term, in rows; terms are keyed digests in an
   encrypted file.
 """
 
@@ -58,14 +58,14 @@ __all__ = [
 
 
 # --- Posting lists: an inverted index in the rows of a key/value namespace ------------------------
-# A row holds up to 256 ordinals of memories, ascending; a term has as many rows as it needs. The
-# last one, to which more are added, has a fixed key; the full ones have their first ordinals in
-# theirs. So a search reads only the memories that it finds.
+# A row holds up to 256 ordinals of memories in ascending order; a term has as many rows as it
+# needs. The last one, which is appended to, has a fixed key; the key of a full one contains its
+# first ordinal. A search therefore reads only the memories that it finds.
 
 _TERM_BYTES_MAX: Final = 120
 _ORDINAL_CHARS: Final = 8
 _LAST: Final = "g"
-"""Behind all ordinals in hex digits."""
+"""Sorts after all ordinals, which are in hex digits."""
 _ORDINAL_BYTES: Final = 4
 _ROW_BYTES_MAX: Final = 256 * _ORDINAL_BYTES
 
@@ -79,7 +79,7 @@ def _key(prefix: str, first: int) -> str:
 
 
 def add_postings(txn: KeyValueTxn, terms: Mapping[str, Iterable[int]]) -> None:
-    """Add ordinals to terms; they ascend, and are larger than all that the term has."""
+    """Append ordinals to terms, in ascending order and above all that a term already has."""
     for term, ordinals in terms.items():
         prefix = _prefix(txn, term)
         before = txn.get(prefix + _LAST, b"")
@@ -123,32 +123,32 @@ def _unpacked(row: object) -> tuple[int, ...]:
     return unpack(f"<{len(row) // _ORDINAL_BYTES}I", row)
 
 
-# --- The words of a text as ADK's memory in memory finds them, and the terms that lead to them ----
-# A word is a run of letters, digits and underscores of the text in NFC, in lower case. One that
-# mixes Latin with other scripts counts in its runs of one script, too. A word that is not all ASCII
-# is also found inside of longer ones, as languages are written without spaces; so the index holds
-# every character of them, and every pair.
+# --- The words of a text, as ADK's InMemoryMemoryService matches them, and their index terms ------
+# A word is a run of letters, digits and underscores of the text in NFC, lower-cased. A word that
+# mixes Latin with other scripts is also indexed by its single-script runs. A word that is not all
+# ASCII is also matched inside longer ones, because some languages are written without spaces; the
+# index therefore has each of its non-ASCII characters, and each pair with one.
 
 TEXT_CHARS_MAX: Final = 256 * 1024
-"""Of a longer text only the beginning is found."""
+"""Only this much of a longer text is searchable."""
 _WORD: Final = re.compile(r"\w+")
 _DOT_ABOVE: Final = "\u0307"
-"""The combining dot in the lower case of a capital I with a dot: the only non-letter in a word."""
+"""The combining dot in the lower case of a dotted capital I: the only non-letter in a word."""
 
 
 def query_words(query: str) -> set[str]:
-    """The words that are searched for."""
+    """The words to search for."""
     text = unicodedata.normalize("NFC", query)
     return {word.lower() for word in _WORD.findall(text)}
 
 
 def lowered(text: str) -> str:
-    """The text folded for the search of words that are not all ASCII."""
+    """The text normalized for matching words that are not all ASCII."""
     return unicodedata.normalize("NFC", text[:TEXT_CHARS_MAX]).lower()
 
 
 def terms_of(text: str) -> set[str]:
-    """All terms by which a text is found."""
+    """All index terms of a text."""
     words = query_words(text[:TEXT_CHARS_MAX])
     for word in list(words):
         if not word.isascii():
@@ -161,17 +161,17 @@ def terms_of(text: str) -> set[str]:
 
 
 def word_term(word: str) -> str:
-    """The term of a whole word."""
+    """The index term of a whole word."""
     return "w" + word
 
 
 def grams_in(word: str) -> list[str]:
-    """The terms of every text that contains the word; exact for one or two characters."""
+    """The terms that every text with the word has; exact for one or two characters."""
     return sorted(_grams(word) - {"g" + char for char in word if len(word) > 1})
 
 
 def _grams(text: str) -> set[str]:
-    """The characters beyond ASCII, and the pairs with one of them."""
+    """The terms of the non-ASCII characters, and of the pairs that contain one."""
     found: set[str] = set()
     before = ""
     for char in text:
@@ -196,7 +196,7 @@ def _is_latin(char: str) -> bool:
 
 _ID_BYTES_MAX: Final = 200
 _CONTENT_BYTES_MAX: Final = 8 * 1024
-"""A larger content is no part of its row."""
+"""Content larger than this is not kept in its row."""
 _ORDINALS: Final = 2**32
 _BATCH: Final = 32
 _BATCH_TERMS: Final = 2048
@@ -205,17 +205,17 @@ _BATCH_BYTES: Final = 1024**2
 
 @dataclass(slots=True)
 class Memory:
-    """A memory that is to be stored."""
+    """A memory to be stored."""
 
     id: str
     session: str
-    """The session that it came from; empty: none."""
+    """The session it came from; empty: none."""
     row: dict[str, Any]
     content: bytes | None
-    """JSON of a large content."""
+    """JSON of large content."""
     terms: set[str] = field(repr=False)
     replaces: bool = False
-    """True if it replaces one of its id."""
+    """True if it replaces an existing one with the same id."""
 
     @classmethod
     def of_event(
@@ -226,13 +226,13 @@ class Memory:
         *,
         secret: bytes = b"",
     ) -> Memory:
-        """A memory of an event with content; one without an id gets a digest under ``secret``.
+        """A memory of an event with content; without an id, it gets a digest keyed with ``secret``.
 
         Raises:
-            InvalidItemError: the metadata is no JSON.
+            InvalidItemError: the metadata is not JSON.
         """
         content = event.content or types.Content()
-        # Of a time that is none nothing is kept: JSON has no infinity.
+        # A non-finite time is dropped, because JSON cannot represent it.
         at, author = event.timestamp if isfinite(event.timestamp) else None, event.author
         told = metadata or {}
         return cls._of(
@@ -241,10 +241,10 @@ class Memory:
 
     @classmethod
     def of_entry(cls, entry: MemoryEntry, id_: str, metadata: Mapping[str, Any] | None) -> Memory:
-        """A memory that a caller made; it replaces one of the same id.
+        """A memory created by a caller; it replaces one with the same id.
 
         Raises:
-            InvalidItemError: the metadata is no JSON.
+            InvalidItemError: the metadata is not JSON.
         """
         told = {**(metadata or {}), **entry.custom_metadata}
         author, at = entry.author, entry.timestamp
@@ -287,7 +287,7 @@ class Memory:
 def memory_of(
     event: Event, session: str, metadata: Mapping[str, Any] | None, *, secret: bytes = b""
 ) -> Memory | None:
-    """The memory of an event; None if it has no text by which it could be found."""
+    """The memory of an event; None if it has no searchable text."""
     if event.content is None or not text_of(event.content):
         return None
     made = Memory.of_event(event, session, metadata, secret=secret)
@@ -305,7 +305,7 @@ def chars_of(content: types.Content | None) -> int:
 
 
 def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
-    """Split the memories into batches, each of which is stored in one commit."""
+    """Split memories into batches of one commit each."""
     found: list[list[Memory]] = []
     terms = size = 0
     for memory in memories:
@@ -329,7 +329,7 @@ def _entry(ordinal: int) -> str:
 def _of_id(id_: str, session: str | None = None) -> str:
     """The key of an id's memory in a session.
 
-    Without a session, the prefix of all keys of the id.
+    Without a session, the key prefix of the id.
     """
     start = "i" + label(id_, _ID_BYTES_MAX) + END
     return start if session is None else start + label(session, _ID_BYTES_MAX)
@@ -340,7 +340,7 @@ def _deleted(id_: str) -> str:
 
 
 def head_of(view: KeyValueView) -> tuple[int, int]:
-    """``(last ordinal given out, number of memories)``."""
+    """``(last ordinal assigned, number of memories)``."""
     found = view.get("h", [0, 0])
     match found:
         case [int() as last, int() as count] if 0 <= count <= last < _ORDINALS - _BATCH:
@@ -350,18 +350,16 @@ def head_of(view: KeyValueView) -> tuple[int, int]:
 
 
 def is_known(view: KeyValueView, id_: str, session: str) -> bool:
-    """Return whether an event of that id is stored from that session, or was deleted."""
+    """Return whether an event with that id is stored for that session, or was deleted."""
     return bool(id_) and (
         view.get(_of_id(id_, session)) is not None or view.get(_deleted(id_)) is not None
     )
 
 
 def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[KeyValueTxn], int]:
-    """The closure that stores a batch with its contents, one for each.
+    """The closure that stores a batch, with one content per memory.
 
-    Returns the number of new ones.
-
-    Memories that are stored already, or were deleted, are skipped.
+    Returns the number of new memories; those already stored or deleted are skipped.
     """
 
     def closure(txn: KeyValueTxn) -> int:
@@ -374,7 +372,7 @@ def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[Ke
                 new[key] = memory, content
         last, count = head_of(txn)
         terms: defaultdict[str, list[int]] = defaultdict(list)
-        # Staged contents come first: if one is missing, nothing has been written yet.
+        # Staged contents first: if one is missing, nothing has been written yet.
         for ordinal, (memory, content) in enumerate(new.values(), last + 1):
             txn.put(_entry(ordinal), memory.row, content=content)
         for ordinal, (key, (memory, _)) in enumerate(new.items(), last + 1):
@@ -394,7 +392,7 @@ def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[Ke
 
 
 def delete_memories(txn: KeyValueTxn, id_: str) -> bool:
-    """Delete the memories of an id for good; return whether there were any."""
+    """Delete the memories with an id for good; return whether there were any."""
     found = list(txn.scan(prefix=_of_id(id_)))
     for key, ordinal in found:
         _remove(txn, ordinal)
@@ -451,13 +449,13 @@ def _content_at(view: KeyValueView, ordinal: int) -> tuple[dict[str, Any], types
 
 
 def text_at(view: KeyValueView, ordinal: int) -> str:
-    """The text of a memory; empty if there is none."""
+    """The text of a memory; empty if it does not exist."""
     found = _content_at(view, ordinal)
     return "" if found is None else text_of(found[1])
 
 
 def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
-    """A memory as an entry of ADK; None if there is none."""
+    """A memory as an ADK entry; None if it does not exist."""
     found = _content_at(view, ordinal)
     if found is None:
         return None
@@ -472,10 +470,10 @@ def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
 
 
 def _time_of(at: float | str | None) -> str | None:
-    """A time as ADK writes it; None for one outside the calendar."""
+    """A time in ADK's format; None if it is out of range."""
     if not isinstance(at, int | float):
         return at
     try:
-        return datetime.fromtimestamp(at).isoformat()  # noqa: DTZ006 - as ADK's own, local time
+        return datetime.fromtimestamp(at).isoformat()  # noqa: DTZ006 - local time, as in ADK
     except (ValueError, OverflowError, OSError):
         return None

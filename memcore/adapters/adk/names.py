@@ -1,4 +1,4 @@
-"""Names of apps, users and sessions of ADK as scopes and sessions of memcore."""
+"""Maps ADK's apps, users and sessions to memcore scopes and sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# --- Base of the services: the file, the memcore sessions of ADK's, and names ---------------------
+# --- Base of the services: the file, session handles, and names -----------------------------------
 
 _HANDLES_MAX: Final = 1024
 _SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*")
@@ -43,7 +43,7 @@ _ESCAPE: Final = "\0"
 
 
 def name_of(given: str) -> str:
-    """The name in memcore of an app or a user: the same, except for the empty one."""
+    """The memcore name of an app or user: the same, except that the empty name is escaped."""
     return given if given and given[0] != _ESCAPE else _ESCAPE + given
 
 
@@ -55,19 +55,19 @@ def id_of(name: str) -> str:
 def located(
     source: Source | None, uri: str | None, options: Mapping[str, Any]
 ) -> tuple[Source, dict[str, Any]]:
-    """The file of a service, and its options, some of which a URI's query may give.
+    """The file of a service, and its options, some of which a URI's query may set.
 
-    A URI is what ADK's ``services.yaml`` knows of a service. As in ADK's own for SQLite, one slash
-    stands before the path: ``memcore:///agent.memcore`` is relative, ``memcore:////data/x`` is not.
-    A ``#`` or ``?`` of a path is ``%23`` or ``%3F``.
+    ADK's ``services.yaml`` configures a service by a URI. As in ADK's own for SQLite, one slash
+    precedes the path: ``memcore:///agent.memcore`` is relative, ``memcore:////data/x`` is absolute.
+    A ``#`` or ``?`` in a path is written as ``%23`` or ``%3F``.
 
     Args:
-        source: where the service was given a database or a path.
-        uri: where it was given a URI, of any scheme.
-        options: those that the query may change, as the service was given them.
+        source: the database or path given to the service, if any.
+        uri: the URI given to the service, if any, with any scheme.
+        options: the options given to the service, which the query may override.
 
     Raises:
-        InvalidOptionError: there are both or none, the URI has no path, or an option is unknown.
+        InvalidOptionError: both or neither are given, the URI has no path, or an option is unknown.
     """
     if (source is None) == (uri is None):
         msg = "give a database or a path, or else uri=: one of the two"
@@ -80,7 +80,7 @@ def located(
     scheme, separator, rest = uri.partition("://")
     place, _, told = rest.partition("?")
     try:
-        urlsplit(uri)  # ADK does so, too; but it leaves out what would lead to another file
+        urlsplit(uri)  # validate as ADK does; its result drops characters that belong to the path
         path = unquote(place.removeprefix("/"), errors="strict").encode().decode()
     except ValueError:
         path = ""
@@ -94,7 +94,7 @@ def located(
 
 
 def _value(said: str) -> Any:
-    """The value of a query's option: true, false, a number, or a text."""
+    """The value of a query option: a bool, an int, or the text itself."""
     try:
         found = json.loads(said)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def _value(said: str) -> Any:
 
 
 class Handles:
-    """The handles of the sessions used last, which cache the state of their logs. Thread-safe."""
+    """A thread-safe cache of session handles, which in turn cache the state of their logs."""
 
     __slots__ = ("_database", "_kept", "_lock")
 
@@ -117,10 +117,10 @@ class Handles:
         return self._database.scope(app=name_of(app), user=name_of(user))
 
     def get(self, app: str, user: str, session_id: str) -> Session:
-        """The handle of a session, whether there is one or not.
+        """The handle of a session, whether or not it exists.
 
         Raises:
-            AccessDeniedError: the authorizer refused it; it is asked each time.
+            AccessDeniedError: the authorizer refused access; it is consulted each time.
         """
         key = (app, user, session_id)
         found = self._kept.get(key)
@@ -140,7 +140,7 @@ class Handles:
 
 
 def place_of(args: tuple[Any, ...], options: dict[str, Any]) -> Place:
-    """From the names among the arguments, or from the Session that is one of them."""
+    """The place named by the arguments, or by the Session among them."""
     session = options.get("session", args[0] if args else None)
     app = options.get("app_name", getattr(session, "app_name", None))
     user = options.get("user_id", getattr(session, "user_id", None))
@@ -152,11 +152,11 @@ def place_of(args: tuple[Any, ...], options: dict[str, Any]) -> Place:
 END: Final = "\x00"
 """The character after a label; no label contains it."""
 _WRAPPED: Final = "\0adk\0"
-"""The prefix of a field that holds a key which cannot be a field's name."""
+"""The prefix of a field for a key that is not a valid field name."""
 
 
 def label(name: str, bytes_max: int) -> str:
-    """``=`` and the name, or ``#`` and a digest of one that is longer or holds a NUL."""
+    """``=`` and the name, or ``#`` and a digest of a name that is longer or contains a NUL."""
     packed = name.encode("utf-8", "surrogatepass")
     if END in name or len(packed) > bytes_max:
         return "#" + blake2b(packed, digest_size=32).hexdigest()
@@ -164,15 +164,15 @@ def label(name: str, bytes_max: int) -> str:
 
 
 def is_name(part: str) -> bool:
-    """Return whether a label holds the name itself, and not its digest."""
+    """Return whether a label contains the name itself rather than its digest."""
     return part[:1] == "="
 
 
 def fields_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of memcore's state for an ADK state: mostly its keys themselves.
+    """The fields of memcore's state for an ADK state; usually its keys, unchanged.
 
-    A field has a name of 1 to 480 bytes after its prefix. A key without a name, or with a longer
-    one, is stored under the digest of the name, as a list of the name and the value.
+    A field's name has 1 to 480 bytes after its prefix. A key with an empty or longer name is stored
+    under the digest of the name, as a list of the name and the value.
     """
     if all(map(_is_field, state)):
         return state
@@ -211,5 +211,5 @@ def _is_field(key: str) -> bool:
     name = key[len(prefix_of(key)) :]
     if not name or name.startswith(_WRAPPED):
         return False
-    # A character takes four bytes at most, and one is behind the name.
+    # A character takes at most four bytes, and one byte terminates the name.
     return len(name) < STATE_FIELD_BYTES_MAX // 4 or len(pack_text(name)) <= STATE_FIELD_BYTES_MAX

@@ -92,15 +92,15 @@ __all__ = [
 ]
 
 
-# --- Beginning a session: the first row of its log holds its initial state, and when that was -----
+# --- Beginning a session: the first row of its log holds its initial state and creation time ------
 
 
 async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
-    """Store a new session; temporary state is left out.
+    """Store a new session, without temporary state.
 
     Raises:
-        AlreadyExistsError: there is a session of this name.
-        InvalidItemError: the state holds a value that neither JSON nor a string can represent.
+        AlreadyExistsError: a session of this name exists.
+        InvalidItemError: the state holds a value that cannot be represented as JSON or a string.
     """
     values = {
         key: value for key, value in json_state(state).items() if not key.startswith(TEMPORARY)
@@ -116,18 +116,18 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
     return session
 
 
-# --- The sessions of a scope, a page a snapshot: their state and when they were last changed ------
+# --- The sessions of a scope, one page per snapshot: their state and last update time -------------
 
 _log = logger("memcore.adk")
 
 _PAGE: Final = 128
-"""Sessions that are read before other tasks of the loop have their turn."""
+"""Sessions to read before yielding to other tasks of the loop."""
 _SCOPES: Final = 256
-"""And users."""
+"""Users to read before yielding."""
 _NOTHING: Final = b"", 0
 
 User = tuple[str, int | None]
-"""A user as memcore calls it, and the number of its scope if that is known."""
+"""A user's memcore name, and the number of its scope if known."""
 
 
 class SessionPage(NamedTuple):
@@ -135,7 +135,7 @@ class SessionPage(NamedTuple):
 
     sessions: list[SessionListing]
     cursor: str | None
-    """The cursor of the next page; None: there is none."""
+    """The cursor of the next page; None if this is the last one."""
 
 
 def page_of(
@@ -147,18 +147,18 @@ def page_of(
     cursor: str | None,
     size: int,
 ) -> SessionPage:
-    """The first ``size`` sessions after a cursor, in the order of their users and names.
+    """The first ``size`` sessions after a cursor, ordered by user, then by name.
 
     Args:
-        database: where they are.
-        app: the application, as memcore calls it.
-        users: its users, in their order.
-        cache: as ``listed`` uses it.
+        database: the database to read.
+        app: the application, by its memcore name.
+        users: its users, in order.
+        cache: as in ``listed``.
         cursor: that of the previous page; None: the first page.
         size: the number of sessions.
 
     Raises:
-        InvalidOptionError: the cursor is none.
+        InvalidOptionError: the cursor is invalid.
     """
     after = None
     if cursor is not None:
@@ -200,21 +200,21 @@ def listed(
     after: str | None = None,
     count: int = _PAGE,
 ) -> Iterator[list[SessionListing]]:
-    """The sessions of users of one application, ``count`` a snapshot, in the order of their names.
+    """Pages of an application's sessions, ``count`` per snapshot, ordered by user, then by name.
 
     Args:
-        database: where they are.
-        app: the application, as memcore calls it.
+        database: the database to read.
+        app: the application, by its memcore name.
         users: its users.
-        cache: remembers of each session what its head and the header of its state stand for: of
-            one that did not change since, nothing else is read.
-        after: begin behind this name in the first scope.
-        count: sessions a page; the last page has fewer, or none.
+        cache: caches the decoded list entry per session, with the head row and state header it was
+            derived from: for an unchanged session nothing else is read.
+        after: in the first scope, start after this name.
+        count: sessions per page; the last page has fewer, or none.
     """
     if database.engine.access is not None:
         for user, _ in users:
             scope = database.scope(app=app, user=user)
-            _ = scope.state, scope.app_state  # asks the authorizer
+            _ = scope.state, scope.app_state  # calls the authorizer
     store, waiting = database.engine.store, list(users)
     while waiting:
         since = cache.generation
@@ -235,7 +235,7 @@ def _page(
     after: str | None,
     options: tuple[int, EventCache, int],
 ) -> tuple[list[SessionListing], int, str | None]:
-    """A page, the number of users completed, and the name after which the next page starts."""
+    """A page, the number of completed users, and the name to resume after."""
     (app, users), (count, cache, since) = owners, options
     found: list[SessionListing] = []
     listing, app_scope = _Listing(txn, cache), names.app_scope_of(txn, app)
@@ -267,7 +267,7 @@ def _page(
 
 
 def _joined(fields: tuple[bytes, int], others: tuple[bytes, int]) -> tuple[bytes, int]:
-    """Join members of one JSON object; adds up their codec flags."""
+    """Join members of one JSON object; combine their codec flags."""
     if not fields[0] or not others[0]:
         return fields if fields[0] else others
     return b"%b,%b" % (fields[0], others[0]), fields[1] | others[1]
@@ -294,7 +294,7 @@ class _Listing:
         self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, _POLICIES, *TIMED)
 
     def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of a scope's sessions after a name; reads ``most`` of them at once."""
+        """Names and numbers of a scope's sessions after a name; reads ``most`` in one batch."""
         if after is None:
             prefix = keys.scoped(Kind.SESSION_NAME, scope)
             found, is_all = self._rows.names(prefix, prefix, most)
@@ -305,7 +305,7 @@ class _Listing:
         yield from names.sessions(self._txn, scope, after)
 
     def shared(self, scope: int, names: FieldNames) -> tuple[bytes, int]:
-        """The members of the state that the sessions of a scope share, and codec flags."""
+        """The members of the state shared by the sessions of a scope, and their codec flags."""
         told = self._rows.fields(keys.state_rows(scope, 0), names)
         return json_fields(self._txn, scope, 0, names) if told is None else told[1:]
 
@@ -320,7 +320,7 @@ class _Listing:
         return known
 
     def _looked(self, place: tuple[int, int], name: str) -> Summary | None:
-        """``summary`` for rows that the compiled reader leaves to others."""
+        """``summary`` for rows that the compiled reader does not handle."""
         txn, key = self._txn, head_key(*place)
         found, header = txn.get(key), txn.get(header_key(*place))
         if found is None:
@@ -329,7 +329,7 @@ class _Listing:
         state, flags = json_fields(txn, *place, self._names)
         try:
             last = _last_time(txn, place[0], head)
-        except CorruptValueError as exc:  # of one event: the session is there, and so are others
+        except CorruptValueError as exc:  # of one event; the session and other sessions are intact
             _log.warning("the last event of session %s is damaged: %s", name, exc)
             return Summary(found, header, state, flags, head.updated_ms / 1000, head.revision)
         made = self._made[place] = Summary(found, header, state, flags, last, head.revision)
@@ -342,8 +342,8 @@ class _Listing:
 
 
 def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
-    """The time of a session's last event, or of its creation, in seconds since 1970."""
-    if head.segments:  # nearly always the last row has it
+    """The time of a session's last event, or of its creation; seconds since the Unix epoch."""
+    if head.segments:  # the last row nearly always has it
         owner, _, last = head.segments[-1]
         key = keys.session_row(scope, owner, Row.ITEM, last)
         value = txn.get(key)
@@ -377,7 +377,7 @@ def _row(txn: ReadTxn, scope: int, history: History, at: int) -> Stored:
 # --- MemcoreSessionService: ADK's sessions over a memcore file ------------------------------------
 
 _PAGE_SESSIONS: Final = 256
-"""Events that are copied before other tasks of the loop have their turn."""
+"""Events to copy before yielding to other tasks of the loop."""
 _CACHE_BYTES: Final = 64 * 1024**2
 _PAGE_SIZE: Final = 100
 _ON_STALE: Final = ("refuse", "merge")
@@ -398,34 +398,34 @@ _NONE: Final = GetSessionConfig(num_recent_events=0)
     flush="flush",
 )
 class MemcoreSessionService(Opened, BaseSessionService):
-    """Sessions of ADK in a memcore file, their events in the order in which they were appended.
+    """ADK sessions in a memcore file, with events in append order.
 
-    An append is one commit of the event and of what it changes in the state; it is refused if
-    others appended since the Session object was loaded. Any thread and any loop may use a service,
-    and several services and processes one file.
+    An append commits the event and its state changes atomically; it is refused if others have
+    appended since the Session object was loaded. Safe to use from any thread and event loop;
+    several services and processes may share one file.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
-        durability: the durability of a file that is made here (see ``memcore.open``).
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        pair_safe_recent: make the window of ``num_recent_events`` legal for Gemini: it begins with
-            the user and holds the calls that its events answer, and the turns of long-running calls
-            that still wait; so it may be longer.
-        mend: return events so that ADK makes legal prompts of them: calls without ids and their
-            responses get ids, and a summary that a model wrote becomes the user's. False: as they
-            are stored.
+        durability: the durability of a file that is created here (see ``memcore.open``).
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
+        pair_safe_recent: make the ``num_recent_events`` window legal for Gemini: it begins with the
+            user, and includes the calls that its events answer and the turns of pending
+            long-running calls; it may therefore be longer.
+        mend: repair returned events so that ADK builds legal prompts from them: calls without ids
+            and their responses get ids, and a summary written by a model is attributed to the user.
+            False: return them as stored.
         cache_bytes: approximate memory for decoded events.
-        copies: False returns the events of the cache themselves, which is many times faster: for
-            callers that do not change them.
-        on_stale: the handling of an append if others appended since the Session object was loaded.
-            ``"refuse"``: StaleSessionError. ``"merge"``: an event that changes the state alone is
-            stored, key by key, and the later writer of a key wins; all else is refused.
-        uri: in place of ``source``: ``memcore:///path``, with options as its query, as ADK's
+        copies: False returns the cached events themselves, which is many times faster, but callers
+            may not modify them.
+        on_stale: the handling of an append if others have appended since the Session object was
+            loaded. ``"refuse"``: StaleSessionError. ``"merge"``: an event that only changes the
+            state is merged key by key, and the last writer of a key wins; anything else is refused.
+        uri: in place of ``source``: ``memcore:///path``, with options in its query, as ADK's
             ``services.yaml`` passes it.
-        agents_dir: not used; ADK gives it to every service.
+        agents_dir: ignored; ADK passes it to every service.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -477,16 +477,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> SessionSessions:
-        """A new session; its initial state is the first row of its log.
+        """Create a session; its initial state is the first row of its log.
 
         Args:
             app_name: the application.
             user_id: the user.
             state: initial values; ``app:`` and ``user:`` values are stored in the shared states.
-            session_id: the id, stripped; blank or None: one is made.
+            session_id: the id, stripped; generated if blank or None.
 
         Raises:
-            AlreadyExistsError: the user has a session of this id.
+            AlreadyExistsError: the user already has a session with this id.
         """
         name = (session_id or "").strip() or platform_uuid.new_uuid()
         native = await begin(self._handles.scope(app_name, user_id), name, state or {})
@@ -505,16 +505,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
         session_id: str,
         config: GetSessionConfig | None = None,
     ) -> SessionSessions | None:
-        """The session with its events, oldest first; None if there is none.
+        """The session with its events, oldest first; None if it does not exist.
 
         Args:
             app_name: the application.
             user_id: the user.
             session_id: the id, stripped.
-            config: the number of the last events, and the timestamp from which on.
+            config: limits the events to the most recent ones, to those since a timestamp, or both.
 
         Raises:
-            CorruptValueError: an event that was asked for is damaged.
+            CorruptValueError: a requested event is damaged.
         """
         name = (session_id or "").strip()
         if not name:
@@ -543,7 +543,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     async def _shown(
         self, found: Snapshot, entries: list[Entry], after: float | None
     ) -> list[Event]:
-        """The events of entries in the form in which they are returned."""
+        """The events of entries in the form returned to callers."""
         if after is not None:
             entries = [entry for entry in entries if (entry.timestamp or 0.0) >= after]
         events = [entry.event for entry in entries if entry.event is not None]
@@ -562,7 +562,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
-        """The sessions of a user, or of all users, without events: the last changed one last."""
+        """The sessions of one or all users, without events, least recently updated first."""
         app, users = self._users(app_name, user_id)
         found: list[SessionSessions] = []
         for page in listed(self.database, app, users, self._cache):
@@ -579,18 +579,18 @@ class MemcoreSessionService(Opened, BaseSessionService):
         page_size: int = _PAGE_SIZE,
         cursor: str | None = None,
     ) -> SessionPage:
-        """A page of ``list_sessions``, at the cost of the page; ordered by user and id.
+        """A page of ``list_sessions``, at a cost proportional to the page; ordered by user and id.
 
-        Sessions that are made or deleted meanwhile are shown or not; all others, exactly once.
+        Sessions created or deleted meanwhile may or may not appear; all others appear exactly once.
 
         Args:
             app_name: the application.
             user_id: the user; None: all of them.
             page_size: the number of sessions.
-            cursor: that of the page before; None: the first page.
+            cursor: that of the previous page; None: the first page.
 
         Raises:
-            InvalidOptionError: the cursor or the size is none.
+            InvalidOptionError: the cursor or the size is invalid.
         """
         size = checked_int("page_size", page_size, least=1)
         app, users = self._users(app_name, user_id)
@@ -606,21 +606,22 @@ class MemcoreSessionService(Opened, BaseSessionService):
         cursor: int | None = None,
         newest_first: bool = False,
     ) -> EventPage | None:
-        """A page of a session's events, as they are stored; the cost is that of the page.
+        """A page of a session's events, as stored, at a cost proportional to the page.
 
         Args:
             app_name: the application.
             user_id: the user.
             session_id: the session.
             page_size: the number of events.
-            cursor: that of the previous page, valid whatever is appended; None: the first page.
-            newest_first: from the end backwards.
+            cursor: that of the previous page, which stays valid across appends; None: the first
+                page.
+            newest_first: iterate backwards from the end.
 
         Returns:
-            None if there is no such session.
+            None if the session does not exist.
 
         Raises:
-            InvalidOptionError: the cursor or the size is none.
+            InvalidOptionError: the cursor or the size is invalid.
             CorruptValueError: an event of the page is damaged.
         """
         size = checked_int("page_size", page_size, least=1)
@@ -643,7 +644,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         return EventPage(shown, behind)
 
     def _users(self, app_name: str, user_id: str | None) -> tuple[str, list[User]]:
-        """The application and one or all of its users, as memcore calls them, in their order."""
+        """The application and its users, all or the given one, by memcore name and in order."""
         if user_id is not None:
             scope = self._handles.scope(app_name, user_id)
             return scope.app, [(scope.user, None)]
@@ -655,13 +656,13 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session and its events, if there is one; what is shared stays."""
+        """Delete a session, if it exists, with its events; shared state stays."""
         name = (session_id or "").strip()
         if not name:
             return
         native = self._handles.get(app_name, user_id, name)
         place = None
-        with suppress(StorageError):  # a damaged session can be deleted, too
+        with suppress(StorageError):  # a damaged session is deletable, too
             place = read_log(ref_of(native), lambda log, _: log.place, None)
         await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
         if place is not None:
@@ -676,27 +677,27 @@ class MemcoreSessionService(Opened, BaseSessionService):
         invocation_id: str,
         rewind_state: bool = False,
     ) -> int:
-        """Delete the events of an invocation from the file, in one commit; return their number.
+        """Delete the events of an invocation from the file in one commit; return their number.
 
-        Responses of other invocations to calls of this one are deleted, too. Session objects that
-        were loaded before become stale. Artifacts, memories and summaries of its content stay.
+        Responses of other invocations to calls of this one are deleted, too. Session objects loaded
+        earlier become stale. Artifacts, memories and summaries derived from its content stay.
 
         Args:
             app_name: the application.
             user_id: the user.
             session_id: the session.
             invocation_id: the invocation.
-            rewind_state: restore the session's own values that it changed, as they were before it,
-                unless they were changed since, be it without an event. If False, the state stays;
-                ``app:`` and ``user:`` values always do.
+            rewind_state: restore the session's own values that the invocation changed to those
+                before it, unless they have changed since, with or without an event. If False, the
+                state stays as it is; ``app:`` and ``user:`` values are never restored.
 
         Raises:
-            AccessDeniedError: the authorizer refuses to delete of the session.
+            AccessDeniedError: the authorizer refuses deletion in the session.
             HeldError: the session, or one that shares the events, is under a legal hold.
-            NotFoundError: ``rewind_state`` needs a state that was trimmed, or was imported without
-                its history; nothing is deleted.
+            NotFoundError: ``rewind_state`` needs state history that was trimmed or not imported;
+                nothing is deleted.
             CorruptValueError: a row of the session is damaged.
-            OutpacedError: others wrote to the session again and again.
+            OutpacedError: others kept writing to the session.
         """
         name, rewinds = (session_id or "").strip(), checked_bool("rewind_state", rewind_state)
         if not name or not invocation_id:
@@ -709,16 +710,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
                 in_thread(lambda: delete_invocation(engine, native, invocation_id, rewinds=rewinds))
             )
         finally:
-            self._cache.clear()  # what was deleted is kept in no memory either
+            self._cache.clear()  # deleted content may not survive in memory
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """The user's values, without their prefix."""
+        """The user's state, with keys unprefixed."""
         return state_of(self._handles.scope(app_name, user_id).state.all())
 
     @override
     async def flush(self) -> None:
-        """Sync committed data to the device, where the file's durability did not do so yet."""
+        """Sync committed data to the device, unless the file's durability already does so."""
         if self.database.durability != "full":
             await asyncio.to_thread(self.database.flush)
 
@@ -726,17 +727,18 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     @override
     async def append_event(self, session: SessionSessions, event: Event) -> Event:
-        """Store an event and its changes of the state; then the object shows it.
+        """Store an event with its state changes, then update the session object.
 
-        An event that was stored before is not stored again. If it fails, object and event are as
-        they were.
+        An event that is already stored is not stored again. On failure, the session object and
+        event are left unchanged.
 
         Raises:
-            StaleSessionError: others appended since the object was loaded, and ``on_stale`` does
-                not let the event be merged.
-            SessionNotFoundError: there is no such session.
+            StaleSessionError: others have appended since the object was loaded, and ``on_stale``
+                does not allow merging the event.
+            SessionNotFoundError: the session does not exist.
             DuplicateRequestError: another event of the session has this id.
-            InvalidItemError: it is too large, or holds what neither JSON nor a string can say.
+            InvalidItemError: the event is too large, or holds a value that cannot be represented as
+                JSON or a string.
         """
         if event.partial:
             return event
@@ -754,8 +756,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
             self._turns.give(session, turn)
 
     async def _settle_left(self, session: SessionSessions, left: Storing) -> None:
-        """Show an event that was stored for a writer whose loop was closed before it knew of it."""
-        # The queue is first in, first out: behind this commit the outcome of the other is decided.
+        """Show an event committed for a writer whose loop closed before it saw the result."""
+        # The commit queue is FIFO: once this commit is done, the outcome of that one is known.
         await commit_to(store_of(left.session), _nothing)
         if left.done is not None and await left.is_last(self._cache):
             self._show(session, left, left.done)
@@ -787,7 +789,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         return event
 
     def _show(self, session: SessionSessions, storing: Storing, done: Appended) -> None:
-        """Update the writer's object with what was stored."""
+        """Update the caller's session object with the stored event."""
         event = storing.event
         if event.actions.state_delta:
             self._apply_temp_state(session, event)
@@ -798,7 +800,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         session.last_update_time = event.timestamp
         if not storing.is_stale:
             put_marker(session, done.marker)
-        elif marker_in(session) is None:  # it would be judged by its last event, which is this one
+        elif marker_in(session) is None:  # otherwise its last event, this one, would decide
             put_marker(session, marker_of(done.place, 0))
         show_event(session, event, storing.covered, mend=self._mend)
         if self._copies is not None and self._cache.wants(done.place):
@@ -813,4 +815,4 @@ def _last_time_sessions(entries: list[Entry], created: float) -> float:
 
 
 def _nothing(_: Txn) -> None:
-    """The closure of a commit that is only waited for: writes nothing."""
+    """A commit closure that writes nothing; the commit is only awaited."""

@@ -77,15 +77,15 @@ __all__ = [
 ]
 
 
-# --- Search: paths that match a glob, and lines that match a text ---------------------------------
+# --- Search: paths that match a glob, and lines that contain a text -------------------------------
 
 _PATTERNS: Final = 32
-"""Globs of which it is remembered what they include."""
+"""Globs whose results are cached."""
 _PATHS_KEPT: Final = 10_000
 
 
 def relative(path: str, root: str) -> str:
-    """A path as seen from a search root, which may be the file itself."""
+    """A path relative to a search root, which may be the file itself."""
     if root == "/":
         return path[1:]
     if path == root:
@@ -95,8 +95,8 @@ def relative(path: str, root: str) -> str:
 
 @lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Callable[[str], object]:
-    # The shared matcher judges the pattern, and raises in its own words. What it then does for each
-    # path (an object, a PurePosixPath) takes longer than all else in a search of many paths.
+    # DeepAgents' matcher validates the pattern and raises its own errors. It is not used per path,
+    # because its per-path overhead (an object, a PurePosixPath) dominates a search over many paths.
     compile_grep_include_glob(pattern)
     flags = wcglob.BRACE | wcglob.GLOBSTAR
     alternatives = [
@@ -122,7 +122,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 class _Verdicts(dict[str, bool]):
-    """A cache of the paths that a glob includes; the matcher is called once for each path."""
+    """A cache of which paths a glob includes; the matcher runs once per path."""
 
     def __init__(self, pattern: str, root: str) -> None:
         super().__init__()
@@ -138,19 +138,19 @@ _verdicts = lru_cache(maxsize=_PATTERNS)(_Verdicts)
 
 
 def matched(pattern: str, paths: list[str], root: str) -> list[str]:
-    """The paths under ``root`` that a glob includes, by DeepAgents' shared matcher.
+    """The paths under ``root`` that a glob includes, according to DeepAgents' matcher.
 
     Raises:
-        InvalidGlobPatternError: the matcher refuses the pattern.
+        InvalidGlobPatternError: the matcher rejects the pattern.
     """
     verdicts = _verdicts(pattern, root)
     if len(verdicts) > 2 * len(paths) + _PATHS_KEPT:
-        verdicts.clear()  # most of them are of deleted files, or of other namespaces
+        verdicts.clear()  # most of them belong to deleted files or other namespaces
     return [path for path in paths if verdicts[path]]
 
 
 def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
-    """The lines of a text that hold ``pattern``."""
+    """The lines of a text that contain ``pattern``."""
     return [
         {"path": path, "line": number, "text": line}
         for number, line in enumerate(text.split("\n"), 1)
@@ -161,18 +161,19 @@ def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
 # --- The namespace of files of a call -------------------------------------------------------------
 
 Namespace: TypeAlias = str | tuple[str, ...] | Callable[[Any], str | tuple[str, ...]]
-"""A name, a tuple of them, or a function of the LangGraph runtime that gives either."""
+"""A name, a tuple of names, or a function of the LangGraph runtime that returns either."""
 
 _LEGAL: Final = re.compile(r"[A-Za-z0-9\-_.@+:~]+", re.ASCII)
 _PREFIX: Final = "deepagents:"
 
 
 def named(namespace: Namespace) -> str:
-    """The key/value namespace for a call that is being made.
+    """The key/value namespace for the current call.
 
     Raises:
-        InvalidOptionError: it is empty, no strings, or holds characters that StoreBackend refuses.
-        RuntimeError: the function reads the runtime, and this is outside a graph.
+        InvalidOptionError: it is empty, not of strings, or has characters that StoreBackend
+            rejects.
+        RuntimeError: the function reads the runtime, and the call is outside a graph.
     """
     given: Any = _called(namespace) if callable(namespace) else namespace
     parts = (given,) if isinstance(given, str) else given
@@ -206,20 +207,20 @@ def _called(namespace: Callable[[Any], Any]) -> Any:
         raise RuntimeError(msg) from error
 
 
-# --- Whole files on their way in: many in one commit, redacted where the scope redacts ------------
+# --- Whole-file writes: many files in one commit, redacted where the scope redacts ----------------
 
 REFUSED: Final = (
     BlockedError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError, UnicodeEncodeError,
 )  # fmt: skip
-"""Errors that are reported to the model, as in DeepAgents; all others are raised as bugs."""
+"""Errors reported to the model, as in DeepAgents; all others are bugs and propagate."""
 _UPLOAD_BYTES: Final = 4 * 1024**2
-"""Files of one upload share a commit up to this size."""
+"""Total size up to which files of one upload share a commit."""
 
 
 def put_all(
     files: Files, scope_filter: ScopeFilter | None, uploads: Sequence[Upload]
 ) -> list[FileUploadResponse]:
-    """Store whole files; return a response for each, with the error if it was refused."""
+    """Store whole files; return one response per file, with the error if it was refused."""
     responses: list[FileUploadResponse] = []
     at = 0
     if scope_filter is not None:
@@ -248,7 +249,7 @@ def put_all(
 
 
 def _admitted(scope_filter: ScopeFilter, upload: Upload) -> Upload:
-    """Filter a whole content before it is stored."""
+    """Filter an entire file before it is stored."""
     scope_filter.name(upload.path, "path of a file")
     payload = scope_filter.bytes(upload.payload, "file")
     return upload if payload is upload.payload else replace(upload, payload=payload)
@@ -258,7 +259,7 @@ def _admitted(scope_filter: ScopeFilter, upload: Upload) -> Upload:
 
 _ATTEMPTS: Final = 100
 _NAMESPACES: Final = 64
-"""Namespaces whose file rows one backend keeps in memory."""
+"""Namespaces whose file rows a backend keeps in memory."""
 
 
 @adapts(
@@ -279,16 +280,17 @@ class MemcoreBackend(Opened, BackendProtocol):
     """DeepAgents' files in one memcore file: durable, shared by threads and processes.
 
     Args:
-        source: an open Database, a Scope, or the path of a file, which the backend then opens and
+        source: an open Database, a Scope, or the path of a file, which the backend opens and
             closes.
         namespace: the namespace of the files: a name, a tuple of names, or a function of the
-            LangGraph runtime that returns one, called at each operation.
+            LangGraph runtime that returns either, called for each operation.
         app, user: the owner of the files, unless ``source`` is a Scope.
-        memory: true for long-term memory: for a user who opted out (``opt_out_memory``) no file is
-            written, with an error as the result, and none is found. False: working files.
+        memory: True for long-term memory: for a user who opted out (``opt_out_memory``), writes
+            return an error and no files are found. False: working files.
 
     Raises:
-        InvalidOptionError: ``source`` is none of these, or a Scope comes with ``app`` or ``user``.
+        InvalidOptionError: ``source`` is none of these, or a Scope is combined with ``app`` or
+            ``user``.
     """
 
     def __init__(
@@ -319,9 +321,10 @@ class MemcoreBackend(Opened, BackendProtocol):
         memory: bool = True,
         **options: Any,
     ) -> Self:
-        """A backend that opens the file at ``path`` and closes it; ``options`` of ``memcore.open``.
+        """A backend that owns the file at ``path``; ``options`` are those of ``memcore.open``.
 
-        Raises what ``memcore.open`` raises.
+        Raises:
+            As ``memcore.open``.
         """
         db = open_database(path, **options)
         try:
@@ -355,21 +358,21 @@ class MemcoreBackend(Opened, BackendProtocol):
         return scope_filter.text(text, "file")
 
     def _stored(self, text: str) -> str:
-        """A text as it reads in a file in which it was redacted."""
+        """A text as it would appear in a redacted file."""
         scope_filter = scope_filter_of(self._scope)
         return text if scope_filter is None else scope_filter.again(text)
 
     # --- looking ----------------------------------------------------------------------------------
 
     def ls(self, path: str) -> LsResult:
-        """List the files and directories in a directory, not below it; directories end in ``/``."""
+        """List the files and directories directly in a directory; directories end in ``/``."""
         try:
             return LsResult(entries=self._files.look(lambda listing: listing.entries(path)))
         except StorageError as error:
             return LsResult(error=f"Error listing '{path}': {error}")
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """The files under ``path`` that a pattern matches, the last changed first."""
+        """The files under ``path`` that match a pattern, most recently modified first."""
         root = rooted(path)
         if root is None:
             return GlobResult(matches=[])
@@ -394,7 +397,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         *,
         max_count: int | None = None,
     ) -> GrepResult:
-        """The lines that hold ``pattern``, of files in the order of their paths."""
+        """The lines that contain ``pattern``, with files in path order."""
         root = rooted(path)
         if root is None:
             return GrepResult(matches=[])
@@ -420,7 +423,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return GrepResult(matches=matches)
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Lines of a file, or all of one that is no text by its name."""
+        """Lines of a file, or the whole file if its name indicates that it is not text."""
         try:
             found = self._files.file(file_path)
         except StorageError as error:
@@ -433,7 +436,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return slice_read_response(data, offset, limit)
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Whole files as bytes, one response a path."""
+        """Whole files as bytes, one response per path."""
         files, responses = self._files, []
         for path in paths:
             try:
@@ -450,7 +453,7 @@ class MemcoreBackend(Opened, BackendProtocol):
     # --- changing ---------------------------------------------------------------------------------
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Make a file, or give it another content; of one that only grew the new end is written."""
+        """Create or overwrite a file; if it only grew, only the new suffix is written."""
         files = self._files
         try:
             upload = Upload(file_path, self._admitted(content, file_path).encode("utf-8"), "utf-8")
@@ -463,9 +466,9 @@ class MemcoreBackend(Opened, BackendProtocol):
     def append(
         self, file_path: str, content: str, *, idempotency_key: str | None = None
     ) -> WriteResult:
-        """Append text to a file, which is created if it is missing; costs only the text's size.
+        """Append text to a file, creating it if missing; the cost depends only on the text's size.
 
-        The same ``idempotency_key`` puts the same text there once, within a week.
+        Within a week, a repeated ``idempotency_key`` with the same text has no further effect.
         """
         files, once = self._files, once_of(idempotency_key, "append", file_path, content)
         try:
@@ -489,7 +492,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return WriteResult(error=_contended(file_path))
 
     def _lengthen(self, files: Files, path: str, more: str, once: Once | None) -> bool:
-        """Append text to a file with a content filter: the joined text is filtered as a whole."""
+        """Append text under a content filter, which is applied to the whole resulting text."""
         found = files.file(path)
         if found is None:
             return False
@@ -513,11 +516,9 @@ class MemcoreBackend(Opened, BackendProtocol):
         *,
         idempotency_key: str | None = None,
     ) -> EditResult:
-        """Replace text in a file, provided that the file is still as it was read.
+        """Replace text in a file by compare-and-set, retrying if the file changed meanwhile.
 
-        Else read it again.
-
-        The same ``idempotency_key`` makes the same edit once, within a week.
+        Within a week, a repeated ``idempotency_key`` with the same edit has no further effect.
         """
         files = self._files
         once = once_of(idempotency_key, "edit", file_path, old_string, new_string, replace_all)
@@ -538,7 +539,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                 )
                 if isinstance(made, str):
                     if once is not None and (told := files.told(once)) is not None:
-                        raise Repeated(told)  # another one of the same request was faster
+                        raise Repeated(told)  # a concurrent request with the same key came first
                     return EditResult(error=made)
                 noted = once and replace(once, result=int(made[1]))
                 if files.turn(file_path, row, text, self._admitted(made[0], file_path), once=noted):
@@ -554,7 +555,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         return await asyncio.to_thread(self.edit, *args, **options)
 
     def delete(self, file_path: str) -> DeleteResult:
-        """Remove a file, or a directory with all below it."""
+        """Remove a file, or a directory recursively."""
         try:
             if not self._files.delete(file_path):
                 return DeleteResult(error=f"Error: File '{file_path}' not found")
@@ -565,15 +566,15 @@ class MemcoreBackend(Opened, BackendProtocol):
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Store whole files from bytes.
 
-        Content that is not UTF-8 is binary. Small ones share a commit.
+        Content that is not UTF-8 is stored as binary. Small files share a commit.
         """
         uploads = [Upload(path, payload, encoding_of(payload)) for path, payload in files]
         return put_all(self._files, scope_filter_of(self._scope), uploads)
 
     def import_files(self, files: Mapping[str, FileData]) -> list[FileUploadResponse]:
-        """Files as StateBackend and StoreBackend keep them, with their times.
+        """Store files in the format of StateBackend and StoreBackend, keeping their timestamps.
 
-        Takes the content of old versions, a list of lines, too.
+        The older format, with content as a list of lines, is accepted, too.
         """
         uploads, refused = [], {}
         for path, data in files.items():
@@ -602,7 +603,7 @@ def _contended(path: str) -> str:
 
 
 def _text_of(files: Files, path: str, row: FileRow) -> str | None:
-    """The text of a file that was at ``row`` just now; None if it is binary, or deleted."""
+    """The text of a file that was just at ``row``; None if it is binary or was deleted."""
     if row.encoding == "base64":
         return None
     text = files.kept(row)

@@ -52,7 +52,7 @@ _BEHIND_SLASH = chr(ord("/") + 1)
 
 
 def rooted(path: str | None) -> str | None:
-    """A search root as DeepAgents normalises it; None if it is blank: then nothing is found."""
+    """Normalize a search root as DeepAgents does; None if it is blank, which matches nothing."""
     path = path or "/"
     if not path.strip():
         return None
@@ -61,7 +61,7 @@ def rooted(path: str | None) -> str | None:
 
 
 class _Told(dict[str, FileInfo]):
-    """A cache of the FileInfo of each file, made on first use."""
+    """A cache of each file's FileInfo, built on first use."""
 
     def __init__(self, rows: dict[str, FileRow]) -> None:
         super().__init__()
@@ -79,9 +79,9 @@ class _Told(dict[str, FileInfo]):
 
 
 class Listing:
-    """The files as they were at ``head``; None: there were none yet.
+    """The files as of ``head``; None: there were none yet.
 
-    It is not thread-safe: its owner holds a lock.
+    Not thread-safe: the owner holds a lock.
     """
 
     def __init__(self, head: Head | None, rows: Iterable[tuple[str, FileRow]] = ()) -> None:
@@ -91,16 +91,16 @@ class Listing:
         self._paths = sorted(self._rows)
 
     def row(self, path: str) -> FileRow | None:
-        """The row of a file."""
+        """The row of a file; None if there is none."""
         return self._rows.get(path)
 
     def rows(self, paths: Iterable[str]) -> list[tuple[str, FileRow]]:
-        """The paths of files with their rows."""
+        """Files with their rows."""
         rows = self._rows
         return [(path, rows[path]) for path in paths]
 
     def take(self, path: str, row: FileRow | None) -> None:
-        """Apply a change: a file's new row, or the removal of a path with all below it."""
+        """Apply a change: a file's new row, or the removal of a path and everything below it."""
         if row is not None:
             if path not in self._rows:
                 insort(self._paths, path)
@@ -115,7 +115,7 @@ class Listing:
             del self._paths[lo:hi]
 
     def drop(self, paths: Iterable[str], head: Head) -> None:
-        """Remove these files at ``head``, but not the files below their paths."""
+        """Remove files as of ``head``, but not the files below their paths."""
         for path in paths:
             del self._rows[path]
             self._told.pop(path, None)
@@ -123,7 +123,7 @@ class Listing:
         self.head = head
 
     def _below(self, prefix: str) -> tuple[str, str]:
-        """Bounds of the paths that begin with a prefix, which ends with a slash."""
+        """Bounds of the paths with a prefix, which ends with a slash."""
         return prefix, prefix[:-1] + _BEHIND_SLASH
 
     def _span(self, start: str, stop: str) -> tuple[int, int]:
@@ -131,12 +131,12 @@ class Listing:
         return lo, bisect_left(self._paths, stop, lo)
 
     def at_or_below(self, base: str) -> list[str]:
-        """A path if it is a file, and all files below it."""
+        """The path itself if it is a file, and all files below it."""
         lo, hi = self._span(*self._below(base + "/"))
         return ([base] if base in self._rows else []) + self._paths[lo:hi]
 
     def found_under(self, root: str) -> list[str]:
-        """The files that a search examines: the root itself if it is a file, else those below."""
+        """The files that a search examines: the root if it is a file, else those below it."""
         if root in self._rows:
             return [root]
         lo, hi = self._span(*self._below(root if root == "/" else root + "/"))
@@ -148,9 +148,9 @@ class Listing:
         return [told[path].copy() for path in paths]
 
     def entries(self, directory: str) -> list[FileInfo]:
-        """The FileInfo of a directory's files, and of its directories (``"/a/"``).
+        """The FileInfo of a directory's files and subdirectories (``"/a/"``).
 
-        For each subdirectory only one path is read, so the cost is that of the entries listed.
+        Only one path per subdirectory is read, so the cost depends on the number of entries listed.
         """
         prefix = directory if directory.endswith("/") else directory + "/"
         at, hi = self._span(*self._below(prefix))
@@ -169,11 +169,11 @@ class Listing:
         return found
 
 
-# --- Requests that change a file once, however often they come ------------------------------------
+# --- Idempotent requests, which change a file once however often they are repeated ----------------
 
 
 class Repeated(Exception):  # noqa: N818 - a signal
-    """The request was carried out before; ``result`` is what it returned then."""
+    """The request was already carried out; ``result`` is what it returned."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -182,18 +182,18 @@ class Repeated(Exception):  # noqa: N818 - a signal
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """An idempotency key, the digest input of its request, and the result to keep."""
+    """An idempotency key, the digest input of its request, and the result to record."""
 
     key: str
     content: bytes
     result: Any = 0
 
     def note(self, txn: KeyValueTxn) -> None:
-        """Keep the result, in the transaction that changes the file and before it does.
+        """Record the result, in the transaction that changes the file and before the change.
 
         Raises:
-            Repeated: the request was carried out.
-            DuplicateRequestError: the key was used for another one.
+            Repeated: the request was already carried out.
+            DuplicateRequestError: the key was used for another request.
         """
         told = txn.recall(self.key, self.content)
         if told is not None:
@@ -202,30 +202,30 @@ class Once:
 
 
 def once_of(key: str | None, *said: str | bool) -> Once | None:
-    """The request of a key, identified by these arguments; None without a key.
+    """The request for a key, identified by these arguments; None without a key.
 
     Raises:
-        InvalidOptionError: the key is no str, empty or too long.
+        InvalidOptionError: the key is not a str, is empty or too long.
     """
     if key is None:
         return None
     return Once(checked_idempotency_key(key), repr(said).encode("utf-8", "surrogatepass"))
 
 
-# --- The files of one namespace: the cache, the committed rows, and their synchronisation ---------
+# --- The files of one namespace: the cache, the committed rows, and their synchronization ---------
 
 T = TypeVar("T")
 
 _DELETE_FILES: Final = 256
-"""Files that one transaction of a deletion removes."""
+"""Files removed per transaction of a deletion."""
 _FIRST_NUMBER_BITS: Final = 40
 _GROWN_BYTES: Final = 4096
-"""A content of at least so many bytes is compared with what replaces it: it may only have grown."""
+"""Content of at least this size is compared with its replacement, which may only extend it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A whole content to be written; without ``created_at`` the file keeps its own, or gets now."""
+    """A whole file to write; without ``created_at`` an existing time is kept, else it is now."""
 
     path: str
     payload: bytes
@@ -235,7 +235,7 @@ class Upload:
 
 
 def now_iso() -> str:
-    """The time as DeepAgents writes it."""
+    """The current time in DeepAgents' format."""
     return datetime.now(UTC).isoformat()
 
 
@@ -248,7 +248,7 @@ class Files:
         _living.add(self)
 
     def forget(self) -> None:
-        """Drop all caches, with a new lock: after a fork the old one may stay locked."""
+        """Drop all caches and replace the lock, which may stay held after a fork."""
         self._lock = Lock()
         self._listing = Listing(None)
         self._texts = Texts()
@@ -256,16 +256,16 @@ class Files:
     # --- reading ----------------------------------------------------------------------------------
 
     def look(self, fn: Callable[[Listing], T]) -> T:
-        """Call ``fn`` with the listing as it is now, under the lock."""
+        """Call ``fn`` with the current listing, under the lock."""
         with self._lock:
             return fn(self._synced())
 
     def row(self, path: str) -> FileRow | None:
-        """The row of a file."""
+        """The row of a file; None if there is none."""
         return self.look(lambda listing: listing.row(path))
 
     def file(self, path: str) -> tuple[FileRow, str] | None:
-        """A file's row and its content as text or base64.
+        """A file's row and its content as text or base64; None if there is none.
 
         Raises:
             CorruptValueError: its content is damaged.
@@ -274,7 +274,7 @@ class Files:
         return found and (found[0], found[1])
 
     def kept(self, row: FileRow) -> str | None:
-        """The text at that row if it is cached."""
+        """The text at a row, if cached."""
         return self._texts.get(row)
 
     def payload(self, path: str) -> tuple[FileRow, bytes] | None:
@@ -290,7 +290,7 @@ class Files:
             try:
                 return row, load(row)
             except CorruptValueError:
-                if row == before:  # not replaced meanwhile: it is damaged
+                if row == before:  # not replaced meanwhile, so it is damaged
                     raise
                 before = row
 
@@ -306,17 +306,17 @@ class Files:
         return read_parts(self._kv.get, row) if text is None else text.encode("utf-8")
 
     def _synced(self) -> Listing:
-        """The listing including changes of others; the caller holds the lock."""
+        """The listing including changes by others; the caller holds the lock."""
         packed = self._kv.get(HEAD)
         known = self._listing.head
         if packed is None:
-            # There are no files yet, or the head was lost: salvage keeps what it can read.
+            # There are no files yet, or the head was lost: a salvage keeps only what it can read.
             self._begin_anew(self._kv.read(_loaded))
             return self._listing
         with decoding(b"", "head of the files"):
             is_known = known is not None and packed[0] == known.life and packed[1] <= known.changes
         if is_known:
-            return self._listing  # equal, or read before a neighbour thread's change was taken in
+            return self._listing  # equal, or read before another thread's change was applied
         head = Head.unpack(packed)
         changes = None if known is None else head.since(known)
         if changes is None:
@@ -339,12 +339,12 @@ class Files:
     # --- writing ----------------------------------------------------------------------------------
 
     def put(self, uploads: Sequence[Upload]) -> None:
-        """Write whole contents in one commit."""
+        """Write whole files in one commit."""
         self._put(uploads, over=True)
 
     def _put(self, uploads: Sequence[Upload], *, over: bool, once: Once | None = None) -> bool:
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
-            txn.need_wanted()  # before a look at files that are hidden then
+            txn.need_wanted()  # must precede lookups, since an opt-out hides the files
             if not over and any(txn.get(file_key(upload.path)) for upload in uploads):
                 return None
             if once is not None:
@@ -375,16 +375,16 @@ class Files:
         return True
 
     def told(self, once: Once) -> Any:
-        """The result that a request returned when it was carried out; None if it was not yet.
+        """The recorded result of a request; None if it has not been carried out.
 
         Raises:
-            DuplicateRequestError: its key was used for another one.
+            DuplicateRequestError: its key was used for another request.
         """
         found = self._kv.read(lambda view: view.recall(once.key, once.content))
         return None if found is None else found[0]
 
     def replace(self, path: str, row: FileRow, payload: bytes, *, once: Once | None = None) -> bool:
-        """Write another content under a file's encoding; False if it is not at ``row`` any more."""
+        """Replace a file's content, keeping its encoding; False if it is no longer at ``row``."""
 
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
             if not _is_at(txn, path, row):
@@ -403,19 +403,19 @@ class Files:
         return self._commit_if(closure) is not None
 
     def create(self, upload: Upload, *, once: Once | None = None) -> bool:
-        """Write a new file; False if there is one of that path."""
+        """Write a new file; False if the path already exists."""
         return self._put([upload], over=False, once=once)
 
     def turn(
         self, path: str, row: FileRow, text: str, new: str, *, once: Once | None = None
     ) -> bool:
-        """Give a file whose text is ``text`` another; False if it is not at ``row`` any more."""
+        """Change a file's text from ``text`` to ``new``; False if it is no longer at ``row``."""
         if new.startswith(text):
             return self.grow(path, row, new[len(text) :].encode("utf-8"), once=once)
         return self.replace(path, row, new.encode("utf-8"), once=once)
 
     def grow(self, path: str, row: FileRow, more: bytes, *, once: Once | None = None) -> bool:
-        """Append to a content; False if the file is not at ``row`` any more."""
+        """Append to a file's content; False if the file is no longer at ``row``."""
         now = now_iso()
 
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
@@ -438,9 +438,9 @@ class Files:
         return new is not None
 
     def grown(self, upload: Upload) -> bool:
-        """Write only the new end of a content that grew.
+        """Write only the appended suffix of a file that grew.
 
-        False if it is not an extension of the old one.
+        False if the new content does not extend the old one.
         """
         if len(upload.payload) < _GROWN_BYTES:
             return False
@@ -457,10 +457,10 @@ class Files:
         return self.grow(upload.path, found[0], upload.payload[found[0].size :])
 
     def delete(self, path: str) -> bool:
-        """Remove a file and all below it; return whether there was anything.
+        """Remove a file and everything below it; return whether there was anything.
 
-        More than 256 files, or large ones, are removed piece by piece in the order of paths, each
-        piece in a commit of its own.
+        More than 256 files, or large ones, are removed in batches in path order, one commit per
+        batch.
         """
         base = path.rstrip("/")
         found = False
@@ -479,7 +479,7 @@ class Files:
                 if packed is not None:
                     drop_parts(txn, FileRow.unpack(packed))
                     txn.delete(file_key(path))
-            # Changes of others may be below the path: then the change is recorded as unknown.
+            # Others may have changed files below the path; the change is then recorded as unknown.
             known = expected is not None and head.since(expected) == []
             change: Change = (base, None) if known and whole else None
             return _changed(txn, head, [change]), change, known
@@ -495,7 +495,7 @@ class Files:
     def _commit_if(
         self, closure: Callable[[KeyValueTxn], tuple[Head, list[Change]] | None]
     ) -> FileRow | None:
-        """Commit a change of one file; return its new row, None if the closure refused."""
+        """Commit a change of one file; return its new row, or None if the closure refused."""
         done = self._kv.transact(closure)
         if done is None:
             return None
@@ -505,11 +505,11 @@ class Files:
         return change and change[1]
 
     def _commit(self, head: Head, changes: Sequence[Change]) -> None:
-        """Take a committed change of our own into the listing if it is the next one."""
+        """Apply a change committed here to the listing, if it is the next one."""
         with self._lock:
             known = self._listing.head
             if known is None or None in changes:
-                return  # the next look reads all: without a head there may be files all the same
+                return  # the next look reloads everything: files may exist even without a head
             if known.life == head.life and known.changes + len(changes) == head.changes:
                 self._take(head, changes)
 
@@ -530,7 +530,7 @@ def _head_of(txn: KeyValueTxn) -> Head:
     packed = txn.get(HEAD)
     if packed is not None:
         return Head.unpack(packed)
-    # Numbers of another life must not come again: its texts may still be kept by their numbers.
+    # Numbers of a previous life must not be reused: texts may still be cached under them.
     return Head(secrets.token_hex(8), 0, secrets.randbits(_FIRST_NUMBER_BITS))
 
 
@@ -548,7 +548,7 @@ def _is_at(txn: KeyValueTxn, path: str, row: FileRow) -> bool:
 
 
 def _piece(listing: Listing, base: str) -> tuple[Head | None, list[str], bool]:
-    """One transaction's part of a deletion: ``(head, paths, is the last)``."""
+    """One transaction's batch of a deletion: ``(head, paths, is_last)``."""
     doomed, piece = listing.at_or_below(base), DeleteBudget()
     stop = 0
     for _, row in listing.rows(doomed[:_DELETE_FILES]):

@@ -33,32 +33,32 @@ __all__ = [
 ]
 
 
-# --- The rows behind a namespace of files: their keys, and what their values say ------------------
+# --- The rows of a namespace of files: their keys and values --------------------------------------
 
 HEAD: Final = "g"
 FILES: Final = "f"
 LONG_FILES: Final = "l"
 _RECENT_CHANGES: Final = 8
-"""The changes in the head; a process that missed more reads all file rows."""
+"""Changes recorded in the head; a process that missed more rereads all file rows."""
 _RECENT_PATH_CHARS: Final = 256
 _BASE64_GROUP: Final = 3
 _ENCODINGS: Final = ("utf-8", "base64")
 _TIMES: Final = 2
 _PARTS_MAX: Final = 16**6 - 1
-"""So many have keys in order."""
+"""Part numbers up to this one sort correctly in their keys."""
 
 
 def file_key(path: str) -> str:
-    """The key of the row of a file."""
+    """The key of a file's row."""
     packed = path.encode("utf-8", "surrogatepass")
-    # A key closes with a zero byte and writes those inside it as two.
+    # An encoded key ends with a zero byte, and zero bytes inside it are doubled.
     if len(FILES) + len(packed) + packed.count(0) < KV_KEY_BYTES_MAX:
         return FILES + path
     return LONG_FILES + blake2b(packed, digest_size=32).hexdigest()
 
 
 def part_key(number: int, part: int) -> str:
-    """The key of a part of a content."""
+    """The key of a part of a file's content."""
     return f"p{number:012x}{part:06x}"
 
 
@@ -69,22 +69,22 @@ class FileRow:
     number: int
     parts: int
     size: int
-    """Bytes of the content, decoded if it is binary."""
+    """Bytes of the content, decoded if binary."""
     tail: int
-    """Bytes of its last part."""
+    """Bytes of the last part."""
     encoding: str
     created_at: str | None
     modified_at: str | None
 
     @property
     def told_size(self) -> int:
-        """The size reported to DeepAgents: of the text, which is base64 for a binary file."""
+        """The size reported to DeepAgents: that of the text, which is base64 for a binary file."""
         if self.encoding == "base64":
             return -(-self.size // _BASE64_GROUP) * 4
         return self.size
 
     def packed(self, path: str) -> list[Any]:
-        """The row as JSON; it holds the path if the key does not."""
+        """The row as JSON, including the path if the key does not contain it."""
         row = [
             self.number,
             self.parts,
@@ -98,10 +98,10 @@ class FileRow:
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> Self:
-        """The row that ``packed`` made.
+        """Decode a row encoded by ``packed``.
 
         Raises:
-            CorruptValueError: it is none.
+            CorruptValueError: it is malformed.
         """
         with decoding(b"", "row of a file"):
             number, parts, size, tail, encoding, *times = packed[:7]
@@ -114,7 +114,7 @@ class FileRow:
 
     @classmethod
     def of_value(cls, path: object, packed: list[Any]) -> tuple[str, Self]:
-        """The path and the row of a value, or of a change; errors as ``unpack``."""
+        """The path and row of a stored value, or of a change; errors as ``unpack``."""
         with decoding(b"", "row of a file"):
             if not isinstance(path, str):
                 raise TypeError
@@ -122,24 +122,24 @@ class FileRow:
 
 
 Change = tuple[str, FileRow | None] | None
-"""A file's new row; None in its place: the path and all below it were deleted; None: unknown."""
+"""A path and its new row, or None if it was deleted with everything below; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The version of a namespace: counters and the latest changes."""
+    """The version of a namespace: counters and the most recent changes."""
 
     life: str
-    """Random; another one if the namespace was cleared and began again."""
+    """A random id, replaced when the namespace is cleared and starts over."""
     changes: int
     """The number of changes."""
     numbers: int
-    """The last number that a content was given."""
+    """The last content number assigned."""
     recent: tuple[Any, ...] = ()
-    """The latest changes as JSON, the last one at the end."""
+    """The most recent changes as JSON, oldest first."""
 
     def after(self, *changes: Change, numbers: int | None = None) -> Head:
-        """The head once these changes were made."""
+        """The head after these changes."""
         told = tuple(map(_packed, changes[-_RECENT_CHANGES:]))
         return Head(
             self.life,
@@ -149,7 +149,7 @@ class Head:
         )
 
     def since(self, earlier: Head) -> list[Change] | None:
-        """The changes after an earlier head; None if they are not known."""
+        """The changes after an earlier head; None if they are not all known."""
         missed = self.changes - earlier.changes
         if self.life != earlier.life or missed > len(self.recent):
             return None
@@ -166,10 +166,10 @@ class Head:
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> Self:
-        """The head that ``packed`` made.
+        """Decode a head encoded by ``packed``.
 
         Raises:
-            CorruptValueError: it is none.
+            CorruptValueError: it is malformed.
         """
         with decoding(b"", "head of the files"):
             life, changes, numbers, recent = packed
@@ -186,7 +186,7 @@ def _packed(change: Change) -> Any:
 
 
 def encoding_of(payload: bytes) -> str:
-    """The encoding under which a content is kept."""
+    """The encoding under which content is stored."""
     try:
         payload.decode("utf-8")
     except UnicodeDecodeError:
@@ -194,18 +194,18 @@ def encoding_of(payload: bytes) -> str:
     return "utf-8"
 
 
-# --- Contents in parts: cutting them, putting them together, and the texts that are kept in memory
+# --- Contents in parts: writing, appending, reading, and the cache of texts -----------------------
 
 _TAIL_BYTES: Final = 8 * 1024
-"""A last part that stays below this with the appended bytes is rewritten with them."""
+"""The last part is rewritten by an append if the result does not exceed this size."""
 _KEPT_BYTES: Final = 32 * 1024**2
-"""Texts that one namespace keeps in memory."""
+"""Size of the text cache of a namespace."""
 _KEPT_TEXT_BYTES: Final = 1024**2
-"""A larger text is read each time."""
+"""Texts above this size are not cached."""
 
 
 def put_parts(txn: KeyValueTxn, number: int, payload: bytes, *, first: int = 0) -> tuple[int, int]:
-    """Write a content from part ``first`` on: the number of its parts, bytes of the last."""
+    """Write content from part ``first`` on; return the number of parts and bytes of the last."""
     part, tail = first, 0
     for start in range(0, len(payload), BLOB_CHUNK_BYTES):
         piece = payload[start : start + BLOB_CHUNK_BYTES]
@@ -215,7 +215,7 @@ def put_parts(txn: KeyValueTxn, number: int, payload: bytes, *, first: int = 0) 
 
 
 def lengthen(txn: KeyValueTxn, row: FileRow, more: bytes) -> tuple[int, int]:
-    """Append to a content, as ``put_parts`` does; costs what it adds."""
+    """Append to content; return as ``put_parts``. The cost depends on the appended bytes."""
     if not more:
         return row.parts, row.tail
     if row.parts and row.tail + len(more) <= _TAIL_BYTES:
@@ -226,10 +226,11 @@ def lengthen(txn: KeyValueTxn, row: FileRow, more: bytes) -> tuple[int, int]:
 
 
 def drop_parts(txn: KeyValueTxn, row: FileRow) -> None:
-    """Remove a content."""
+    """Remove a file's content."""
     for part in range(row.parts):
         if not txn.delete(part_key(row.number, part)):
-            # One is missing, or the row names more than there were: go by the keys instead.
+            # A part is missing, or the row claims more parts than exist: delete by key range
+            # instead.
             low, high = part_key(row.number, part), part_key(row.number + 1, 0)
             for key, _ in txn.scan(low, high):
                 txn.delete(key)
@@ -237,14 +238,14 @@ def drop_parts(txn: KeyValueTxn, row: FileRow) -> None:
 
 
 def read_parts(get: Callable[[str], Any], row: FileRow) -> bytes:
-    """The content up to the length in the row; it may have grown since.
+    """Read content up to the length in the row; it may have grown since.
 
     Raises:
-        CorruptValueError: a part is missing, as when the content was replaced meanwhile.
+        CorruptValueError: a part is missing, for example because the content was just replaced.
     """
     pieces = [_part(get, part_key(row.number, part)) for part in range(row.parts)]
     if pieces:
-        # Only the last part is ever rewritten, with more at its end.
+        # Only the last part is ever rewritten, and only with more bytes at its end.
         pieces[-1] = pieces[-1][: row.tail]
     payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if len(payload) != row.size:
@@ -265,10 +266,10 @@ def _part(get: Callable[[str], Any], key: str) -> bytes:
 
 
 def shown(payload: bytes, encoding: str) -> str:
-    """A content as DeepAgents sees it: text, or base64 of a binary one.
+    """Content as DeepAgents sees it: text, or base64 if binary.
 
     Raises:
-        CorruptValueError: a text is none.
+        CorruptValueError: text is not valid UTF-8.
     """
     if encoding == "base64":
         return standard_b64encode(payload).decode("ascii")
@@ -277,7 +278,7 @@ def shown(payload: bytes, encoding: str) -> str:
 
 
 class Texts:
-    """A cache of texts by the number of their content; the latest are kept."""
+    """A cache of texts by content number; evicts the oldest."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[int, str]] = {}
@@ -285,12 +286,12 @@ class Texts:
         self._lock = Lock()
 
     def get(self, row: FileRow) -> str | None:
-        """The text, if it is cached at the length in the row."""
+        """The text, if cached at the length in the row."""
         found = self._kept.get(row.number)
         return found[1] if found is not None and found[0] == row.size else None
 
     def keep(self, row: FileRow, text: str) -> None:
-        """Cache a text, and drop the oldest ones."""
+        """Cache a text, evicting the oldest ones."""
         if row.encoding == "base64" or row.size > _KEPT_TEXT_BYTES:
             return
         with self._lock:
@@ -302,7 +303,7 @@ class Texts:
                 self._bytes -= self._kept.pop(oldest)[0]
 
     def clear(self) -> None:
-        """Drop all texts: numbers begin again."""
+        """Drop all texts, because content numbers start over."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0

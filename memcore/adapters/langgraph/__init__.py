@@ -1,6 +1,6 @@
-"""memcore behind LangGraph's interfaces: ``pip install "memcore[langgraph]"``.
+"""memcore implementations of LangGraph's interfaces: ``pip install "memcore[langgraph]"``.
 
-The names are imported when they are first used: using the store does not load the checkpointer.
+Names are imported on first use: using the store does not load the checkpointer.
 """
 
 from memcore.faces import face

@@ -1,4 +1,4 @@
-"""MemcoreCache: results of LangGraph's nodes in a memcore file."""
+"""MemcoreCache: cached results of LangGraph nodes in a memcore file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 _log = logger(__name__)
 _LENGTH_BYTES: Final = 4
 _UNREAD: Final = "pickle"
-"""A type that is neither written nor read: to read it is to run what the file says."""
+"""A type that is neither written nor read: unpickling executes code from the file."""
 
 Key = tuple[tuple[str, ...], str]
 Row = tuple[str, bytes, float | None]
@@ -54,28 +54,28 @@ Row = tuple[str, bytes, float | None]
 class MemcoreCache(Opened, BaseCache[ValueT]):
     """Values under (namespace, key), with a time to live in seconds.
 
-    Expired ones are hidden at once.
+    Expired values are hidden immediately.
 
-    Every method may be called with and without ``await`` (``get``, ``aget``, ...), by any thread;
-    ``set`` stores all its values in one commit. A value of a type that the serializer does not
-    know, or that is not allowed, is a miss, as if it had never been stored: it is recomputed. A
-    value of a known type that it cannot read raises CorruptValueError. Pickles are neither written
-    nor read, whatever the serializer would do.
+    Every method exists in a synchronous and an asynchronous form (``get``, ``aget``, ...), usable
+    from any thread; ``set`` commits all its values atomically. A value of a type that the
+    serializer does not know, or that is not allowed, is a miss, so it is recomputed. A value of a
+    known type that it cannot read raises CorruptValueError. Pickles are neither written nor read,
+    whatever the serializer would do.
 
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
         serde: the serializer; None: LangGraph's own, without pickle.
-        allowed_types: types that a value may have, as MemcoreSaver's. A value of another type is a
-            miss until this process has stored one.
+        allowed_types: types that a value may have, as for MemcoreSaver. A value of another type is
+            a miss until this process has stored one.
         namespace: the key/value namespace of the values.
         app: the application; None: ``"default"``, or the scope's.
-        user: the user; as ``app``. No cache reaches values of another user or application.
-        durability: of a file that is made here, as in ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
+        user: the user; as ``app``. A cache cannot reach values of another user or application.
+        durability: the durability of a file that is created here, as in ``memcore.open``.
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         app: str | None = None,
         user: str | None = None,
     ) -> Self:
-        """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
+        """A cache over the file at a path, for ``with`` and ``async with``."""
         return cls(
             path, serde=serde, allowed_types=allowed_types, durability=durability,
             allow_unsafe=allow_unsafe, namespace=namespace, app=app, user=user,
@@ -126,17 +126,17 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return self._last_coder[1]
 
     def sweep(self) -> int:
-        """Remove expired values from the file; return their number. They were hidden already."""
+        """Remove expired values, already hidden, from the file; return their number."""
         return self._kv.sweep(2**31)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
-        """The values of those of the keys that have one.
+        """The values of those keys that have one.
 
         Raises:
-            CorruptValueError: the serializer cannot read a value of a type that it knows, as with
-                another key of encryption.
+            CorruptValueError: the serializer cannot read a value of a type that it knows, for
+                example one encrypted with another key.
         """
         wanted = [(tuple(namespace), key) for namespace, key in keys]
         texts = [(full, address(*full)) for full in wanted]
@@ -158,7 +158,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         try:
             found[full] = self._coder.loads(self._coder.open(typed))
         except (NotImplementedError, UntrustedTypeError) as exc:
-            _log.info("the cached value of %.200r is not read: %s", full, exc)  # computed again
+            _log.info("the cached value of %.200r is not read: %s", full, exc)  # a miss: recomputed
         except Exception as exc:
             msg = (
                 f"the cached value of {full!r:.200} is no {typed[0]} that this serializer reads "
@@ -169,15 +169,15 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     # --- writing ----------------------------------------------------------------------------------
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        """Store values, each with its time to live in seconds (None: for ever; 0: not at all).
+        """Store values, each with its time to live in seconds (None: forever; 0: not stored).
 
         Raises:
-            InvalidItemError: the serializer has nothing but pickle for a value; nothing is stored.
+            InvalidItemError: the serializer can only pickle a value; nothing is stored.
         """
         self._kv.transact(self._writing(pairs))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        """As ``set``; cancelled, it still waits for the outcome of its commit."""
+        """As ``set``; if cancelled, it still waits for the outcome of its commit."""
         closure = self._writing(pairs)
         await settled(self._kv.submit(closure, asyncio.get_running_loop()))
 
@@ -215,7 +215,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return coder.seal(coder.encode(value))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Remove the values of these namespaces (not of those below them), or all."""
+        """Remove the values of these namespaces, but not of those below them; None: all values."""
         if namespaces is None:
             self._kv.clear()
             return
@@ -225,7 +225,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
             self._clear_long(start[1:])
 
     def _clear_long(self, start: str) -> None:
-        """Remove the values of a namespace whose keys are digests, as they were too long."""
+        """Remove the values of a namespace whose keys are digests because they were too long."""
         names = [name for name, raw in self._kv.scan(prefix="k") if _text(raw).startswith(start)]
         for name in names:
             self._kv.delete(name)
@@ -236,7 +236,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
 
 
 def _is_pickle(kind: str) -> bool:
-    """Return whether the type is pickle, also under encryption (``pickle+aes``)."""
+    """Return whether the type is pickle, including encrypted (``pickle+aes``)."""
     return _UNREAD in kind.split("+")
 
 
@@ -262,7 +262,7 @@ def _text(raw: bytes) -> str:
 
 
 def _unpacked(raw: bytes, text: str) -> tuple[str, bytes] | None:
-    """Type and payload; None if the row is another key's of the same digest."""
+    """Type and payload; None if the row belongs to another key with the same digest."""
     with decoding(b"", "row of a cached value"):
         found, kind, payload = _parts(raw)
         if found.decode("utf-8", "surrogatepass") != text:

@@ -1,9 +1,10 @@
 """Rows of a LangGraph store: items by name and order, filters, vectors, expiry.
 
-One key/value namespace holds, each under a letter: ``N`` labels -> the namespace's number; ``K``
-labels and key -> the item's place; ``O`` place -> the item; ``V`` place -> its vectors; ``E`` time
-and place -> nothing, for the sweep; ``#`` -> the last number given out. A place is two numbers that
-are never reused, so a scan is in the order in which namespaces and items were created.
+One key/value namespace holds these rows, each under a letter: ``N`` labels -> the namespace's
+number; ``K`` labels and key -> the item's place; ``O`` place -> the item; ``V`` place -> its
+vectors; ``E`` expiry time and place -> empty, for the sweep; ``#`` -> the last number assigned. A
+place is a pair of numbers that are never reused, so scans return namespaces and items in creation
+order.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ __all__ = [
 
 
 # --- Keys and values of the rows of items: the only place that knows their format -----------------
-# A label's text is the label (its NULs escaped) and a terminator, so no text of labels is a part of
-# another label: the rows of a namespace, and of all namespaces below it, are one exact range.
+# A label is encoded with its NULs escaped, followed by a terminator, so the encoding is
+# prefix-free: the rows of a namespace and of all namespaces below it form one exact key range.
 
 Labels = tuple[str, ...]
 
 _SURELY_FITS_CHARS: Final = (KV_KEY_BYTES_MAX - 1) // 4
-_BORDER: Final = "\0\0"  # between a namespace and a key: no text of a label begins so
+_BORDER: Final = "\0\0"  # between a namespace and a key: no encoded label begins with it
 _HEADER: Final = Struct(">BBQQQQII")
 _UPDATED: Final = slice(10, 18)
 _EXPIRES: Final = slice(26, 34)
@@ -86,31 +87,31 @@ _PLACE_DIGITS: Final = 12
 
 
 def labels_text(labels: Labels) -> str:
-    """The text of a namespace: a prefix of those of the namespaces below it, and of no other."""
+    """The encoding of a namespace: a prefix of exactly those of the namespaces below it."""
     return "".join([label.replace("\0", "\0\2") + "\0\1" for label in labels])
 
 
 def split(text: str) -> Labels:
-    """The labels of ``labels_text``."""
+    """The inverse of ``labels_text``."""
     return tuple(label.replace("\0\2", "\0") for label in text.split("\0\1")[:-1])
 
 
 def address(labels: Labels, key: str) -> str:
-    """One text for a namespace and a key of it; no other pair has it."""
+    """A text that uniquely identifies a namespace and a key in it."""
     return f"{labels_text(labels)}{_BORDER}{key}"
 
 
 def exact_range(kind: str, labels: Labels) -> tuple[str, str]:
-    """The key range of ``named(kind, address(labels, ...))``: this namespace, none below it."""
+    """The key range of ``named(kind, address(labels, ...))``, excluding namespaces below it."""
     start = kind + labels_text(labels) + _BORDER
     return start, start[:-1] + "\1"
 
 
 def named(kind: str, text: str) -> str:
-    """The key of a row that is found by a text of any length; ``kind`` is an upper-case letter.
+    """The key of a row looked up by a text of any length; ``kind`` is an upper-case letter.
 
-    A text that does not fit is replaced by its digest under the lower-case letter: the value holds
-    the text in full, and readers have to compare it.
+    A text that does not fit is replaced by its digest under the lower-case letter: the value then
+    holds the full text, and readers must compare it.
     """
     key = kind + text
     if len(key) <= _SURELY_FITS_CHARS or len(pack_text(key)) <= KV_KEY_BYTES_MAX:
@@ -120,32 +121,32 @@ def named(kind: str, text: str) -> str:
 
 
 def place(namespace: int, number: int) -> str:
-    """The key part of an item: sorts by the order in which namespaces and items were created."""
+    """The key part of an item, which sorts in creation order of namespaces and items."""
     return f"{namespace:0{_PLACE_DIGITS}x}{number:0{_PLACE_DIGITS}x}"
 
 
 @dataclass(slots=True)
 class ItemRow:
-    """An item as it is stored: ``labels`` and ``key`` in full, the value as JSON."""
+    """An item as stored: full ``labels`` and ``key``, and the value as JSON."""
 
     labels: str
-    """As ``labels_text``."""
+    """Encoded by ``labels_text``."""
     key: str
     created_us: int
     updated_us: int
     ttl_ms: int
     expires_ms: int
-    """0: never."""
+    """The expiry time in milliseconds since the Unix epoch; 0: never."""
     flags: int
-    """The codec's, of ``json``."""
+    """The codec flags of ``json``."""
     json: bytes
 
     @classmethod
     def of(cls, namespace: Labels, key: str, value: Any, *, ttl_ms: int | None) -> Self:
-        """A row of a new value; its times are set when it is written.
+        """Make a row for a new value; its times are set when it is written.
 
         Raises:
-            InvalidItemError: the value is no mapping of strings to JSON, or too large.
+            InvalidItemError: the value is not a mapping of strings to JSON, or is too large.
         """
         where = f"the value of {key[:80]!r} in {namespace!r:.200}"
         if not isinstance(value, Mapping):
@@ -156,7 +157,7 @@ class ItemRow:
         except (TypeError, ValueError, RecursionError) as exc:
             msg = f"{where} is no JSON: {exc}"
             raise InvalidItemError(msg) from exc
-        expires = 0 if ttl_ms is None else 1  # the time itself comes with the clock
+        expires = 0 if ttl_ms is None else 1  # the actual time is set on writing
         row = cls(labels_text(namespace), key, 0, 0, ttl_ms or 0, expires, flags, json)
         size = len(row.pack())
         if size > KV_VALUE_BYTES_MAX:
@@ -168,7 +169,7 @@ class ItemRow:
         return row
 
     def pack(self) -> bytes:
-        """The bytes of the row."""
+        """Encode the row."""
         labels = self.labels.encode("utf-8", "surrogatepass")
         key = self.key.encode("utf-8", "surrogatepass")
         times = (self.created_us, self.updated_us, self.ttl_ms, self.expires_ms)
@@ -177,10 +178,10 @@ class ItemRow:
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
-        """The row of ``pack``.
+        """Decode a row written by ``pack``.
 
         Raises:
-            CorruptValueError: it is none.
+            CorruptValueError: it is malformed.
         """
         with decoding(b"", "row of a store's item"):
             _, flags, created, updated, ttl, expires, labels, key = _HEADER.unpack_from(raw)
@@ -194,10 +195,10 @@ class ItemRow:
 
     @property
     def times(self) -> tuple[datetime, datetime]:
-        """The times of its creation and of its last put.
+        """The times of creation and of the last put.
 
         Raises:
-            CorruptValueError: no calendar has such a time.
+            CorruptValueError: a time is out of range.
         """
         with decoding(b"", "time of a store's item"):
             return (
@@ -212,20 +213,20 @@ class ItemRow:
 
     @staticmethod
     def updated_us_of(raw: bytes) -> int:
-        """The time at which a packed row was last put, in microseconds since 1970."""
+        """The time a packed row was last put, in microseconds since the Unix epoch."""
         return int.from_bytes(raw[_UPDATED], "big")
 
     @staticmethod
     def value_of(raw: bytes) -> dict[str, Any]:
-        """The value of a packed row; decodes nothing else of it."""
+        """The value of a packed row, decoding nothing else."""
         labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
         return _mapping(raw[_HEADER.size + labels + key :], raw[1])
 
     def value(self) -> dict[str, Any]:
-        """The value, a new one at each call.
+        """The value, decoded on each call.
 
         Raises:
-            CorruptValueError: it is no JSON, or none of a mapping.
+            CorruptValueError: it is not JSON, or not of a mapping.
         """
         return _mapping(self.json, self.flags)
 
@@ -241,23 +242,22 @@ def _damaged(what: str) -> CorruptValueError:
     return CorruptValueError(f"the {what} is malformed; run 'memcore check'", key=b"")
 
 
-# --- The rows of a store: items by name and in order, their vectors, their ends -------------------
+# --- The rows of a store: items by name and in order, their vectors, their expiry -----------------
 
 _COUNTER: Final = "#"
 _NUMBER_BYTES: Final = 6
 _SWEEP_ITEMS: Final = 64
 _SWEEP_BYTES: Final = 512 * 1024
-"""The approximate limit of bytes that one transaction of a sweep removes: the device may be full.
-"""
+"""Approximate limit on the bytes removed per sweep transaction, since the device may be full."""
 _SINGLY: Final = 16
-"""Vectors of so many items of a namespace are read one by one, those of more in one scan."""
+"""Vectors of up to this many items of a namespace are read singly, of more in one scan."""
 _PLACE_CHARS: Final = len(place(0, 0))
 _PLACE_PARTS: Final = slice(_PLACE_CHARS // 2), slice(_PLACE_CHARS // 2, None)
 
 
 @dataclass(slots=True)
 class Found:
-    """An item with its place and its namespace."""
+    """An item with its place and namespace."""
 
     place: str
     namespace: Labels
@@ -266,7 +266,7 @@ class Found:
 
 @dataclass(slots=True)
 class Put:
-    """A change: ``row`` None removes the item."""
+    """A change to an item; ``row`` None removes it."""
 
     namespace: Labels
     key: str
@@ -274,11 +274,11 @@ class Put:
     vectors: bytes | None = None
 
 
-# --- reading ------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def find(view: KeyValueView, namespace: Labels, key: str) -> Found | None:
-    """The item of that name."""
+    """The item with that name; None if there is none."""
     text = address(namespace, key)
     name = named("K", text)
     where = view.get(name)
@@ -287,7 +287,7 @@ def find(view: KeyValueView, namespace: Labels, key: str) -> Found | None:
     at = place(*_place_of(where))
     raw = view.get("O" + at)
     if raw is None:
-        return None  # it was lost: salvage keeps what it can read
+        return None  # it was lost: a salvage keeps only what it can read
     row = ItemRow.unpack(raw)
     if name[0] == "k" and (row.key != key or row.labels != labels_text(namespace)):
         return None
@@ -295,7 +295,7 @@ def find(view: KeyValueView, namespace: Labels, key: str) -> Found | None:
 
 
 def namespaces(view: KeyValueView, prefix: Labels) -> list[tuple[int, Labels]]:
-    """Number and labels of the namespaces at and below ``prefix``, the oldest first."""
+    """Numbers and labels of the namespaces at and below ``prefix``, oldest first."""
     text = labels_text(prefix)
     rows = [raw for _, raw in view.scan(prefix="N" + text)]
     rows += [raw for _, raw in view.scan(prefix="n") if _text(raw).startswith(text)]
@@ -309,9 +309,9 @@ def in_order(
     *,
     limit: int | None = None,
 ) -> list[Found]:
-    """The first ``limit`` items at and below ``prefix``, the oldest first.
+    """The first ``limit`` items at and below ``prefix``, oldest first.
 
-    ``wanted`` returns whether a packed row is included; None: all are.
+    ``wanted`` is a predicate on packed rows; None: all are included.
     """
     found: list[Found] = []
     for number, labels in namespaces(view, prefix):
@@ -333,7 +333,7 @@ def newest_first(
     *,
     limit: int | None = None,
 ) -> list[Found]:
-    """As ``in_order``, the last put first; reads all items at and below ``prefix``."""
+    """As ``in_order``, but most recently put first; reads all items at and below ``prefix``."""
     rows = (
         (ItemRow.updated_us_of(raw), key, labels, raw)
         for number, labels in namespaces(view, prefix)
@@ -345,7 +345,7 @@ def newest_first(
 
 
 def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:
-    """The vectors of those of the items that have some, by place."""
+    """The vectors of the items that have any, by place."""
     by_namespace: dict[str, list[str]] = {}
     for item in items:
         by_namespace.setdefault(item.place[: _PLACE_CHARS // 2], []).append(item.place)
@@ -360,12 +360,12 @@ def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:
 
 
 def any_lives(view: KeyValueView, number: int, now_ms: int) -> bool:
-    """Return whether a namespace has an item that has not expired."""
+    """Return whether a namespace has an unexpired item."""
     return any(not ItemRow.is_expired(raw, now_ms) for _, raw in _rows_of(view, number))
 
 
 def is_due(view: KeyValueView, now_ms: int) -> bool:
-    """Return whether some expired item was not removed yet."""
+    """Return whether any expired item has not been removed yet."""
     return any(True for _ in view.scan("E", _expiry(now_ms + 1, ""), limit=1))
 
 
@@ -376,10 +376,10 @@ def _within(number: int) -> str:
 def _rows_of(
     view: KeyValueView, number: int, *, limit: int | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield key and packed row of the items of a namespace.
+    """Yield keys and packed rows of the items of a namespace.
 
     Raises:
-        CorruptValueError: a row is too short for an item, or no bytes at all.
+        CorruptValueError: a row is not bytes, or is too short for an item.
     """
     for key, raw in view.scan(prefix=_within(number), limit=limit):
         if type(raw) is not bytes or len(raw) < _HEADER.size:
@@ -388,7 +388,7 @@ def _rows_of(
 
 
 def _place_of(raw: Any) -> tuple[int, int]:
-    """The numbers of a namespace and of an item in it, as a ``K`` row has them."""
+    """The numbers of a namespace and of an item in it, from a ``K`` row."""
     if type(raw) is not bytes or len(raw) != 2 * _NUMBER_BYTES:
         raise _damaged("place of a store's item")
     middle = _NUMBER_BYTES
@@ -396,7 +396,7 @@ def _place_of(raw: Any) -> tuple[int, int]:
 
 
 def _number_of(raw: Any) -> int:
-    """The number of a namespace, as its ``N`` row has it."""
+    """The number of a namespace, from its ``N`` row."""
     if type(raw) is not bytes or len(raw) < _NUMBER_BYTES:
         raise _damaged("number of a store's namespace")
     return int.from_bytes(raw[:_NUMBER_BYTES], "big")
@@ -407,13 +407,13 @@ def _text(raw: bytes) -> str:
         return raw[_NUMBER_BYTES:].decode("utf-8", "surrogatepass")
 
 
-# --- writing ------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def write(txn: KeyValueTxn, put: Put, now_us: int) -> None:
     """Store or remove an item with all its rows.
 
-    An item that was there keeps its place and the time of its creation, unless it has expired.
+    An existing item keeps its place and creation time, unless it has expired.
     """
     old = find(txn, put.namespace, put.key)
     now_ms = now_us // 1000
@@ -438,7 +438,7 @@ def write(txn: KeyValueTxn, put: Put, now_us: int) -> None:
 
 
 def refresh(txn: KeyValueTxn, at: str, now_ms: int) -> None:
-    """Extend an item's life by its time to live, if it is still there and has one."""
+    """Restart an item's time to live, if the item still exists and has one."""
     raw = txn.get("O" + at)
     if raw is None:
         return
@@ -450,14 +450,14 @@ def refresh(txn: KeyValueTxn, at: str, now_ms: int) -> None:
 
 
 def sweep(txn: KeyValueTxn, now_ms: int) -> int:
-    """Remove some of the expired items; return their number, 0 if there are no more."""
+    """Remove a batch of expired items; return its size, 0 if there are no more."""
     removed = size = 0
     due = [key for key, _ in txn.scan("E", _expiry(now_ms + 1, ""), limit=_SWEEP_ITEMS)]
     for key in due:
         at = key[-_PLACE_CHARS:]
         raw = txn.get("O" + at)
         if raw is None:
-            txn.delete(key)  # its item was lost
+            txn.delete(key)  # the item itself was lost
             continue
         row = ItemRow.unpack(raw)
         size += len(row.json) + len(txn.get("V" + at) or b"")
@@ -485,7 +485,7 @@ def _next_number(txn: KeyValueTxn) -> int:
     number = txn.increment(_COUNTER)
     if number > 1:
         return number
-    # The first of all; or the counter was lost, and numbers of rows that are there must not come
+    # Either the first number ever, or the counter was lost; numbers in use must not be assigned
     # again.
     with decoding(b"", "key of a store's item"):
         given = [int(at[part], 16) for at in _places(txn) for part in _PLACE_PARTS]
@@ -494,7 +494,7 @@ def _next_number(txn: KeyValueTxn) -> int:
 
 
 def _places(view: KeyValueView) -> Iterator[str]:
-    """Yield the places that any row refers to, those of removed items included."""
+    """Yield the places referred to by any row, including those of removed items."""
     for kind in "OV":
         for key, _ in view.scan(prefix=kind):
             yield key[1:]
@@ -541,11 +541,11 @@ _OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
 
 
 def check_filter(wanted: Any) -> None:
-    """Refuse a filter that no value could be compared with.
+    """Reject a filter that cannot be compared with any value.
 
     Raises:
-        InvalidOptionError: an operator is unknown, or one of ``$gt``, ``$gte``, ``$lt``, ``$lte``
-            got no number.
+        InvalidOptionError: an operator is unknown, or the operand of ``$gt``, ``$gte``, ``$lt`` or
+            ``$lte`` is not a number.
     """
     if isinstance(wanted, list | tuple):
         for want in wanted:
@@ -570,17 +570,17 @@ def check_filter(wanted: Any) -> None:
 def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether an item's value matches a filter; every field must match.
 
-    A field is given as a plain value (equal), a mapping of fields (each of them; others may be
-    there), a list (of that length, each element) or a mapping of operators: ``$eq``, ``$ne``,
-    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings; a
-    value that is no number, or is missing, does not match. A name with dots is that of a field, or
-    else a path through mappings, as in SqliteStore.
+    A field's condition is a plain value (equality), a mapping of fields (each must match; others
+    are allowed), a list (same length, element by element) or a mapping of operators: ``$eq``,
+    ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, including numeric
+    strings; a missing or non-numeric value does not match. A dotted name refers to the field of
+    that name, or else to a path through mappings, as in SqliteStore.
     """
     return all(_wants(field_at(value, field), want) for field, want in wanted.items())
 
 
 def field_at(value: Mapping[str, Any], name: str) -> Any:
-    """The field of that name, or else the value at a path with dots; None: nothing."""
+    """The field of that name, or else the value at a dotted path; None if there is none."""
     if "." not in name or name in value:
         return value.get(name)
     found: Any = value
@@ -643,7 +643,7 @@ def _meets(namespace: Labels, condition: MatchCondition) -> bool:
 
 
 def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
-    """The longest run of plain labels with which every matching namespace begins."""
+    """The longest literal prefix that every matching namespace begins with."""
     longest: Labels = ()
     for kind, path in conditions:
         labels = tuple(path)
@@ -655,7 +655,7 @@ def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
 
 # --- Vectors of items: embedding, byte layout, similarity to a query ------------------------------
 
-_HEADER_VECTORS: Final = Struct("<II")  # numbers of a vector, vectors
+_HEADER_VECTORS: Final = Struct("<II")  # dimensions, number of vectors
 _FLOAT_BYTES: Final = 4
 _WHOLE: Final = "$"
 _OPTIONS: Final = ("dims", "embed", "fields", "text_fields", "distance_type")
@@ -663,11 +663,11 @@ _COSINE: Final = "cosine"
 _L2: Final = "l2"
 _DISTANCES: Final = (_COSINE, _L2, "inner_product")
 _SCORE_DIGITS: Final = 12
-"""Sums of floats depend on their order: rounded here, scores and ranks do not."""
+"""Float sums depend on summation order; rounding keeps scores and ranks stable."""
 
 
 class Index:
-    """The ``index`` option of a store: the embedder, and the texts of a value that are embedded."""
+    """The ``index`` option of a store: the embedder and the paths of the texts to embed."""
 
     def __init__(self, config: IndexConfig) -> None:
         need_known("index", config, _OPTIONS)
@@ -680,7 +680,8 @@ class Index:
             msg = f"index: dims must be a positive int, got {dims!r}"
             raise InvalidOptionError(msg)
         self._dims: int | None = dims
-        # The SQL stores read "text_fields", a list or one path; LangGraph's own name is "fields".
+        # The SQL stores read "text_fields", a list or a single path; LangGraph's own name is
+        # "fields".
         given: Any = config.get("text_fields")
         fields: Any = config.get("fields") or ([given] if isinstance(given, str) else given)
         fields = fields or [_WHOLE]
@@ -697,7 +698,7 @@ class Index:
             raise InvalidOptionError(msg) from exc
 
     def texts(self, value: Any, paths: Any) -> list[str]:
-        """The texts of a value to embed; ``paths`` as ``put``'s ``index``: None, False or paths."""
+        """The texts of a value to embed; ``paths`` is as ``index`` in ``put``."""
         if paths is False:
             return []
         chosen = self._paths if paths is None else [_tokens(path) for path in paths]
@@ -707,8 +708,8 @@ class Index:
         """Check the embedder's vectors; return one for each text.
 
         Raises:
-            InvalidOptionError: it returned another number of vectors, other dimensions than the
-                index has, or numbers that are not finite.
+            InvalidOptionError: the number of vectors or their dimensions are wrong, or a number is
+                not finite.
         """
         vectors = _listed(found)
         if len(vectors) != len(texts):
@@ -728,7 +729,7 @@ def _listed(found: Any) -> list[Any]:
 
 
 def _rounded(vector: Any, dims: int | None) -> list[float]:
-    """The vector as it is stored: in single precision."""
+    """The vector as stored: rounded to single precision."""
     numbers = _listed(vector)
     if not numbers or dims not in (None, len(numbers)):
         msg = f"index: dims is {dims}, but embed gave a vector of {len(numbers)} numbers"
@@ -746,17 +747,17 @@ def _rounded(vector: Any, dims: int | None) -> list[float]:
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]]) -> bytes:
-    """The bytes of an item's vectors, all of one length."""
+    """Encode an item's vectors, which have the same dimensions."""
     dims = len(vectors[0])
     numbers = [number for vector in vectors for number in vector]
     return _HEADER_VECTORS.pack(dims, len(vectors)) + pack(f"<{len(numbers)}f", *numbers)
 
 
 class Scorer:
-    """Scores items by their similarity to one query; the nearest has the highest score.
+    """Scores items by similarity to a query; the nearest item scores highest.
 
-    ``cosine``: the cosine of the angle; ``inner_product``: the inner product; ``l2``: the euclidean
-    distance, negative; as PostgresStore's. numpy is used if it is installed.
+    ``cosine``: cosine similarity; ``inner_product``: the inner product; ``l2``: the negated
+    Euclidean distance; as in PostgresStore. Uses numpy if it is installed.
     """
 
     def __init__(self, query: list[float], distance: str = _COSINE) -> None:
@@ -766,12 +767,12 @@ class Scorer:
         self._numpy = _numpy()
 
     def best(self, rows: Iterable[bytes]) -> list[float]:
-        """The score of each item: that of the nearest of its vectors.
+        """The score of each item, which is that of its nearest vector.
 
-        The cosine of a vector of zeros is 0.
+        The cosine of a zero vector is 0.
 
         Raises:
-            InvalidOptionError: an item was embedded in other dimensions than the query.
+            InvalidOptionError: an item was embedded with other dimensions than the query.
         """
         found = []
         for row in rows:
@@ -822,5 +823,5 @@ class Scorer:
 
 @cache
 def _numpy() -> Any:
-    """The module, or None where it is not installed."""
+    """The numpy module, or None if it is not installed."""
     return import_module("numpy") if find_spec("numpy") else None

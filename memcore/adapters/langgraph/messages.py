@@ -34,11 +34,11 @@ def channel_messages(
     checkpoint_id: str | None,
     channel: str,
 ) -> list[Any]:
-    """The messages that a checkpoint holds in a channel.
+    """The messages in a channel of a checkpoint.
 
     Raises:
         NotFoundError: there is no such thread, checkpoint or channel.
-        InvalidItemError: the channel holds no list.
+        InvalidItemError: the channel does not hold a list.
     """
     configurable = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns}
     if checkpoint_id is not None:
@@ -58,7 +58,7 @@ def channel_messages(
 
 
 def _rebuilt(saver: BaseCheckpointSaver[str], config: RunnableConfig, channel: str) -> list[Any]:
-    """A channel that is stored as deltas."""
+    """Rebuild a channel that is stored as deltas."""
     history = saver.get_delta_channel_history(config=config, channels=[channel])[channel]
     messages = _listed(_seed(history.get("seed", [])), channel)
     for _, _, written in history["writes"]:
@@ -71,12 +71,12 @@ def _rebuilt(saver: BaseCheckpointSaver[str], config: RunnableConfig, channel: s
 
 
 def _seed(value: Any) -> Any:
-    """The content of a snapshot of deltas; any other value unchanged."""
+    """The content of a delta snapshot; any other value unchanged."""
     return value.value if isinstance(value, _DeltaSnapshot) else value
 
 
 def _fitting(messages: Sequence[Any], written: Any) -> Any:
-    """A write without removals of messages that are not there: channels of deltas allow them."""
+    """A write without removals of absent messages, which delta channels allow."""
     known = {getattr(message, "id", None) for message in messages} | {REMOVE_ALL_MESSAGES}
     fitting = []
     for message in written if isinstance(written, list) else [written]:
@@ -102,7 +102,7 @@ def messages_context(
     policy: str,
     counter: str | TokenCounter,
 ) -> Context:
-    """``memcore.fit`` over LangChain's message objects, or over dicts."""
+    """``memcore.fit`` over LangChain message objects, or over dicts."""
     items = [message_to_dict(m) if isinstance(m, BaseMessage) else m for m in messages]
     given = {id(item): message for item, message in zip(items, messages, strict=True)}
     context = fit(
@@ -114,7 +114,7 @@ def messages_context(
 
 
 def message_faults(value: Any) -> list[tuple[int, str]]:
-    """Find the positions where a channel's messages break the pairing of tool calls and results.
+    """Find the positions where a channel's messages violate the pairing of tool calls and results.
 
     Other values have no faults.
     """
@@ -126,5 +126,5 @@ def message_faults(value: Any) -> list[tuple[int, str]]:
 
 
 def _made(message: Any, as_object: bool) -> Any:
-    """A message that memcore wrote or changed, in the channel's form."""
+    """A message that memcore wrote or changed, in the channel's representation."""
     return messages_from_dict([message])[0] if as_object else message

@@ -154,8 +154,8 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         """A saver of the same file that may also build these types, as with ``allowed_types``.
 
         LangGraph calls this for every graph in its strict mode. A custom serializer decides itself
-        what it builds: one derived from LangGraph's receives the types in LangGraph's way; any
-        other is left unchanged.
+        what it builds: one derived from LangGraph's receives the types; any other is left
+        unchanged.
 
         Raises:
             InvalidOptionError: an entry is not a type.
@@ -194,7 +194,7 @@ def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Plac
     return scope.app, scope.user, first if isinstance(first, str) else None
 
 
-# --- Threads as a whole: lists, contexts for a model, deletion and pruning ------------------------
+# --- Whole threads: lists, contexts for a model, deletion and pruning -----------------------------
 
 _log = logger(__name__)
 _STRATEGIES: Final = ("keep_latest", "delete")

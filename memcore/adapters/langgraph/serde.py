@@ -1,8 +1,8 @@
-"""Serializers of LangGraph for the graph store, with the allow-list of types that a file may build.
+"""LangGraph serializers for the graph store, with the allow-list of types that a file may build.
 
-A msgpack value of LangGraph's names Python objects to import and call. A type is built only if it
-is one of LangGraph's own safe ones, was allowed by the caller, or this process itself has stored
-values of it; anything else is refused before it is imported.
+A msgpack value written by LangGraph names Python objects to import and call. A type is built only
+if it is one of LangGraph's safe types, was allowed by the caller, or is named in a value that this
+process itself has stored; anything else is refused before it is imported.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ __all__ = [
 
 
 TypeName = tuple[str, ...]
-"""Module and name of a type, as LangGraph's lists have them."""
+"""Module and name of a type, as in LangGraph's lists."""
 TypeNames = frozenset[TypeName] | Literal["all"]
 ALL_TYPES: Final = "all"
 AllowedTypes = Collection[type | TypeName] | Literal["all"] | None
-"""Of the option ``allowed_types``: classes, schemas of states, ``(module, name)``; or ``"all"``."""
+"""For ``allowed_types``: classes, state schemas, ``(module, name)``; or ``"all"``."""
 
 _log = logger(__name__)
 _MSGPACK: Final = "msgpack"
 _JSON: Final = "json"
 _PICKLE: Final = "pickle"
 _OWN_CONSTRUCTOR: Final = 2
-"""LangGraph's; 1 is LangChain's, which imports by tables of its own."""
+"""LangGraph's constructor version; 1 is LangChain's, which imports by its own tables."""
 _ATOMS: Final = frozenset((str, int, float, bool, bytes, bytearray, type(None)))
-"""Values that name no type."""
+"""Types whose values name no type."""
 
 _WRAPPERS: Final = {
     Send: (
@@ -82,16 +82,17 @@ _WRAPPERS: Final = {
     ),
 }
 _SEALED: Final = "+"
-"""Between the type and the cipher's name, as EncryptedSerializer writes it."""
+"""Separates the type from the cipher's name, as EncryptedSerializer does."""
 _OURS: Final = frozenset(("node", "page", "writes"))
-"""Types of the graph store's own content that no serialiser has."""
+"""Types of the graph store's own content, which no serializer has."""
 
 
 @dataclass(frozen=True, slots=True)
 class SerdeCoder:
-    """A serialiser; with ``cipher``, content is sealed after it was addressed by its plaintext.
+    """A serializer; with ``cipher``, content is addressed by its plaintext and then sealed.
 
-    ``guard`` decides which types are built; None: the serialiser, which is the caller's own.
+    ``guard`` decides which types are built; None: the serializer does, because it is the caller's
+    own.
     """
 
     serde: SerializerProtocol
@@ -111,7 +112,7 @@ class SerdeCoder:
         return _WRAPPERS if self.splits else {}
 
     def encode(self, value: Any) -> Typed:
-        """As ``dumps_typed``; the types that it names may be read in this process from now on."""
+        """As ``dumps_typed``; from then on this process may read the types that the value names."""
         typed = self.serde.dumps_typed(value)
         if self.guard is not None and typed[0] == _MSGPACK and type(value) not in _ATOMS:
             self.guard.note_stored(typed[1])
@@ -122,22 +123,22 @@ class SerdeCoder:
 
         Raises:
             UntrustedTypeError: the value names a type that is not allowed.
-            NotImplementedError: the serialiser does not know its type.
+            NotImplementedError: the serializer does not know the value's type.
         """
         return self.serde.loads_typed(typed) if self.guard is None else self.guard.loads(typed)
 
     def decode(self, typed: Typed) -> Any:
-        """The value.
+        """Decode a value.
 
         Raises:
             UntrustedTypeError: it names a type that is not allowed.
-            UndecodableError: the serialiser cannot read it.
+            UndecodableError: the serializer cannot read it.
         """
         try:
             return self.loads(typed)
         except MemcoreError:
             raise
-        except Exception as exc:  # whatever a serialiser raises
+        except Exception as exc:  # a serializer may raise anything
             msg = (
                 f"a stored value of type {typed[0][:40]!r} cannot be read by this serialiser "
                 f"({type(exc).__name__}: {exc!s:.200}): open the thread with the one that wrote it"
@@ -152,10 +153,10 @@ class SerdeCoder:
         return f"{typed[0]}{_SEALED}{name}", content
 
     def open(self, typed: Typed) -> Typed:
-        """Decrypt, if there is a cipher; what was stored in clear is refused.
+        """Decrypt, if there is a cipher; values stored in plaintext are then refused.
 
         Raises:
-            CorruptValueError: it was stored in clear although there is a cipher, or with another.
+            CorruptValueError: it was stored in plaintext or with another cipher.
         """
         kind, _, name = typed[0].partition(_SEALED)
         if self.cipher is None:
@@ -166,7 +167,7 @@ class SerdeCoder:
             raise _refused("was stored in clear, and this saver's serialiser encrypts")
         try:
             return kind, self.cipher.decrypt(name, typed[1])
-        except Exception as exc:  # whatever a cipher raises
+        except Exception as exc:  # a cipher may raise anything
             raise _refused(f"cannot be decrypted with this key ({exc})") from exc
 
 
@@ -176,7 +177,7 @@ def _refused(what: str) -> CorruptValueError:
 
 
 def default_serde() -> JsonPlusSerializer:
-    """The serialiser of a saver or cache that was given none: nothing but safe types, no pickle."""
+    """The default serializer of savers and caches: safe types only, no pickle."""
     return _STRICT
 
 
@@ -184,20 +185,21 @@ _STRICT: Final = JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
 def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> SerdeCoder:
-    """The coder for a serialiser.
+    """The coder for a serializer.
 
-    Values are stored by their parts if it is LangGraph's own, encrypted or not; of another one
-    nothing is known, so each value is stored whole, and which types it builds is its own business.
+    With LangGraph's own serializer, encrypted or not, values are stored by their parts. Nothing is
+    known about any other one, so each value is stored whole, and the serializer decides which types
+    it builds.
 
     Args:
-        serde: the serialiser.
-        allowed: types that may be built besides the safe ones and those that ``serde`` lists.
+        serde: the serializer.
+        allowed: types that may be built in addition to the safe ones and those listed in ``serde``.
 
     Raises:
-        InvalidOptionError: types are allowed to a serialiser that is not LangGraph's.
+        InvalidOptionError: types are given for a serializer that is not LangGraph's.
     """
     inner, cipher = _unwrapped(serde)
-    # A value that one coder decoded must not be returned by another that may build fewer types.
+    # A value decoded by one coder may not be returned by another that may build fewer types.
     identity = object() if allowed else serde
     if _is_json_plus(inner):
         own_hook = getattr(inner, "_custom_unpack_ext_hook", False)
@@ -213,15 +215,15 @@ def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> Ser
 
 
 def takes_types(serde: SerializerProtocol) -> bool:
-    """Return whether ``coder_of`` takes allowed types for a serialiser: others decide alone."""
+    """Return whether ``coder_of`` accepts allowed types for a serializer."""
     return _is_json_plus(_unwrapped(serde)[0])
 
 
 def with_types(serde: SerializerProtocol, extra: Collection[TypeName]) -> SerializerProtocol:
-    """Return a subclass of LangGraph's serialiser that may also build these types, else the same.
+    """A copy of a serializer derived from LangGraph's that may also build these types, else itself.
 
-    LangGraph's own function of that purpose replaces a subclass of ``EncryptedSerializer`` by a
-    plain one, which reads nothing that the subclass wrote.
+    LangGraph's own function for this replaces a subclass of ``EncryptedSerializer`` with a plain
+    one, which cannot read what the subclass wrote.
     """
     if isinstance(serde, JsonPlusSerializer):
         return serde.with_msgpack_allowlist(extra)
@@ -235,7 +237,7 @@ def with_types(serde: SerializerProtocol, extra: Collection[TypeName]) -> Serial
 
 
 def _unwrapped(serde: Any) -> tuple[Any, Any]:
-    """The serialiser inside of LangGraph's encrypting one, and its cipher; or itself, and None."""
+    """The serializer inside LangGraph's encrypting one and its cipher; or itself and None."""
     if isinstance(serde, EncryptedSerializer) and _is_own(serde, EncryptedSerializer):
         return serde.serde, serde.cipher
     return serde, None
@@ -246,7 +248,7 @@ def _is_json_plus(inner: object) -> TypeGuard[JsonPlusSerializer]:
 
 
 def _is_own(serde: object, kind: type) -> bool:
-    """Return whether a serialiser's class overrides neither method of ``kind``."""
+    """Return whether a serializer's class overrides neither method of ``kind``."""
     return all(
         getattr(type(serde), name) is getattr(kind, name) for name in ("dumps_typed", "loads_typed")
     )
@@ -256,7 +258,7 @@ def _is_own(serde: object, kind: type) -> bool:
 
 
 def type_names(allowed: AllowedTypes) -> TypeNames:
-    """The types that the option ``allowed_types`` names, with those of the fields of schemas.
+    """The types named by the ``allowed_types`` option, including those of schema fields.
 
     Raises:
         InvalidOptionError: an entry is neither a class nor ``(module, name)``.
@@ -290,16 +292,16 @@ def _is_name(entry: Any) -> bool:
 
 
 class _TypeGuard:
-    """Decodes as a JsonPlusSerializer does, and refuses to build types that are not allowed.
+    """Decodes like a JsonPlusSerializer, but refuses to build types that are not allowed.
 
     LangGraph's own hook decides. For a type that it does not build it returns the raw content,
-    which would silently be a wrong value; so here it is an error.
+    which would silently be a wrong value; here that is an error.
     """
 
     def __init__(self, serde: JsonPlusSerializer, allowed: TypeNames) -> None:
         self._serde = serde
         self._allowed = allowed
-        # True is also LangGraph's default: no list.
+        # True is also LangGraph's default, which means no list.
         listed = getattr(serde, "_allowed_msgpack_modules", None)
         self._listed = frozenset(() if listed in (None, True) else listed)
         self._reader: JsonPlusSerializer | None = None
@@ -310,8 +312,8 @@ class _TypeGuard:
         """As ``loads_typed``.
 
         Raises:
-            UntrustedTypeError: a type that is not allowed is named, or it is a pickle.
-            NotImplementedError: the serialiser does not know the type of the value.
+            UntrustedTypeError: the value names a type that is not allowed, or is a pickle.
+            NotImplementedError: the serializer does not know the type of the value.
         """
         kind, content = typed
         if kind == _PICKLE and not self._serde.pickle_fallback:
@@ -324,7 +326,7 @@ class _TypeGuard:
         reader = self._current_reader()
         if kind == _JSON and self._allowed != ALL_TYPES:
             json.loads(content, object_hook=self._need_allowed)
-        # A type that is built may read another value: each reading has a list of its own.
+        # Building a type may read another value, so each read has its own list.
         before = getattr(_blocked, "types", None)
         blocked: list[TypeName] = []
         _blocked.types = blocked
@@ -337,9 +339,9 @@ class _TypeGuard:
         return value
 
     def note_stored(self, content: bytes) -> None:
-        """Allow the types that are named in a value which this process has just serialised."""
+        """Allow the types named in a value that this process has just serialized."""
         if not any(map(content.__contains__, _EXTENSIONS)):
-            return  # most bodies and metadata, at a tenth of the time
+            return  # skips most bodies and metadata in a tenth of the time
 
         def note(code: int, data: bytes) -> None:
             found = ormsgpack.unpackb(data, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -355,7 +357,7 @@ class _TypeGuard:
         if self._allowed == ALL_TYPES or name in self._listed or name in self._allowed:
             return
         _stored_types.add(name)
-        # Otherwise only the first restart of the program would reveal it.
+        # Otherwise this would only surface when the program is restarted.
         _log.warning(
             "values of type %s.%s are stored, which no option allows: this process reads them, "
             "another one needs allowed_types=[(%r, %r)], the class, or the schema of the state",
@@ -363,10 +365,10 @@ class _TypeGuard:
         )  # fmt: skip
 
     def _current_reader(self) -> JsonPlusSerializer:
-        """The serialiser with all that is allowed by now."""
+        """The serializer with everything that is currently allowed."""
         reader = self._reader
-        # Types stored by this process are only added, so their number shows whether there are new
-        # ones.
+        # Types stored by this process are only ever added, so their count shows whether there are
+        # new ones.
         if reader is None or self._stored != len(_stored_types):
             count = len(_stored_types)
             if self._allowed == ALL_TYPES:
@@ -375,7 +377,7 @@ class _TypeGuard:
                 self._names = self._listed | self._allowed | _stored_types.copy()
                 reader = self._made(self._names)
             self._reader = reader
-            self._stored = count  # last: other threads look at it before they take the reader
+            self._stored = count  # set last: other threads check it before they take the reader
         return reader
 
     def _made(self, names: frozenset[TypeName] | Literal[True]) -> JsonPlusSerializer:
@@ -389,7 +391,7 @@ class _TypeGuard:
         )
 
     def _need_allowed(self, found: dict[str, Any]) -> None:
-        """Refuse constructors in the JSON that LangGraph wrote before it had msgpack."""
+        """Refuse constructors in the JSON that LangGraph wrote before it used msgpack."""
         if "lc" not in found or found.get("type") not in ("constructor", "secret"):
             return
         path = found.get("id")
@@ -401,11 +403,11 @@ class _TypeGuard:
 
 
 _stored_types: Final[set[TypeName]] = set()
-"""Types of values that this process has stored: it uses them itself, so they are imported."""
+"""Types of values stored by this process; it uses them itself, so they are already imported."""
 _EXTENSIONS: Final = tuple(bytes((byte,)) for byte in (0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
-"""First bytes of msgpack's extensions; each type is in one."""
+"""First bytes of msgpack extensions, which every named type is encoded in."""
 _blocked: Final = local()
-"""``types``: what was refused while this thread reads a value; None or not there: it reads none."""
+"""``types``: the types refused while this thread reads a value; None or unset if it reads none."""
 
 
 def _note_blocked(event: SerdeEvent) -> None:
@@ -414,7 +416,7 @@ def _note_blocked(event: SerdeEvent) -> None:
         found.append((event["module"], event["name"]))
 
 
-# LangGraph says nowhere else what it did not build; it calls this in the thread that decodes.
+# The only place where LangGraph reports what it did not build; called in the decoding thread.
 register_serde_event_listener(_note_blocked)
 
 

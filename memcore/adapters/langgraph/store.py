@@ -70,13 +70,13 @@ __all__ = [
 
 
 def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
-    """Filter an operation: redact what it stores, and what a search filter compares with.
+    """Filter an operation: redact the values it stores and those a search filter compares with.
 
-    Placeholders are the same for the same value, so a filter for a value that was redacted still
-    finds it. Namespaces and keys stay.
+    Equal values get equal placeholders, so a filter on a redacted value still matches it.
+    Namespaces and keys are not changed.
 
     Raises:
-        BlockedError: a guard refuses what is put, or something is found in its namespace or key.
+        BlockedError: a guard refuses the value, or reports a finding in its namespace or key.
     """
     if isinstance(op, PutOp):
         if op.value is None:
@@ -87,7 +87,7 @@ def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
         scope_filter.name(op.key, "key of an entry")
         return op._replace(value=_admitted(scope_filter, op.value, name))
     if isinstance(op, SearchOp) and op.filter:
-        with suppress(TypeError, ValueError, RecursionError):  # raised where the filter is checked
+        with suppress(TypeError, ValueError, RecursionError):  # raised when the filter is checked
             return op._replace(filter=scope_filter.again(plain_json(op.filter)))
     return op
 
@@ -96,20 +96,20 @@ def _admitted(scope_filter: ScopeFilter, value: Any, name: str) -> Any:
     try:
         plain = plain_json(dict(value))
     except (TypeError, ValueError, RecursionError):
-        return value  # refused with the reason where it is encoded
+        return value  # rejected with the reason when it is encoded
     return scope_filter.value(plain, "kv", name=name)
 
 
 # --- One batch of operations: what is read, what is embedded, what is written ---------------------
 
 _SHORT_OPS: Final = 16
-"""Items that are read where the call is made, a few microseconds each."""
+"""Items to read on the calling thread, at a few microseconds each."""
 _ROOM_OPS: Final = 64
-"""Deletions that may take the room that is kept for them; more of them need too much of it."""
+"""Deletions that may use the space reserved for them; more would use too much of it."""
 _MS_PER_MINUTE: Final = 60_000
 _TTL_MINUTES_MAX: Final = 10**12
 _REFRESH_SLACK_MS: Final = 1000
-"""A refresh that moves the end by less than this, and less than a hundredth, is not written."""
+"""A refresh is skipped if it gains less than this and less than 1 % of the time to live."""
 
 Scored = list[tuple[float | None, Found]]
 
@@ -118,13 +118,13 @@ class Plan:
     """A batch of operations, in phases: check, embed, read, write.
 
     Args:
-        ops: the operations; all are checked before anything is done.
+        ops: the operations; all are checked before any takes effect.
         index: the ``index`` option; None: nothing is embedded.
         ttl: the store's option.
         newest_first: the order of a search without a query: by last put, or by creation.
 
     Raises:
-        InvalidNamespaceError, InvalidItemError, InvalidOptionError: an operation is not legal.
+        InvalidNamespaceError, InvalidItemError, InvalidOptionError: an operation is invalid.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Plan:
         self._puts: dict[tuple[Labels, str], Put] = {}
         self._put_ops = 0
         self._values: dict[tuple[Labels, str], tuple[Any, Any]] = {}
-        """For each put the value to store, and the texts to embed."""
+        """For each put, the value to store and the texts to embed."""
         self._texts: dict[tuple[Labels, str], list[str]] = {}
         self._scorers: dict[str, Scorer] = {}
         self._refreshes: dict[str, None] = {}
@@ -146,9 +146,9 @@ class Plan:
         self.forgotten = False
         """True if nothing was put because the user opted out of memory."""
         self.queries: list[str] = []
-        """Texts to find the nearest items to: ``use_queries`` takes their vectors."""
+        """Texts to search by similarity; ``use_queries`` receives their vectors."""
         self.texts: list[str] = []
-        """Texts of items to store: ``use_texts`` takes their vectors."""
+        """Texts of items to store; ``use_texts`` receives their vectors."""
         for op in self._ops:
             self._check(op)
         self.reads = len(self._ops) > self._put_ops
@@ -171,7 +171,7 @@ class Plan:
             row = None
             if op.value is not None:
                 row = ItemRow.of(namespace, key, op.value, ttl_ms=_ttl_ms(op.ttl))
-            # A dict keeps the place of the first put of a key, and the last put.
+            # The dict keeps the position of a key's first put, and the value of its last.
             self._puts[namespace, key] = Put(namespace, key, row)
             self._values[namespace, key] = op.value, op.index
             self._put_ops += 1
@@ -184,31 +184,31 @@ class Plan:
             msg = f"unknown operation: expected an Op of langgraph.store.base, got {op!r:.100}"
             raise InvalidOptionError(msg)
 
-    # --- vectors ------------------------------------------------------------------------------
+    # --- vectors ----------------------------------------------------------------------------------
 
     def use_queries(self, vectors: Any) -> None:
-        """Take the vectors of ``queries``."""
+        """Set the vectors of ``queries``."""
         if self._index is not None:
             found = self._index.checked(self.queries, vectors)
             distance = self._index.distance
             self._scorers = {query: Scorer(vector, distance) for query, vector in found.items()}
 
     def use_texts(self, vectors: Any) -> None:
-        """Take the vectors of ``texts``."""
+        """Set the vectors of ``texts``."""
         if self._index is not None:
             found = self._index.checked(self.texts, vectors)
             for at, texts in self._texts.items():
                 if texts:
                     self._puts[at].vectors = pack_vectors([found[text] for text in texts])
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def nothing(self) -> list[Result]:
-        """The results of operations that read nothing."""
+        """The results of a batch that reads nothing."""
         return [None] * len(self._ops)
 
     def read(self, view: KeyValueView, now_ms: int) -> list[Result]:
-        """The results of reads, on the state before anything of this batch is written."""
+        """The results of reads, on the state before any write of this batch."""
         self._refreshes.clear()
         return [self._result(view, op, now_ms) for op in self._ops]
 
@@ -269,24 +269,24 @@ class Plan:
         }
         return sorted(found)[op.offset : op.offset + op.limit]
 
-    # --- writing ------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def changes(self, *, read_only: bool) -> bool:
         """Return whether there is anything to write.
 
-        A read-only handle refreshes no expiry times.
+        A read-only handle does not refresh expiry times.
         """
         return bool(self._puts or (self._refreshes and not read_only))
 
     @property
     def makes_room(self) -> bool:
-        """True if it deletes and refreshes nothing: a refresh rewrites values of any size."""
+        """True if it only deletes; a refresh rewrites values of any size."""
         return self._deletes and not self._refreshes and len(self._puts) <= _ROOM_OPS
 
     def write(self, txn: KeyValueTxn, now_us: int) -> None:
-        """Write everything: first new expiry times of items that were read, then the puts.
+        """Write everything: first the refreshed expiry times of items read, then the puts.
 
-        For a user who opted out of memory nothing is put; deletions are carried out.
+        For a user who opted out of memory, puts are dropped; deletions are carried out.
         """
         self.forgotten = txn.forgets
         for place in self._refreshes:
@@ -299,7 +299,7 @@ class Plan:
 def _ranked(
     scorer: Scorer, found: Sequence[Found], vectors: dict[str, bytes], offset: int, limit: int
 ) -> Scored:
-    """Rank the nearest items first; items without vectors fill up the page."""
+    """Rank items by score, best first; items without vectors fill up the page."""
     near = [item for item in found if item.place in vectors]
     scores = scorer.best([vectors[item.place] for item in near])
     ranked = sorted(zip(scores, near, strict=True), key=lambda pair: pair[0], reverse=True)
@@ -326,10 +326,10 @@ _TTL_OPTIONS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_
 
 
 def checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
-    """The option ``ttl`` of a store.
+    """Validate the ``ttl`` option of a store.
 
     Raises:
-        InvalidOptionError: it is no mapping, has an unknown key, or a value is out of range.
+        InvalidOptionError: it is not a mapping, has an unknown key, or a value is out of range.
     """
     if ttl is None:
         return None
@@ -347,10 +347,10 @@ def checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
 
 
 def _ttl_ms(minutes: Any) -> int | None:
-    """A time to live in milliseconds; None stays None.
+    """Convert a time to live from minutes to milliseconds; None stays None.
 
     Raises:
-        InvalidOptionError: no number, below 0 or beyond what a row holds.
+        InvalidOptionError: it is not a number, is negative, or exceeds ``_TTL_MINUTES_MAX``.
     """
     if minutes is None:
         return None
@@ -362,7 +362,7 @@ def _ttl_ms(minutes: Any) -> int | None:
     return whole
 
 
-# --- A thread that sweeps every so often ----------------------------------------------------------
+# --- Background sweeping of expired items ---------------------------------------------------------
 
 _log = logger(__name__)
 _MINUTES_DEFAULT: Final = 5
@@ -376,7 +376,7 @@ class _Run:
         self._interval_seconds = interval_seconds
         self.stopping = Event()
         self.done: Future[None] = Future()
-        self.done.add_done_callback(lambda _: self.stopping.set())  # also when it is cancelled
+        self.done.add_done_callback(lambda _: self.stopping.set())  # including on cancellation
         self.thread = Thread(target=self._loop, name="memcore-ttl-sweeper", daemon=True)
 
     def _loop(self) -> None:
@@ -384,7 +384,7 @@ class _Run:
             try:
                 self._sweep()
             except ClosedError:
-                break  # the database was closed: there is nothing left to sweep
+                break  # the database is closed: nothing is left to sweep
             except MemcoreError:
                 _log.exception("items that have expired were not removed; trying again later")
         if self.done.set_running_or_notify_cancel():
@@ -400,10 +400,10 @@ class Sweeper:
         self._run: _Run | None = None
 
     def start(self, interval_minutes: float | None) -> Future[None]:
-        """Start unless it runs; return the future of its end. Cancelling the future stops it.
+        """Start unless already running; return a future for its end, whose cancellation stops it.
 
         Raises:
-            InvalidOptionError: the interval is below 0.
+            InvalidOptionError: the interval is negative.
         """
         if interval_minutes is not None and interval_minutes < 0:
             msg = f"sweep_interval_minutes: expected minutes above 0, got {interval_minutes!r:.40}"
@@ -416,7 +416,7 @@ class Sweeper:
             return run.done
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop if it runs; return whether it has ended."""
+        """Stop if running; return whether the thread has ended."""
         with self._lock:
             run = self._run
         if run is None:
@@ -451,35 +451,34 @@ Order = Literal["updated", "created"]
     asweep_ttl="sweep . number",
 )
 class MemcoreStore(Opened, BaseStore):
-    """Items under namespaces, with search by filter and by meaning, and times to live.
+    """Namespaced items with filter search, semantic search and times to live.
 
-    Every method may be called with and without ``await`` (``put``, ``aput``, ...), by any thread. A
-    batch reads one snapshot, from before its own puts, and stores all its puts in one commit, or
-    none; reads alone commit nothing, unless they extend an item's time to live.
+    Every method exists in a synchronous and an asynchronous form (``put``, ``aput``, ...), usable
+    from any thread. A batch reads one snapshot, taken before its own puts, and commits all its puts
+    atomically; reads commit nothing, unless they refresh an item's time to live.
 
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
-        index: ``{"dims", "embed", "fields", "distance_type"}`` for search by meaning: the embedder
-            is called outside any transaction, its vectors are stored and deleted with the items.
+        index: ``{"dims", "embed", "fields", "distance_type"}`` for semantic search: the embedder is
+            called outside any transaction; its vectors are stored and deleted with the items.
         ttl: ``{"default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes"}``, in
             minutes.
-        order: of the results of a search without a query: ``"updated"``, the last put first, as
-            SqliteStore and PostgresStore; ``"created"``, in the order in which namespaces and items
-            were created, as InMemoryStore; it reads no more items than it returns.
+        order: the order of search results without a query: ``"updated"``, most recently put first,
+            as in SqliteStore and PostgresStore; ``"created"``, in creation order of namespaces and
+            items, as in InMemoryStore; this order reads no more items than it returns.
         namespace: the key/value namespace of the items; stores with different ones share nothing.
         app: the application; None: ``"default"``, or the scope's.
-        user: the user; as ``app``. No store reaches items of another user or application.
-        memory: true for long-term memory: for a user who opted out (``opt_out_memory``) nothing
-            is put, with a line in the log ``memcore.langgraph``, and nothing is found.
-
-        durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
-            None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
-            of a second) or ``"none"``. A file that is there has its own.
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
+        user: the user; as ``app``. A store cannot reach items of another user or application.
+        memory: True for long-term memory: for a user who opted out (``opt_out_memory``), puts are
+            dropped, with a message to the logger ``memcore.langgraph``, and nothing is found.
+        durability: the durability of a file that is created here: ``"full"`` (a put survives a
+            power failure; also None), ``"relaxed"`` (it survives a process crash; a power failure
+            may lose the last fraction of a second) or ``"none"``. An existing file keeps its own.
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     supports_ttl = True
@@ -526,7 +525,7 @@ class MemcoreStore(Opened, BaseStore):
         user: str | None = None,
         memory: bool = True,
     ) -> Self:
-        """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
+        """A store over the file at a path, for ``with`` and ``async with``."""
         return cls(
             path, index=index, ttl=ttl, order=order, namespace=namespace, app=app, user=user,
             memory=memory, durability=durability, allow_unsafe=allow_unsafe,
@@ -543,21 +542,21 @@ class MemcoreStore(Opened, BaseStore):
         return None if self._index is None else self._index.embeddings
 
     def setup(self) -> Done:
-        """Do nothing: there is nothing to set up. Other stores need it, some with ``await``."""
+        """Do nothing. Other stores require this call, some of them with ``await``."""
         return Done()
 
     def close(self) -> Done:
-        """End the sweeper, and close the file if the store opened it. Idempotent."""
+        """Stop the sweeper, and close the file if the store opened it. Idempotent."""
         self._sweeper.stop()
         return super().close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """The results of the operations, in their order.
+        """The results of the operations, in order.
 
         Raises:
-            InvalidNamespaceError: a label is empty, no string, or holds a dot or NUL.
-            InvalidItemError: a value is no JSON, or too large; nothing of the batch is stored.
-            InvalidOptionError: a filter, a time to live or a vector is not legal.
+            InvalidNamespaceError: a label is empty, not a string, or contains a dot or NUL.
+            InvalidItemError: a value is not JSON, or is too large; nothing of the batch is stored.
+            InvalidOptionError: a filter, a time to live or a vector is invalid.
         """
         plan = self._plan(ops)
         embed = self.embeddings
@@ -576,7 +575,7 @@ class MemcoreStore(Opened, BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As ``batch``; embedders, long scans and the commit do not block the event loop.
 
-        A cancelled call still waits for the outcome of its commit: stored or refused, not in doubt.
+        A cancelled call still waits for its commit, so the outcome is never in doubt.
         """
         plan = self._plan(ops)
         embed = self.embeddings
@@ -612,7 +611,7 @@ class MemcoreStore(Opened, BaseStore):
     # --- time to live -----------------------------------------------------------------------------
 
     def sweep_ttl(self) -> int:
-        """Remove all expired items; return their number. Works on a full device."""
+        """Remove all expired items; return their number. Works even if the device is full."""
         return _sweep(self._kv, self._engine)
 
     async def asweep_ttl(self) -> int:
@@ -620,14 +619,14 @@ class MemcoreStore(Opened, BaseStore):
         return await asyncio.to_thread(MemcoreStore.sweep_ttl, self)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Sweep every so often in a thread of its own; without ``ttl`` it does nothing.
+        """Sweep periodically in a background thread; a no-op without ``ttl``.
 
         Args:
-            sweep_interval_minutes: None: that of ``ttl``, or 5.
+            sweep_interval_minutes: the interval; None: that of ``ttl``, or 5.
 
         Returns:
-            A future that is done when the sweeper has ended; cancelling it ends the sweeper. A
-            sweeper that runs already is left as it is.
+            A future that completes when the sweeper has ended; cancelling it stops the sweeper. A
+            running sweeper is left unchanged.
         """
         config = self.ttl_config
         if not config:
@@ -637,7 +636,7 @@ class MemcoreStore(Opened, BaseStore):
         return self._sweeper.start(sweep_interval_minutes or config.get("sweep_interval_minutes"))
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """End the sweeper.
+        """Stop the sweeper.
 
         Return whether it has ended within ``timeout`` seconds (None: no limit).
         """
@@ -651,9 +650,9 @@ def _tell(plan: Plan) -> None:
 
 
 class AsyncMemcoreStore(MemcoreStore):
-    """A MemcoreStore whose sweeping is awaited, as that of AsyncSqliteStore and AsyncPostgresStore.
+    """A MemcoreStore whose sweeping is awaited, as in AsyncSqliteStore and AsyncPostgresStore.
 
-    All else is MemcoreStore's: its other methods may be called with and without ``await``.
+    Everything else is inherited from MemcoreStore.
     """
 
     async def sweep_ttl(self) -> int:  # type: ignore[override]
@@ -663,12 +662,12 @@ class AsyncMemcoreStore(MemcoreStore):
     async def start_ttl_sweeper(  # type: ignore[override]
         self, sweep_interval_minutes: float | None = None
     ) -> asyncio.Future[None]:
-        """As MemcoreStore's; the future is of the running loop."""
+        """As MemcoreStore's; the future belongs to the running loop."""
         return asyncio.wrap_future(super().start_ttl_sweeper(sweep_interval_minutes))
 
     async def stop_ttl_sweeper(  # type: ignore[override]
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the name of other stores
+        timeout: float | None = None,  # noqa: ASYNC109 - the name in other stores
     ) -> bool:
         """As MemcoreStore's, without blocking the event loop."""
         return await asyncio.to_thread(super().stop_ttl_sweeper, timeout)
@@ -677,7 +676,7 @@ class AsyncMemcoreStore(MemcoreStore):
 def _sweep(kv: KeyValue, engine: Engine) -> int:
     """Remove expired items.
 
-    A function, for a thread with a bound method would keep the store alive.
+    A function, because a thread holding a bound method would keep the store alive.
     """
     removed = 0
     while kv.read(lambda view: is_due(view, engine.now_ms())):

@@ -1,6 +1,6 @@
-"""memcore behind the OpenAI Agents SDK's sessions: ``pip install "memcore[openai-agents]"``.
+"""memcore sessions for the OpenAI Agents SDK: ``pip install "memcore[openai-agents]"``.
 
-The names are imported when they are first used.
+Names are imported on first use.
 """
 
 from memcore.faces import face

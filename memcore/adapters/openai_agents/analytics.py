@@ -1,7 +1,7 @@
-"""Turns of a session with their tools and usage: a user message and all that follows it.
+"""Turns of a session with their tools and usage; a turn is a user message and what follows it.
 
 Items before the first user message are turn 0. A turn's number is the count of user messages up to
-it, so it is read off the ledger, which knows the kind of every item.
+and including it, so it can be read off the ledger, which records the kind of every item.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ TOOL_CALLS: Final = frozenset(
         "apply_patch_call",
     )
 )
-"""The types that count as a use of a tool."""
+"""Item types that count as tool use."""
 _OF_A_SERVER: Final = ("mcp_call", "mcp_approval_request")
 _NAMELESS: Final = (
     "computer_call",
@@ -88,7 +88,7 @@ _SEARCH: Final = ("tool_search_call", "tool_search_output")
 
 
 def item_type(item: Any) -> str:
-    """``"user"``, ``"assistant"``, else the item's own type, else ``"other"``."""
+    """``"user"`` or ``"assistant"`` by role, else the item's own type, else ``"other"``."""
     if not isinstance(item, dict):
         return "other"
     role = item.get("role")
@@ -98,7 +98,7 @@ def item_type(item: Any) -> str:
 
 
 def tool_name(item: Any) -> str | None:
-    """The tool that an item calls or answers, None if it names none."""
+    """The tool that an item calls or answers; None if it names none."""
     if not isinstance(item, dict):
         return None
     kind, name = item.get("type"), item.get("name")
@@ -117,7 +117,7 @@ def tool_name(item: Any) -> str | None:
 
 
 def text_of(content: Any) -> list[str]:
-    """The texts of a user message's content, which is text itself or a list of parts."""
+    """The texts of a user message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):
@@ -134,18 +134,18 @@ _CHUNK: Final = 512
 
 
 class Spot(NamedTuple):
-    """The start of a turn: its session, the seq of its first item and the seq before it."""
+    """The start of a turn."""
 
     place: tuple[int, int]
-    """Scope and session."""
+    """Scope and session number."""
     seq: int
-    """Its user message."""
+    """The seq of the turn's user message."""
     before: int
-    """The item in front of it, 0 if there is none."""
+    """The seq of the preceding item; 0 if there is none."""
 
 
 class Placed(NamedTuple):
-    """An item and the turn that it belongs to."""
+    """An item and the turn it belongs to."""
 
     turn: int
     item: Any
@@ -153,7 +153,7 @@ class Placed(NamedTuple):
 
 
 def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
-    """Find the start of a turn, None if there is no such turn."""
+    """The start of a turn; None if there is no such turn."""
     if not isinstance(turn, int):
         return None
     ledger = log.full(txn, head_of(log)).ledger
@@ -166,12 +166,12 @@ def spot_of(log: CachedSession, txn: ReadTxn, turn: object) -> Spot | None:
 
 
 def moment_of(seconds: float) -> str:
-    """A time as the SDK's databases write it: UTC, to the second."""
+    """A time in the format of the SDK's databases: UTC, to the second."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat(" ")[:19]
 
 
 class Turns(Compacting):
-    """Turns, the search in them, and the tools that were used."""
+    """Turns, content search, and tool usage."""
 
     async def get_conversation_turns(
         self, branch_id: str | None = None, *, wrapper: Any = None
@@ -179,7 +179,7 @@ class Turns(Compacting):
         """The user messages, oldest first.
 
         Args:
-            branch_id: of which branch; None: of the current one.
+            branch_id: the branch; None: the current one.
             wrapper: the Runner's context wrapper.
 
         Returns:
@@ -187,7 +187,7 @@ class Turns(Compacting):
             ``timestamp`` (UTC) and ``can_branch``.
 
         Raises:
-            UnreadableItemsError: some are encrypted otherwise.
+            UnreadableItemsError: some are not readable with the session's key.
             RuntimeError: the session is closed.
         """
         found = await self._placed(self.bound_at(branch_id, wrapper), users_only=True)
@@ -196,7 +196,7 @@ class Turns(Compacting):
     async def find_turns_by_content(
         self, search_term: str, branch_id: str | None = None, *, wrapper: Any = None
     ) -> list[dict[str, Any]]:
-        """The user messages whose text contains a term, ignoring the case of ASCII letters.
+        """The user messages whose text contains a term, ignoring ASCII case.
 
         Args:
             search_term: the term.
@@ -204,10 +204,10 @@ class Turns(Compacting):
             wrapper: the Runner's context wrapper.
 
         Returns:
-            As ``get_conversation_turns``, with ``content`` in full.
+            As ``get_conversation_turns``, with full ``content``.
 
         Raises:
-            UnreadableItemsError: some are encrypted under another key.
+            UnreadableItemsError: some are not readable with the session's key.
             RuntimeError: the session is closed.
         """
         pattern = re.compile(re.escape(search_term), re.IGNORECASE | re.ASCII)
@@ -222,10 +222,10 @@ class Turns(Compacting):
     async def get_conversation_by_turns(
         self, branch_id: str | None = None, *, wrapper: Any = None
     ) -> dict[int, list[dict[str, str | None]]]:
-        """The types and tools of all items by turn: ``{turn: [{"type", "tool_name"}]}``.
+        """The types and tools of all items, by turn: ``{turn: [{"type", "tool_name"}]}``.
 
         Raises:
-            UnreadableItemsError: some are encrypted otherwise.
+            UnreadableItemsError: some are not readable with the session's key.
             RuntimeError: the session is closed.
         """
         turns: dict[int, list[dict[str, str | None]]] = {}
@@ -239,10 +239,10 @@ class Turns(Compacting):
     ) -> list[tuple[str, int, int]]:
         """The number of calls of each tool in each turn: ``(tool_name, count, turn)``.
 
-        A search of tools that left only its output counts, too.
+        A tool search that left only its output counts, too.
 
         Raises:
-            UnreadableItemsError: some are encrypted under another key.
+            UnreadableItemsError: some are not readable with the session's key.
             RuntimeError: the session is closed.
         """
         calls: Counter[tuple[int, str | None]] = Counter()
@@ -261,7 +261,7 @@ class Turns(Compacting):
         return [(name, count, turn) for (turn, name), count in order]  # type: ignore[misc]
 
     async def _items(self, bound: Bound) -> list[tuple[int, Any]]:
-        """The items with their turns, from the cache of decoded items if the log is regular."""
+        """The items with their turns, from the decoded-item cache if the log is regular."""
         await self.remove_due(bound)
         found = await self._regular(bound, None)
         turns = list(accumulate(item_type(item) == "user" for item in found or ()))
@@ -270,7 +270,7 @@ class Turns(Compacting):
         return list(zip(turns, found, strict=True))
 
     async def _placed(self, bound: Bound, *, users_only: bool = False) -> list[Placed]:
-        """The items with their turns, without unreadable ones, as ``get_items``."""
+        """The items with their turns; omits unreadable ones, as ``get_items`` does."""
         await self.remove_due(bound)
 
         def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
@@ -303,7 +303,7 @@ def _count(log: CachedSession, txn: ReadTxn) -> int:
 
 
 def _positions(kinds: Iterable[int], *, users_only: bool) -> Iterator[tuple[int, int]]:
-    """``(turn, position)`` of the items, or of those that begin a turn."""
+    """Yield ``(turn, position)`` of the items, or only of those that begin a turn."""
     turn = 0
     for at, kind in enumerate(kinds):
         turn += kind == ItemKind.USER
@@ -312,7 +312,7 @@ def _positions(kinds: Iterable[int], *, users_only: bool) -> Iterator[tuple[int,
 
 
 def _rows(log: CachedSession, txn: ReadTxn, wanted: Iterable[tuple[int, int]]) -> list[Any]:
-    """``(turn, raw item)`` of positions; damaged ones are left out."""
+    """``(turn, raw item)`` for the wanted positions, omitting damaged ones."""
     found: list[Any] = []
     for turn, at in wanted:
         session, seq = log.history.locate(at)
@@ -351,18 +351,18 @@ _DETAILS: Final = ("input_tokens_details", "output_tokens_details")
 
 
 class Known(NamedTuple):
-    """The last turn in a snapshot, from which a transaction continues."""
+    """The last turn as of a snapshot, from which a transaction continues counting."""
 
     place: tuple[int, int]
     items: int
     last_seq: int
     turn: int
     anchor: int
-    """The first item of the last turn."""
+    """The seq of the last turn's first item."""
 
 
 class WithUsage(Change[T]):
-    """A change of the items of a branch that deletes the usage of a turn with its first item."""
+    """A change of a branch's items that deletes a turn's usage along with its first item."""
 
     __slots__ = ("book", "branch", "change", "items", "makes_room")
 
@@ -372,7 +372,7 @@ class WithUsage(Change[T]):
         super().__init__(change.ref)
 
     def __call__(self, txn: Txn) -> T:
-        """Carry out the change, then delete the usage of turns that are no longer live."""
+        """Apply the change, then delete the usage of turns that are no longer live."""
         found = self.change(txn)
         page = self.book.writing(txn)
         row = page.last_usage(self.branch)
@@ -387,10 +387,10 @@ class Usage(Turns):
     """Usage accounting."""
 
     async def store_run_usage(self, result: Any) -> None:
-        """Store the usage of a run with the last turn of the branch, replacing its former usage.
+        """Store a run's usage for the last turn of the branch, replacing any earlier usage.
 
-        To be called after ``Runner.run``. Items added or popped later on this session do not change
-        the turn with which it is stored. Errors are logged, not raised.
+        Call it after ``Runner.run``. Items added or popped later on this session do not affect
+        which turn it is stored for. Errors are logged, not raised.
 
         Args:
             result: the run's result.
@@ -399,7 +399,7 @@ class Usage(Turns):
             usage = result.context_wrapper.usage
             if usage is not None:
                 await self._store_usage(usage, result.context_wrapper)
-        except Exception as exc:  # noqa: BLE001 - as the SDK does: a run's result is not lost
+        except Exception as exc:  # noqa: BLE001 - as in the SDK: never lose a run's result
             log_model_action_error(
                 self._logger,
                 "Failed to store session usage",
@@ -421,7 +421,7 @@ class Usage(Turns):
             if draft is None or not draft.count:
                 return
             if place is not None and draft.log.place != place:
-                return  # cleared by another caller: it belongs to a deleted history
+                return  # cleared by another caller, so the usage is for deleted history
             turn, anchor = _last_turn(draft, known)
             said = {"user_turn_number": turn, **row, "anchor": [draft.log.session, anchor]}
             book.writing(txn).put_usage(bound.branch, said)
@@ -434,7 +434,7 @@ class Usage(Turns):
             )
 
     def _details(self, usage: Any, name: str) -> Any:
-        """The details of token counts as JSON has them, None if there are none."""
+        """The details of token counts as JSON; None if there are none."""
         details = getattr(usage, name, None)
         if not details:
             return None
@@ -447,9 +447,9 @@ class Usage(Turns):
     async def get_session_usage(
         self, branch_id: str | None = None, *, wrapper: Any = None
     ) -> dict[str, int] | None:
-        """The sums over the turns of a branch, of all branches without one.
+        """The totals over the turns of a branch, or of all branches if no id is given.
 
-        None if nothing is stored.
+        None if no usage is stored.
 
         Returns:
             ``requests``, ``input_tokens``, ``output_tokens``, ``total_tokens``, ``total_turns``.
@@ -470,12 +470,12 @@ class Usage(Turns):
         *,
         wrapper: Any = None,
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """The usage of one turn, or of each turn; of the current branch without an id.
+        """The usage of one turn, or of every turn, in the given or the current branch.
 
         Returns:
             For one turn: ``requests``, ``input_tokens``, ``output_tokens``, ``total_tokens``,
-            ``input_tokens_details``, ``output_tokens_details``; ``{}`` if nothing is stored. For
-            all: a list of such dicts with ``user_turn_number``.
+            ``input_tokens_details``, ``output_tokens_details``; ``{}`` if none is stored. For all
+            turns: a list of such dicts with ``user_turn_number``.
 
         Raises:
             RuntimeError: the session is closed.
@@ -502,17 +502,18 @@ class Usage(Turns):
             there = {
                 names.session_of(txn, number, branch_name_of(self.session_id, each)) for each in ids
             }
-            # A renewal of the session without this adapter (a sweep) leaves rows of the former one.
+            # A rewrite of the session without this adapter (by a sweep) leaves rows of the old
+            # session.
             return [row for row in rows if row["anchor"][0] in there]
 
         return engine_of(scope).store.read(look)
 
     def beside(self, bound: Bound, change: Change[T]) -> Change[T]:
-        """As ``History.beside``: deletes the usage of a turn with its first item."""
+        """As ``History.beside``: deletes a turn's usage along with its first item."""
         return WithUsage(bound, change, Book(bound.address, self.session_id))
 
     def moves(self, bound: Bound) -> Renewed:
-        """As ``History.moves``: moves usage to the turns that stay, under their new numbers."""
+        """As ``History.moves``: moves usage to the remaining turns under their new numbers."""
         book = Book(bound.address, self.session_id)
         others = super().moves(bound)
 
@@ -547,7 +548,7 @@ def _known(log: CachedSession, txn: ReadTxn) -> Known | None:
 
 
 def _last_turn(draft: SessionTxn, known: Known | None) -> tuple[int, int]:
-    """The number of the last turn and the seq of its first item."""
+    """The number of the last turn, and the seq of its first item."""
     if (
         known is None
         or known.place != draft.log.place

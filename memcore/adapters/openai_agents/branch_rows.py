@@ -1,11 +1,11 @@
-"""Branches of a session: their names, parents and the current one, as rows of a namespace.
+"""Branches of a session: their ids, the current one, and usage, as rows of a namespace.
 
-They are read and written inside the caller's transaction, so that a branch and its name, or a
-removed item and the usage of its turn, change in one commit. The keys of a session begin with a
-digest of its id:
+They are read and written inside the caller's transaction, so that a branch and its id, or a removed
+item and the usage of its turn, change in one commit. The keys of a session begin with a digest of
+its id:
 
-- ``generation``: a new number after every clear; exists once there was a branch
-- ``branch/DIGEST``: a branch id that was ever used; never deleted
+- ``generation``: a new number after every clear; exists once the session has had a branch
+- ``branch/DIGEST``: a branch id that was ever used; never deleted by a clear
 - ``usage/DIGEST/TURN``: the usage of a run
 """
 
@@ -69,12 +69,12 @@ class Page:
         return None if found is None else found["number"]
 
     def branches(self) -> list[Branch]:
-        """The ids that were ever used, except that of the first branch."""
+        """The ids that were ever used, except the main branch's."""
         rows = self._view.scan(prefix=self._prefix + "branch/")
         return [Branch(row["branch_id"], row["created_ms"]) for _, row in rows]
 
     def is_used(self, branch_id: str) -> bool:
-        """Return whether a branch had this id at any time."""
+        """Return whether a branch has ever had this id."""
         return branch_id == MAIN or self._view.get(self._branch_key(branch_id)) is not None
 
     def usage(self, branch_id: str | None) -> Iterator[dict[str, Any]]:
@@ -107,14 +107,14 @@ class WritablePage(Page):
         self._session_id = session_id
 
     def add_branch(self, branch_id: str, *, now_us: int) -> int:
-        """Reserve a branch id for good; return the session's generation."""
+        """Reserve a branch id permanently; return the session's generation."""
         row = {"branch_id": branch_id, "created_ms": now_us // 1000}
         self._txn.put(self._branch_key(branch_id), row)
         generation = self.generation()
         return self._begin(now_us) if generation is None else generation
 
     def put_usage(self, branch_id: str, row: dict[str, Any]) -> None:
-        """Store the usage of a turn, replacing what is stored for it."""
+        """Store the usage of a turn, replacing any stored usage."""
         self._txn.put(self._usage_key(branch_id, row["user_turn_number"]), row)
 
     def last_usage(self, branch_id: str) -> dict[str, Any] | None:
@@ -135,7 +135,7 @@ class WritablePage(Page):
         return self._delete(self._usage_prefix(branch_id))
 
     def clear(self, *, now_us: int) -> None:
-        """Delete the usage and begin a new generation, which instances in a branch notice."""
+        """Delete the usage and start a new generation, which instances on a branch notice."""
         self._delete(self._usage_prefix(None))
         if self.generation() is not None:
             self._begin(now_us)
@@ -166,12 +166,12 @@ class Book:
         self._prefix = _short(session_id) + "/"
 
     def reading(self, txn: ReadTxn) -> Page:
-        """The rows as a snapshot has them."""
+        """The rows as of a snapshot."""
         reader = NamespaceReader(txn, self._find, engine_of(self._scope).now_ms())
         return Page(KeyValueView(lambda: reader), self._prefix)
 
     def writing(self, txn: Txn) -> WritablePage:
-        """The rows, to be changed."""
+        """The rows, for writing."""
         writer = NamespaceWriter(txn, self._find, self._ensure, engine_of(self._scope).now_ms())
         return WritablePage(KeyValueTxn(lambda: writer), self._prefix, self._session_id)
 
@@ -197,8 +197,10 @@ def clearing(
     Args:
         scope: the scope of the session.
         session_id: the session.
-        forget: free the ids of its branches, too; instances in one of them then use the first one.
-        unless: called with the scope's number and the names of all branches; True cancels.
+        forget: also free the ids of its branches; instances on one of them then use the main
+            branch.
+        unless: called with the scope's number and the names of all branches; True cancels the
+            removal.
 
     Returns:
         ``(removed anything, rows left to remove)``; the rows are for ``resume_removals``.
@@ -237,25 +239,26 @@ def _short(text: str) -> str:
 
 
 # --- The current branch of an instance ------------------------------------------------------------
-# Each instance has its own. An instance in another branch than the first leaves it when any
-# process clears the session: the generation is compared inside every transaction that writes to it.
+# Each instance has its own. An instance on a branch other than the main one leaves it when any
+# process clears the session: the generation is compared inside every transaction that writes to the
+# branch.
 
 _BOUNDS: Final = 8
 
 
-class BranchGone(NotFoundError):  # noqa: N818 - who meets it looks again, in "main"
+class BranchGone(NotFoundError):  # noqa: N818 - a signal to retry on "main"
     """The branch no longer exists, because the session was cleared."""
 
 
 class Pointer(NamedTuple):
-    """A branch, and the session's generation in which it was entered."""
+    """A branch, and the generation of the session when it was entered."""
 
     branch_id: str
     generation: int
 
 
 class BranchAddress(SessionRef):
-    """The address of a branch; writing to it is refused once the session was cleared."""
+    """The address of a branch; writes to it are refused once the session was cleared."""
 
     __slots__ = ("_book", "_generation")
 
@@ -269,7 +272,7 @@ class BranchAddress(SessionRef):
         """As ``SessionRef.draft``.
 
         Raises:
-            BranchGone: the session was cleared meanwhile.
+            BranchGone: the session has been cleared.
         """
         if self._book.reading(txn).generation() != self._generation:
             msg = f"the session was cleared, and its branch {self.name!r:.80} with it"
@@ -287,7 +290,7 @@ class Current(History):
 
     @property
     def current_branch_id(self) -> str:
-        """The branch of calls that name none; with ``scope_of``, see ``branch_in``."""
+        """The branch of calls that do not specify one; with ``scope_of``, see ``branch_in``."""
         return self.branch_in(self._scope)
 
     def branch_in(self, scope: Scope) -> str:
@@ -307,11 +310,11 @@ class Current(History):
             self._pointers[self.place_in(scope)] = Pointer(branch_id, generation)
 
     def leave_branch(self, scope: Scope) -> None:
-        """Make the first branch the current one."""
+        """Make the main branch the current one."""
         self._pointers.pop(self.place_in(scope), None)
 
     def bound_in(self, scope: Scope) -> Bound:
-        """As ``History.bound_in``, in the current branch."""
+        """As ``History.bound_in``, on the current branch."""
         pointer = self._pointer_in(scope)
         if pointer is None:
             return super().bound_in(scope)
@@ -327,7 +330,7 @@ class Current(History):
         return found
 
     def bound_at(self, branch_id: str | None, wrapper: Any = None) -> Bound:
-        """As ``bound``, to read a branch; None: the current one."""
+        """As ``bound``, for reading a branch; None: the current one."""
         scope = self.scope_for(wrapper)
         if branch_id is None or branch_id == self.branch_in(scope):
             return self.bound_in(scope)

@@ -1,4 +1,4 @@
-"""History of an SDK session: opening, items read and written, encryption hooks."""
+"""History of an SDK session: opening, reading and writing items, encryption hooks."""
 
 from __future__ import annotations
 
@@ -81,43 +81,43 @@ __all__ = [
 
 
 # --- Items of the SDK as memcore stores them, and back --------------------------------------------
-# The SDK's stores keep anything that ``json.dumps`` writes. memcore keeps JSON objects without loss
-# and refuses the rest: an item that is no object, holds NaN, or is nested very deeply is stored as
-# text inside an object of its own, under one reserved key. Readers get what ``json.loads`` makes of
-# it.
+# The SDK's stores accept anything that ``json.dumps`` writes. memcore stores JSON objects
+# losslessly and refuses the rest: an item that is not an object, contains NaN, or is nested very
+# deeply is wrapped as text in an object under a reserved key. Readers get the result of
+# ``json.loads``.
 
 _TEXT: Final = "__memcore_json__"
 SEALED: Final = "__memcore_sealed__"
 _LABELS: Final = ("type", "role", "call_id", "id", "approval_request_id")
 
 
-class Unreadable(Exception):  # noqa: N818 - a signal to whoever reads many, who counts them
-    """A stored message that this coder cannot decode; the text is the reason."""
+class Unreadable(Exception):  # noqa: N818 - a signal to bulk readers, which count them
+    """A stored message that this coder cannot decode; the exception's text is the reason."""
 
 
 class Coder(Protocol):
     """Protocol: encodes items as messages and decodes them."""
 
     def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
-        """The messages if they need no encoding, which memcore may still refuse; else None."""
+        """The messages if no encoding is needed (memcore may still refuse them); else None."""
 
     def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
-        """Encode items as messages; the same for the same items of the same request.
+        """Encode items as messages; deterministic for the same items of the same request.
 
         Raises:
-            TypeError: an item is nothing that ``json.dumps`` writes.
-            ValueError: one is circular.
+            TypeError: an item is not serializable by ``json.dumps``.
+            ValueError: an item contains itself.
         """
 
     def decode(self, message: dict[str, Any]) -> Any:
-        """The item.
+        """Decode a message to its item.
 
         Raises:
             Unreadable
         """
 
     def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
-        """The items of many.
+        """Decode several messages to their items.
 
         Raises:
             Unreadable
@@ -125,14 +125,14 @@ class Coder(Protocol):
 
 
 def labels_of(item: Any) -> dict[str, Any]:
-    """The fields of an encrypted item that memcore needs in clear: type, role, call ids."""
+    """The fields of an encrypted item that memcore needs in plaintext: type, role, call ids."""
     if not isinstance(item, dict):
         return {}
     return {key: item[key] for key in _LABELS if isinstance(item.get(key), str)}
 
 
 class Clear:
-    """The coder of a session without encryption: items as they are."""
+    """The coder of an unencrypted session: stores items as they are."""
 
     def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
         """As ``Coder.quick``."""
@@ -144,7 +144,7 @@ class Clear:
     def encode(
         self,
         items: Sequence[Any],
-        request: str | None,  # noqa: ARG002 - the same without it
+        request: str | None,  # noqa: ARG002 - no effect here
     ) -> list[dict[str, Any]]:
         """As ``Coder.encode``."""
         return [self._encoded(item) for item in items]
@@ -172,7 +172,7 @@ class Clear:
         if _TEXT in message:
             try:
                 return json.loads(message[_TEXT])
-            except (TypeError, ValueError, RecursionError) as exc:  # nothing that is written here
+            except (TypeError, ValueError, RecursionError) as exc:  # not written by this class
                 msg = "no item"
                 raise Unreadable(msg) from exc
         if SEALED in message:
@@ -185,10 +185,10 @@ class Clear:
 SESSIONS_TABLE: Final = "agent_sessions"
 MESSAGES_TABLE: Final = "agent_messages"
 ScopeOf: TypeAlias = Callable[[Any], Scope | tuple[str, str]]
-"""Given the Runner's context wrapper, the scope that a call works in, or its ``(app, user)``."""
+"""Maps the Runner's context wrapper to the scope of a call, or its ``(app, user)``."""
 
 MAIN: Final = "main"
-"""The branch that a session begins with."""
+"""The initial branch of a session."""
 
 _TABLED: Final = re.compile(r' \["(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*"\]\Z', re.DOTALL)
 _ESCAPE: Final = "\0"
@@ -196,13 +196,13 @@ _BRANCH: Final = _ESCAPE + "@"
 
 
 def name_of(session_id: str) -> str:
-    """The name in memcore of a session id; different ids have different names.
+    """The memcore name for a session id; distinct ids have distinct names.
 
-    An id is its own name but where memcore has no such names: the empty one, and very long ones,
-    which are hashed.
+    An id is its own name, except for ids that memcore does not allow as names: empty ones are
+    escaped, and very long ones are hashed.
 
     Raises:
-        TypeError: the id is no string.
+        TypeError: the id is not a string.
     """
     if not isinstance(session_id, str):
         msg = f"session_id: expected a str, got {type(session_id).__name__}"
@@ -215,7 +215,7 @@ def name_of(session_id: str) -> str:
 
 
 def branch_name_of(session_id: str, branch_id: str) -> str:
-    """The name in memcore of a branch: no session id has it, nor another branch of any session."""
+    """The memcore name of a branch, distinct from all session ids and other branches."""
     if branch_id == MAIN:
         return name_of(session_id)
     name = f"{_BRANCH}{len(session_id)}:{session_id}:{branch_id}"
@@ -225,24 +225,24 @@ def branch_name_of(session_id: str, branch_id: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """64 hexadecimal digits that stand for a text of any length."""
+    """The SHA-256 digest of a text, as 64 hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def app_of(app: str, sessions_table: str, messages_table: str) -> str:
-    """The application of a pair of tables: another pair is another space, as in SQLite."""
+    """The application for a pair of tables: as in SQLite, each pair is a separate space."""
     is_default = (sessions_table, messages_table) == (SESSIONS_TABLE, MESSAGES_TABLE)
     if is_default and not _TABLED.search(app):
-        return app  # one that looks as if tables were named gets them named, too
-    return f"{app} {json.dumps([sessions_table, messages_table])}"  # no two pairs are written alike
+        return app  # an app that looks as if it had table names appended gets them, too
+    return f"{app} {json.dumps([sessions_table, messages_table])}"  # injective
 
 
 def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
-    """The scope that ``scope_of`` names for a run.
+    """The scope that ``scope_of`` selects for a run.
 
     Raises:
-        UserError: the call came without a run context, so it has no owner.
-        TypeError: ``scope_of`` returned neither a scope nor an ``(app, user)``.
+        UserError: the call has no run context, and therefore no owner.
+        TypeError: ``scope_of`` returned neither a Scope nor an ``(app, user)``.
     """
     if wrapper is None:
         msg = (
@@ -260,13 +260,14 @@ def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
 
 
 # --- Encrypted items: AES-256-GCM under a key of the session's own --------------------------------
-# What is stored of an item is its labels in clear (its type, role and call ids, by which memcore
-# pairs calls with results) and a sealed text: key id 4 | nonce 12 | ciphertext and tag, in base64.
-# The labels are authenticated with it. The session's key is derived from the caller's by HKDF with
-# application, user and session id, so no item opens in another session.
+# An encrypted item is stored as plaintext labels (its type, role and call ids, by which memcore
+# pairs calls with results) and a sealed text in base64: key id 4 | nonce 12 | ciphertext and tag,
+# lengths in bytes. The labels are authenticated as associated data. The session's key is derived
+# from the caller's by HKDF with application, user and session id, so no item decrypts in another
+# session.
 
 EncryptionKey = str | bytes | Sequence[str | bytes]
-"""A secret of high entropy, or several: the first one encrypts, all decrypt."""
+"""A high-entropy secret, or several: the first one encrypts, all decrypt."""
 
 _ID_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
@@ -274,11 +275,11 @@ _NAME: Final = b"memcore.openai_agents.v1"
 
 
 def checked_keys(given: EncryptionKey) -> list[bytes]:
-    """The bytes of the keys.
+    """Validate the keys; return them as bytes.
 
     Raises:
-        ValueError: there is none, or one is empty.
-        TypeError: one is neither text nor bytes.
+        ValueError: there are none, or one is empty.
+        TypeError: a key is neither str nor bytes.
     """
     keys = [given] if isinstance(given, str | bytes) else list(given)
     for key in keys:
@@ -302,7 +303,7 @@ class Sealer:
 
     def __init__(self, keys: Sequence[bytes], *place: str) -> None:
         try:
-            from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+            from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional dependency
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
         except ImportError as exc:
             msg = f'encryption_key= needs: pip install "memcore[encryption]" ({exc})'
@@ -315,7 +316,7 @@ class Sealer:
         self._nonce_key = hmac.digest(derived[0], b"nonce", "sha256")
 
     def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:  # noqa: ARG002
-        """As ``Coder.quick``: never."""
+        """As ``Coder.quick``; always None."""
         return None
 
     def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
@@ -328,7 +329,7 @@ class Sealer:
         bound = _bytes_of(labels)
         if request is None:
             nonce = os.urandom(_NONCE_BYTES)
-        else:  # a retry must be the same: a nonce that comes again does so with the same content
+        else:  # retries must produce the same bytes: a nonce only repeats for the same content
             said = json.dumps([request, at]).encode()
             digest = hashlib.sha256(content + bound).digest()
             nonce = hmac.digest(self._nonce_key, said + digest, "sha256")[:_NONCE_BYTES]
@@ -364,18 +365,18 @@ def _bytes_of(labels: dict[str, Any]) -> bytes:
 
 
 def _derived(key: bytes, salt: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869): 32 bytes."""
+    """HKDF-SHA256 (RFC 5869) with 32 bytes of output."""
     extracted = hmac.digest(hashlib.sha256(salt).digest(), key, "sha256")
     return hmac.digest(extracted, _NAME + b"\x01", "sha256")
 
 
 def _id_of(key: bytes) -> bytes:
-    """The id of a key; only its holders can compute it."""
+    """The id of a key, computable only from the key."""
     return hmac.digest(key, b"id", "sha256")[:_ID_BYTES]
 
 
 def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:
-    """The error of items that a coder cannot read."""
+    """The error for items that a coder cannot read."""
     said = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     msg = (
         f"{sum(reasons.values())} items of session {session_id!r} cannot be read ({said}): open it "
@@ -393,7 +394,7 @@ _EXPIRED_SHARE: Final = 8
 _UNREADABLE: Final = ("raise", "skip")
 CACHE_BYTES: Final = 16 * 1024**2
 _CHUNK: Final = 512
-"""So many items are decoded before other tasks get their turn."""
+"""Items to decode before yielding to other tasks of the loop."""
 
 
 Place: TypeAlias = tuple[Store, str, str, str]
@@ -401,11 +402,11 @@ Place: TypeAlias = tuple[Store, str, str, str]
 
 
 class Knowledge:
-    """The version of a history that an instance knows: its first read, and its own writes since.
+    """The version of a history that an instance has seen: its first read and its own later writes.
 
-    A wrapper that replaces a whole history computes the replacement from its first read, though it
-    reads more than once. So writes of others in between do not count as known, whatever it reads
-    later.
+    A wrapper that replaces a whole history computes the replacement from its first read, even if it
+    reads several times. Writes by others since then therefore never count as seen, whatever it
+    reads later.
     """
 
     __slots__ = ("seen",)
@@ -414,28 +415,28 @@ class Knowledge:
         self.seen: Seen | None = None
 
     def read(self, ref: SessionRef) -> None:
-        """Note the version before the first read."""
+        """Record the version before the first read."""
         if self.seen is None:
             self.seen = seen_now(ref)
 
     def wrote(self, session: int, revision: int) -> None:
-        """Note a write of this instance; if others wrote before it, the known version stays."""
+        """Record a write of this instance; if others wrote before it, the known version stays."""
         seen = self.seen
         if seen is not None and seen.revision + 1 == revision and seen.session in (0, session):
             self.seen = Seen(session, revision)
 
     def moved(self, renewal: Renewal) -> None:
-        """Follow a rewrite of the session."""
+        """Follow a rewrite of the session under a new number."""
         if self.seen == (renewal.old, renewal.revision):
             self.seen = Seen(renewal.new, renewal.revision + 1)
 
     def forget(self) -> None:
-        """Start again with the next read."""
+        """Reset; the next read starts over."""
         self.seen = None
 
 
 class Bound(NamedTuple):
-    """The target of a call: session, branch, and the coder of its items."""
+    """The target of a call: session, branch, and item coder."""
 
     session: AsyncSession
     coder: Coder
@@ -446,7 +447,7 @@ class Bound(NamedTuple):
 
 
 class History(Opened):
-    """A session's place and its items; ``MemcoreSession`` documents the arguments."""
+    """A session's location and its items; ``MemcoreSession`` documents the arguments."""
 
     session_settings: SessionSettings | None = None
 
@@ -467,7 +468,7 @@ class History(Opened):
         unreadable: str = "raise",
         ttl_seconds: float | None = None,
         cache_bytes: int = CACHE_BYTES,
-        create_tables: bool = False,  # noqa: ARG002 - the Advanced session's
+        create_tables: bool = False,  # noqa: ARG002 - of AdvancedSQLiteSession
         logger: logging.Logger | None = None,
     ) -> None:
         name_of(session_id)
@@ -484,8 +485,7 @@ class History(Opened):
         self.sessions_table = sessions_table
         self.messages_table = messages_table
         self.skipped_items = 0
-        """The number of items that the last read left out: damaged ones, and those ``unreadable``
-        skips."""
+        """Items that the last read omitted: damaged ones, and those skipped by ``unreadable``."""
         self._logger = logger or faces.logger("memcore.openai_agents")
         self._scope_of = scope_of
         self._keys = None if encryption_key is None else checked_keys(encryption_key)
@@ -502,7 +502,7 @@ class History(Opened):
         self._told = observer_of(db_path) or observer_of(getattr(db_path, "sync", None))
         self.observer = adapting(db_path, "openai_agents", place_of=self._place_told)
         if self._keys is not None:
-            Sealer(self._keys)  # fails now if it cannot work
+            Sealer(self._keys)  # fails early if it cannot work
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r}, {self.db_path!r})"
@@ -510,18 +510,18 @@ class History(Opened):
     # --- opening and closing ----------------------------------------------------------------------
 
     def close(self) -> Done:
-        """Close the session, and the file if it was opened here. Idempotent, terminal."""
+        """Close the session, and the file if it was opened here. Idempotent and final."""
         self._closed = True
         self._last = None
         return super().close()
 
     @property
     def is_closed(self) -> bool:
-        """True once ``close`` was called."""
+        """True once ``close`` has been called."""
         return self._closed
 
     async def ping(self) -> bool:
-        """Return whether the session can be used: False once it or its database is closed."""
+        """Return whether the session is usable: False once it or its database is closed."""
         if self._closed:
             return False
         try:
@@ -534,11 +534,11 @@ class History(Opened):
         """The memcore session that a call works on.
 
         Args:
-            wrapper: the Runner's context wrapper, if it passed one; counts only with ``scope_of``.
+            wrapper: the Runner's context wrapper, if available; used only with ``scope_of``.
 
         Raises:
             RuntimeError: the session is closed.
-            UserError: ``scope_of`` is set, and there is no wrapper.
+            UserError: ``scope_of`` is set, but no wrapper was given.
         """
         session = self.bound(wrapper).session
         if self._told is None:
@@ -546,23 +546,23 @@ class History(Opened):
         return AsyncSession(observe(session.sync, self._told))
 
     def bound(self, wrapper: Any = None) -> Bound:
-        """As ``native``, with the coder of its items."""
+        """As ``native``, with the item coder."""
         return self.bound_in(self.scope_for(wrapper))
 
     @property
     def scope(self) -> Scope:
-        """The scope that it was made for; with ``scope_of`` calls work in others."""
+        """The scope the session was created for; with ``scope_of``, calls may use others."""
         return self._scope
 
     def scope_for(self, wrapper: Any = None) -> Scope:
-        """The scope that a call works in; raises what ``native`` raises."""
+        """The scope of a call; raises what ``native`` raises."""
         self.need_open()
         if self._scope_of is None:
             return self._scope
         return self._tabled(routed(self._scope, self._scope_of, wrapper))
 
     def _tabled(self, scope: Scope) -> Scope:
-        """The space that a scope has for the tables' names."""
+        """The space within a scope that belongs to the table names."""
         app = app_of(scope.app, self.sessions_table, self.messages_table)
         if app == scope.app:
             return scope
@@ -577,11 +577,11 @@ class History(Opened):
         return scope.app, scope.user, self.session_id
 
     def place_in(self, scope: Scope) -> Place:
-        """The key of the session that a scope's calls work on: store, app, user, session id."""
+        """The key of a scope's session: store, app, user, session id."""
         return engine_of(scope).store, scope.app, scope.user, self.session_id
 
     def bound_in(self, scope: Scope) -> Bound:
-        """The target of the calls of a scope."""
+        """The target of calls in a scope."""
         last, place = self._last, self.place_in(scope)
         need_access(scope, "session", self.session_id)
         if last is not None and last[0] == place:
@@ -594,7 +594,7 @@ class History(Opened):
         return bound
 
     def bound_to(self, address: SessionRef, branch: str) -> Bound:
-        """The session at an address, with the coder of this one."""
+        """The target for the session at an address, with this session's coder."""
         place = address.app, address.user, self.session_id
         session = Session(address)
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
@@ -602,10 +602,10 @@ class History(Opened):
         return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
-        """Raise once ``close`` was called.
+        """Check that the session is open.
 
         Raises:
-            RuntimeError: it was.
+            RuntimeError: it is closed.
         """
         if self._closed:
             msg = f"{type(self).__name__} is closed"
@@ -614,10 +614,11 @@ class History(Opened):
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """The last ``limit`` items that can be read, all for None or a negative number.
+        """The last ``limit`` readable items; all of them if None or negative.
 
         Raises:
-            UnreadableItemsError: some are encrypted otherwise, and are not to be skipped.
+            UnreadableItemsError: some are not readable with the session's key, and ``unreadable``
+                is not ``"skip"``.
         """
         if limit == 0:
             return []
@@ -642,7 +643,7 @@ class History(Opened):
     async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
         """The items of ``read`` from the cache of decoded items.
 
-        None if some row needs a closer look.
+        None if some row needs individual handling.
         """
         try:
             found = await bound.recall.last(most)
@@ -657,7 +658,7 @@ class History(Opened):
         return items
 
     async def _decoded(self, bound: Bound, tail: Tail) -> tuple[list[Any], int]:
-        """The items of rows, and the number of rows that cannot be read."""
+        """The decoded items, and the number of unreadable rows."""
         decode = bound.coder.decode
         items: list[Any] = []
         damaged = 0
@@ -690,39 +691,39 @@ class History(Opened):
         return items, skipped
 
     async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """The history that a run begins with; as ``read``, unless a subclass gives a window."""
+        """The history shown to a run; the same as ``read`` unless a subclass windows it."""
         return await self.read(bound, limit)
 
-    # --- data stored beside the items -------------------------------------------------------------
+    # --- data stored with the items ---------------------------------------------------------------
 
     def beside(self, bound: Bound, change: Change[T]) -> Change[T]:  # noqa: ARG002 - see Usage
-        """Wrap a change, to include in its commit what is stored beside the items."""
+        """Wrap a change so that its commit includes data stored with the items."""
         return change
 
     def moves(self, bound: Bound) -> Renewed:
-        """A callback for a rewrite of the session that a call works on."""
+        """A callback that follows a rewrite of the session."""
         return lambda txn, renewal: txn.on_commit(lambda: bound.known.moved(renewal))
 
     # --- age --------------------------------------------------------------------------------------
 
     def since_us(self) -> int:
-        """The time before which items are expired, in microseconds since 1970; 0: none are."""
+        """The expiry cutoff of items, in microseconds since the Unix epoch; 0: no expiry."""
         if self._ttl_us is None:
             return 0
         return max(engine_of(self._scope).now_us() - self._ttl_us, 1)
 
     async def remove_expired(self, *, wrapper: Any = None) -> int:
-        """Remove the items that are older than ``ttl_seconds`` from the file; return their number.
+        """Remove items older than ``ttl_seconds`` from the file; return their number.
 
-        Reading does so, too, once they are an eighth of the items; until then they are not
-        returned. A call stays as long as its result.
+        Reading does so, too, once they make up an eighth of the items; until then they are only
+        hidden. A call stays as long as its result.
         """
         bound = self.bound(wrapper)
         since_us = self.since_us()
         return await self._remove_expired(bound, since_us) if since_us else 0
 
     async def remove_due(self, bound: Bound) -> None:
-        """Remove expired items, before the remaining ones are counted."""
+        """Remove expired items, so that the remaining ones can be counted."""
         if since_us := self.since_us():
             await self._remove_expired(bound, since_us)
 
@@ -743,7 +744,7 @@ class History(Opened):
         """Encode items for storage.
 
         Raises:
-            TypeError: one cannot be written as JSON.
+            TypeError: an item is not JSON-serializable.
         """
         ref = bound.address
         if ref.scope_filter is not None and self._keys is not None:
@@ -753,14 +754,14 @@ class History(Opened):
             try:
                 return encode_items(ref, messages, PLAIN)
             except InvalidItemError:
-                pass  # the standard library may write it all the same, or says why not
+                pass  # the standard library may still encode it, or raises the precise error
         return encode_items(ref, bound.coder.encode(items, request), PLAIN)
 
     def _sealed(self, bound: Bound, items: Sequence[Any], request: str | None) -> list[Prepared]:
-        """Encode items that are redacted first, because guards cannot look into encrypted ones.
+        """Encode items after redacting them, because guards cannot inspect encrypted ones.
 
         Raises:
-            BlockedError: a guard refuses one, or would have it quarantined.
+            BlockedError: a guard refuses an item, or would quarantine it.
         """
         ref = bound.address
         admitted = admit_items(ref, Clear().encode(items, request))
@@ -768,11 +769,11 @@ class History(Opened):
 
 
 async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
-    """Remove the rows that a commit left to remove."""
+    """Remove the rows that a commit left for later removal."""
     if rest:
         await asyncio.to_thread(resume_removals, store_of(bound.session.sync))
 
 
 def options_in(scope: Scope) -> SessionOptions:
-    """The options for the sessions of a scope: orphaned results are stored, too."""
+    """The options for the sessions of a scope; orphaned results are stored, too."""
     return SessionOptions("openai_responses", None, "keep", recount=engine_of(scope).recount)

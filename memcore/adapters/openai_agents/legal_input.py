@@ -1,8 +1,8 @@
 """Legal model input: windows of item lists, unique ids, input callback and model filter.
 
-The cut is chosen on a ledger, the rest is rendered legally, and repeated ids are changed, all by
-the engine; items that need no change are returned as the same objects. The window has no lead-in
-line, for it may not hold an item of its own that the SDK would store.
+The engine chooses the cut on a ledger, renders the rest legally and renames repeated ids; unchanged
+items are returned as the same objects. The window has no lead-in line, because the SDK would store
+such an added item.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ __all__ = [
 
 
 # --- Ids that a provider gave to items, and requests that it refuses because of them --------------
-# A reasoning item and the items after it refer to each other by id: an item without "its required
-# reasoning item" is refused, and so is a repeated id. Without its id an item is independent. A list
-# does not show that reasoning was cut off before it, so the model's items at the head of a list
-# that is a part of a longer one are treated as cut off.
+# A reasoning item and the items after it refer to each other by id: the provider rejects an item
+# without "its required reasoning item", as well as a repeated id. Without its id an item is
+# independent. A list does not show whether reasoning was cut off before it, so the model items at
+# the head of a partial list are treated as if it was.
 
 MODEL_KINDS: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 _ID_IS_OPTIONAL: Final = frozenset(
@@ -76,7 +76,7 @@ class Settled:
 
 
 def server_id(item: Message) -> str | None:
-    """The id by which a provider knows the item; None if it has none, or a placeholder."""
+    """The provider's id of an item; None if it has none, or a placeholder."""
     found = item.get("id")
     if not isinstance(found, str) or found in ("", FAKE_RESPONSES_ID, item.get("call_id")):
         return None
@@ -92,15 +92,15 @@ def settle_ids(
     fixed_from: int,
     unseen: Collection[int] = (),
 ) -> Settled:
-    """Find the items before ``fixed_from`` that must be removed, or must lose their id.
+    """Find the items before ``fixed_from`` that must be removed or lose their id.
 
-    Items that are ``unseen``, by position, are not shown for other reasons.
+    ``unseen`` contains the positions of items omitted for other reasons.
     """
     found = Settled()
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
     places = [at for at in range(len(items)) if at not in unseen]
     head = {places[at] for at in _head([items[at] for at in places], [kinds[at] for at in places])}
-    alone = False  # the reasoning of this response was removed
+    alone = False  # whether the reasoning of this response was removed
     for at, item in enumerate(items[:fixed_from]):
         kind = kinds[at]
         if kind == ItemKind.SYSTEM:
@@ -108,7 +108,7 @@ def settle_ids(
         in_head = at in head
         alone = alone and kind in MODEL_KINDS
         if item.get("call_id") == "" and str(item.get("type")).startswith("tool_search_"):
-            found.changed[at] = _without(item, "call_id")  # it has none; the SDK takes "" for one
+            found.changed[at] = _without(item, "call_id")  # absent; the SDK mistakes "" for an id
         name = server_id(item)
         if name is None:
             continue
@@ -123,7 +123,7 @@ def settle_ids(
             found.gone.add(at)
             alone = True
         elif repeated and kind == ItemKind.ASSISTANT and "role" not in item:
-            found.gone.add(at)  # a hosted tool: the same thing once more
+            found.gone.add(at)  # a hosted tool call, repeated
         elif (repeated or alone) and ("role" in item or item.get("type") in _ID_IS_OPTIONAL):
             found.changed[at] = _without(found.changed.get(at, item), "id")
     return found
@@ -133,9 +133,8 @@ def _head(items: Sequence[Message], kinds: Sequence[int]) -> set[int]:
     """The positions of the first response's items, if it precedes the first user message.
 
     Empty if that response begins with its reasoning. Results before it answer calls that were cut
-    off, and reasoning alone is not shown. If nothing of a response stays, the next one becomes the
-    first of the list that is shown, and so of the list that is given the next time: it is included,
-    too.
+    off, and reasoning alone is not shown. If nothing of a response remains, the next one becomes
+    the first of the shown list, and therefore of the next given list, so it is included, too.
     """
     found: set[int] = set()
     at = 0
@@ -165,7 +164,7 @@ def _without(item: Message, field_name: str) -> Message:
 
 _log = logger("memcore.openai_agents")
 _POLICY: Final = replace(POLICIES["openai_responses"], id_chars_max=None)
-"""Long ids are shortened before rendering, but where an item must stay as it is."""
+"""Long ids are shortened before rendering, except where an item must not change."""
 _SEED: Final = b"memcore-no-seed."
 _OPAQUE: Final = cast("bytes", pack_facts({}, _SEED))
 _TOKENS_MAX: Final = 2**32 - 1
@@ -176,12 +175,12 @@ class Shown(NamedTuple):
     """One item of a window."""
 
     source: int | None
-    """Its place in the list that was given; None: memcore wrote it."""
+    """Its index in the given list; None: memcore generated it."""
     item: Any
 
 
 class Terms:
-    """The budget of a window, with the counter.
+    """The token budget of a window, and its counter.
 
     Raises:
         InvalidOptionError: the budget or the counter is invalid.
@@ -202,13 +201,13 @@ class Terms:
         return self.budget != UNLIMITED
 
     def less(self, tokens: int) -> Terms:
-        """The same terms with a smaller budget."""
+        """The same terms with a budget reduced by ``tokens``."""
         found = Terms(counter=self.counter)
         found.budget = self.budget - tokens if self.bounded else self.budget
         return found
 
     def count(self, item: Message) -> int:
-        """Tokens of an item, also if it is not valid; 0 without a budget."""
+        """The tokens of an item, even an invalid one; 0 without a budget."""
         if not self.bounded:
             return 0
         encoded = json.dumps(item, ensure_ascii=False, default=str).encode("utf-8", "replace")
@@ -220,18 +219,19 @@ class Frame:
     """The part of a list that a window must keep."""
 
     keep_from: int
-    """From here on all stays, and calls that it answers."""
+    """Everything from here on stays, along with the calls that it answers."""
     fixed_from: int
-    """From here on no item may be changed."""
+    """No item from here on may be changed."""
     opening: int = 0
-    """If above 0: so many items from ``keep_from`` on open a turn of which, where it is too large,
-    items behind them may go."""
+    """If above 0: this many items from ``keep_from`` on open a turn; items after them may be
+    dropped if the turn is too large."""
 
 
 def opening_of(kinds: Sequence[int]) -> tuple[int, int]:
     """The start of the last turn, and the number of items that open it.
 
-    These are its last user items, with the user and system items directly before them.
+    The opening consists of the turn's last user items and the user and system items directly before
+    them.
     """
     end = len(kinds)
     while end > 0 and kinds[end - 1] != ItemKind.USER:
@@ -243,7 +243,7 @@ def opening_of(kinds: Sequence[int]) -> tuple[int, int]:
 
 
 def plain_items(given: Sequence[Any]) -> list[Message]:
-    """The items as dicts; any other object becomes an opaque item."""
+    """The items as dicts; any object that does not convert becomes an opaque item."""
     found = []
     for item in given:
         dump = getattr(item, "model_dump", None)
@@ -253,13 +253,14 @@ def plain_items(given: Sequence[Any]) -> list[Message]:
 
 
 def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> list[Shown]:
-    """The longest legal end of a list that fits, at least the part that its frame keeps.
+    """The longest legal suffix of a list that fits, but at least the part its frame keeps.
 
-    If even that does not fit, its outputs are shortened; if that does not do, a warning is logged.
+    If even that does not fit, its outputs are shortened; if that is not enough, a warning is
+    logged.
 
     Args:
-        given: items of OpenAI Responses.
-        frame: what has to stay; None: the last turn, and of that what fits.
+        given: OpenAI Responses items.
+        frame: the part to keep; None: as much of the last turn as fits.
         terms: the budget.
     """
     items = plain_items(given)
@@ -267,7 +268,7 @@ def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> lis
     if frame is None:
         start, opening = opening_of(kinds)
         frame = Frame(start, len(items), opening)
-    if all(kind == ItemKind.RESULT for kind in kinds):  # answers to calls that a server keeps
+    if all(kind == ItemKind.RESULT for kind in kinds):  # answers to calls in a server-side history
         return [Shown(at, item) for at, item in enumerate(given)]
     unseen: set[int] = set()
     while True:
@@ -281,7 +282,7 @@ def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> lis
         left_out = _left_out(entries, found, kinds)
         if left_out <= unseen:
             break
-        unseen |= left_out  # what is behind them is the head of what is shown
+        unseen |= left_out  # the items after them become the head of the shown list
     shown = []
     for message, source in zip(found.messages, found.sources, strict=True):
         seq = None if source is None else entries[source].seq
@@ -291,9 +292,9 @@ def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> lis
 
 
 def _left_out(entries: Sequence[WireItem], found: Rendered, kinds: Sequence[int]) -> set[int]:
-    """The places of entries before the user spoke that a list does not show, though others.
+    """Positions of hidden items before the first user message, if others before it are shown.
 
-    None where it begins with the model: it is known there that nothing of a response was cut off.
+    Empty if the shown list begins with the model: then no part of a response was cut off.
     """
     if ItemKind.USER not in kinds:
         return set()
@@ -306,7 +307,7 @@ def _left_out(entries: Sequence[WireItem], found: Rendered, kinds: Sequence[int]
 
 
 class _Fitting:
-    """The choice of a cut for one list."""
+    """Chooses the cut for one list."""
 
     def __init__(self, entries: list[WireItem], frame: Frame, terms: Terms) -> None:
         self.entries = entries
@@ -324,14 +325,14 @@ class _Fitting:
         self.long_ids = has_long_id([entry.message for entry in entries], _ID_CHARS_MAX)
 
     def _measured(self) -> Ledger:
-        """The ledger.
+        """Build the ledger.
 
         Items so far back that they cannot fit are not counted, but entered as too large.
         """
         budget, total = self.terms.budget, 0
         if self.terms.bounded:
             for at in range(len(self.entries) - 1, -1, -1):
-                if total > 2 * budget:  # orphans are among it, which cost nothing
+                if total > 2 * budget:  # twice, since it includes orphans, which cost nothing
                     break
                 total += self._count(at)
         ledger = new_ledger(_POLICY, self.terms.counter if self.terms.bounded else None)
@@ -348,7 +349,7 @@ class _Fitting:
         return found
 
     def fitted(self) -> Rendered:
-        """The window."""
+        """The window that fits, or else the smallest legal one."""
         last_shown = max(self.ledger.last_shown, 0)
         head, first = list(range(self.pins)), self.pins
         latest = self.ledger.cut_at_most(min(self.keep, last_shown))
@@ -371,9 +372,10 @@ class _Fitting:
         return smallest
 
     def _shortened(self, found: Rendered, tokens: int) -> tuple[Rendered, int]:
-        """The same with outputs cut until it fits, and its tokens; the largest are cut first.
+        """Truncate outputs until the window fits, largest first; return it with its tokens.
 
-        If that does not do, they show placeholders. Outputs that may not be changed stay.
+        If that is not enough, outputs are replaced by placeholders. Protected outputs stay
+        unchanged.
         """
         over = tokens - self.terms.budget
         if over <= 0:
@@ -395,7 +397,7 @@ class _Fitting:
             least = ElideOutputs(max_tokens=TOKENS_LEAST)
             masks = reduce_all(items, [least, ClearResults(keep_last=0)], by)
             now = _total(items, masks)
-            if now > self.terms.budget:  # it cannot fit
+            if now > self.terms.budget:  # it cannot fit, so keep the truncated outputs
                 masks = reduce_all(items, [least], by)
                 now = _total(items, masks)
         for at, mask in masks.items():
@@ -409,13 +411,13 @@ class _Fitting:
         return self.terms.count(message) if source is None else self._count(source)
 
     def _last_step(self, first: int) -> int:
-        """The last cut of a turn: before its last response, and before its open calls."""
+        """The last cut of a turn: before its last response and its open calls."""
         waiting = [at for at in self.ledger.open_positions() if at >= first]
         last = min([self.ledger.last_shown, *waiting])
         return max(self.ledger.cut_at_most(last), first)
 
     def _tried(self, head: list[int], first: int, latest: int) -> Rendered | None:
-        """The longest window from ``first`` to ``latest`` that fits behind the head."""
+        """The longest window with a cut from ``first`` to ``latest`` that fits after the head."""
         room = self.terms.budget - sum(self._count(at) for at in head)
         cut: int | None = first
         if self.ledger.cost(first) > room:
@@ -430,7 +432,7 @@ class _Fitting:
         return None
 
     def _next(self, first: int, latest: int, room: int) -> int | None:
-        """The first cut that is cheap enough: at an item of the user, or else between responses."""
+        """The first cut that is cheap enough: at a user item, or else between responses."""
         cut = self.ledger.cut_for_budget(room, at_least=first)
         if 0 <= cut <= latest:
             return cut
@@ -468,7 +470,7 @@ class _Fitting:
 def _cap(sizes: Sequence[int], over: int) -> int:
     """The cap on each size that reduces their sum by ``over``.
 
-    Below 0: not even removing all does.
+    Negative if even removing everything is not enough.
     """
     left = sum(sizes) - over
     for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
@@ -479,7 +481,7 @@ def _cap(sizes: Sequence[int], over: int) -> int:
 
 
 def _total(items: Sequence[Visible], masks: Mapping[int, Mask]) -> int:
-    """The tokens of the items as masks show them."""
+    """The tokens of the items with masks applied."""
     return sum(masks[item.seq].tokens if item.seq in masks else item.tokens for item in items)
 
 
@@ -512,21 +514,22 @@ def safe_session_input_callback(
 ) -> list[Any] | InputCallback:
     """The history and the new input of a run as the model may receive them.
 
-    Pass it to ``RunConfig`` as it is, or called with the arguments below, which returns a callback.
-    The new input always stays, whole and unchanged, with the calls that it answers; of the history
-    the longest legal end that fits. The session stores the new input alone: omissions, changes and
-    synthetic answers are for the model only.
+    Pass it to ``RunConfig`` directly, or call it with the arguments below to get a callback. The
+    new input is always kept whole and unchanged, with the calls that it answers; of the history,
+    the longest legal suffix that fits is kept. The session stores only the new input: omissions,
+    changes and synthetic answers affect only the model's view.
 
     Args:
-        history: the items of the session, a copy that belongs to the callback.
-        new_input: those of this run.
-        budget_tokens: at most so many tokens, with the new input; None: no limit. If the smallest
-            legal list is larger, it is passed all the same, and a warning is logged.
-        reserve_tokens: of these, leave so many free (for instructions, tools, and the answer).
-        counter: what counts, as in ``memcore.open``.
+        history: the session's items, in a list that the callback may modify.
+        new_input: the new items of this run.
+        budget_tokens: the maximum number of tokens, including the new input; None: no limit. If the
+            smallest legal list is larger, it is passed anyway, and a warning is logged.
+        reserve_tokens: tokens of the budget to leave free (for instructions, tools, and the
+            answer).
+        counter: the token counter, as in ``memcore.open``.
 
     Raises:
-        InvalidOptionError: budget, reserve or counter are none.
+        InvalidOptionError: budget, reserve or counter is invalid.
     """
     terms = Terms(budget_tokens, reserve_tokens, counter)
     if history is None or new_input is None:
@@ -541,10 +544,10 @@ def _combined(history: list[Any], new_input: list[Any], terms: Terms) -> list[An
 
 
 def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list[Any]:
-    """Assign each item to the one of the two lists from which the SDK knows it.
+    """Attribute each item to the list by which the SDK recognizes it.
 
-    It stores items that are in neither as new. So items of the history are changed in their place,
-    and items that memcore made become a part of the list of the history.
+    The SDK stores items found in neither list as new. Therefore items of the history are changed in
+    place, and items that memcore made are added to the history list.
     """
     start, often = len(history), Counter(map(id, history))
     given = [*history, *new_input]
@@ -570,16 +573,16 @@ def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list
 
 
 def _place(found: list[Shown], at: int) -> int:
-    """The index at which to insert an item of the new input that no window shows."""
+    """The insertion index for an item of the new input that the window omits."""
     behind = (n for n, (source, _) in enumerate(found) if source is not None and source > at)
     return next(behind, len(found))
 
 
 def _called(item: dict[str, Any], shells: dict[Any, Any], of_history: bool) -> dict[str, Any]:
-    """A local shell's call or output with the ``call_id`` that the SDK requires.
+    """Give a local shell's call or output the ``call_id`` that the SDK requires.
 
-    The schema's outputs name their call by ``id``, but the SDK takes the call for unanswered, and
-    drops it from the history, unless there is a ``call_id``; it writes both itself.
+    The schema's outputs refer to their call by ``id``, but without a ``call_id`` the SDK considers
+    the call unanswered and drops it from the history; the SDK itself writes both.
     """
     kind, name, call_id = item.get("type"), item.get("id"), item.get("call_id")
     named = isinstance(call_id, str) and bool(call_id)
@@ -621,22 +624,22 @@ def safe_call_model_input_filter(
 ) -> ModelInputData | InputFilter:
     """The input of one model call as the model may receive it.
 
-    Pass it to ``RunConfig`` as it is, or called with the arguments below, which returns a filter.
-    The session keeps what it leaves out. Earlier turns are left out first; of a turn that alone is
-    too large, the user's items stay, and the latest steps that fit. Of the last step alone outputs
-    are shortened, the largest first.
+    Pass it to ``RunConfig`` directly, or call it with the arguments below to get a filter. The
+    session keeps what the filter omits. Earlier turns are dropped first; if a single turn is too
+    large, its user items and the latest steps that fit are kept. Outputs are only shortened in the
+    last step, largest first.
 
-    A list of nothing but results is passed as it is: it goes to a conversation that a server keeps.
+    A list of only results is passed unchanged: it continues a conversation stored by a server.
 
     Args:
-        data: what the Runner is about to send.
-        budget_tokens: at most so many tokens, instructions included; None: no limit. If the
-            smallest legal list is larger, it is passed all the same, and a warning is logged.
-        reserve_tokens: of these, leave so many free (for tools, and the answer).
-        counter: what counts, as in ``memcore.open``.
+        data: the data that the Runner is about to send.
+        budget_tokens: the maximum number of tokens, including instructions; None: no limit. If the
+            smallest legal list is larger, it is passed anyway, and a warning is logged.
+        reserve_tokens: tokens of the budget to leave free (for tools and the answer).
+        counter: the token counter, as in ``memcore.open``.
 
     Raises:
-        InvalidOptionError: budget, reserve or counter are none.
+        InvalidOptionError: budget, reserve or counter is invalid.
     """
     terms = Terms(budget_tokens, reserve_tokens, counter)
     if data is None:

@@ -48,21 +48,21 @@ class ManagedSession(NamedTuple):
     session_type: str
     items: int
     created_at: float
-    """Seconds since 1970."""
+    """Seconds since the Unix epoch."""
     updated_at: float
-    """The time of its last change."""
+    """The time of the last change, in seconds since the Unix epoch."""
     title: str | None = None
     metadata: Mapping[str, Any] = _NONE
 
 
 class FoundSession(NamedTuple):
-    """A session that a search found."""
+    """A session found by a search."""
 
     session: ManagedSession
     where: str
-    """``"title"``, ``"metadata"`` or ``"content"``: the first of these that holds the words."""
+    """``"title"``, ``"metadata"`` or ``"content"``: the first of these that contains the words."""
     excerpt: str
-    """The text that holds them, cut around the first one."""
+    """An excerpt of the matching text around the first word."""
 
 
 @adapts(
@@ -74,15 +74,14 @@ class FoundSession(NamedTuple):
 class SessionManager(Opened):
     """Opens, closes and cleans up sessions by user and type.
 
-    Each user's sessions are in a scope of their own, so no type name can reach another user's.
+    Each user's sessions are in a separate scope, so no type name can reach another user's.
 
     Args:
-        db_path: a file, made if it is missing, ``":memory:"``, or an open database, which stays
-            open.
+        db_path: a file, created if missing, ``":memory:"``, or an open database, which stays open.
         app: the application of the sessions.
-        durability: of a file that is made here, as for ``MemcoreSession``.
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
-        options: more arguments of every MemcoreSession, by keyword: ``session_settings``,
+        durability: the durability of a file that is created here, as for ``MemcoreSession``.
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
+        options: further keyword arguments for every MemcoreSession: ``session_settings``,
             ``encryption_key``, ``ttl_seconds``, ...
     """
 
@@ -107,15 +106,15 @@ class SessionManager(Opened):
         self.observer = adapting(db_path, "openai_agents", place_of=self._place)
         self._closed = False
         self.active_sessions: dict[tuple[str, str], MemcoreSession] = {}
-        """The open ones, by ``(user_id, session_type)``."""
+        """The open sessions, by ``(user_id, session_type)``."""
 
     def get_session(self, user_id: str, session_type: str = "default") -> MemcoreSession:
-        """The open session of a user; opened by the first call. Its id is ``user_type``.
+        """The open session of a user, opened by the first call; its id is ``user_type``.
 
         Raises:
             RuntimeError: the manager is closed.
-            InvalidOptionError: ``user_id`` is no non-empty string, or no session's name can begin
-                with it: it is too long with the type, or begins with NUL.
+            InvalidOptionError: ``user_id`` is not a non-empty string, or cannot begin a session
+                name: it is too long together with the type, or begins with NUL.
         """
         self._need_open()
         names.check_name(user_id, "user")
@@ -146,12 +145,12 @@ class SessionManager(Opened):
         return True
 
     def close_all_sessions(self) -> None:
-        """Close all open sessions; others may be opened."""
+        """Close all open sessions; new ones may be opened."""
         while self.active_sessions:
             self.active_sessions.popitem()[1].close()
 
     def close(self) -> Done:
-        """Close all sessions, and the file if it was opened here. Idempotent, terminal."""
+        """Close all sessions, and the file if it was opened here. Idempotent and final."""
         self._closed = True
         self.close_all_sessions()
         return super().close()
@@ -163,22 +162,22 @@ class SessionManager(Opened):
         return self.app, user if isinstance(user, str) else None, None
 
     async def list_sessions(self, user_id: str | None = None) -> list[ManagedSession]:
-        """List the stored sessions, of one user or of all, in a thread."""
+        """List the stored sessions of one user or of all users, in a thread."""
         self._need_open()
         return await asyncio.to_thread(lambda: list(self._stored(user_id)))
 
     async def search(
         self, query: str, user_id: str | None = None, *, limit: int = 20
     ) -> list[FoundSession]:
-        """Find the sessions whose title, metadata or contents contain all words of a query.
+        """Find the sessions whose title, metadata or content contains all words of a query.
 
-        A word matches anywhere in a text, ignoring case; title and metadata are searched as a
-        whole, contents item by item. Contents that need another key are skipped.
+        A word matches anywhere in a text, ignoring case; title and metadata are each searched as a
+        whole, content item by item. Content encrypted with another key is skipped.
 
         Args:
             query: one or more words.
             user_id: the owner of the sessions; None: all users.
-            limit: the most results.
+            limit: the maximum number of results.
 
         Returns:
             The sessions in the order of ``list_sessions``.
@@ -203,7 +202,7 @@ class SessionManager(Opened):
         return found
 
     async def delete_session(self, user_id: str, session_type: str = "default") -> bool:
-        """Close a session and remove all that is stored of it; return whether there was something.
+        """Close a session and remove everything stored for it; return whether there was anything.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete the session.
@@ -214,13 +213,12 @@ class SessionManager(Opened):
         return await self._delete(user_id, session_type, before_ms=None)
 
     async def cleanup_old_sessions(self, days: float = 30) -> list[ManagedSession]:
-        """Remove the sessions that were not changed for so many days; return those removed.
+        """Remove the sessions unchanged for this many days; return those removed.
 
-        They are deleted from the file. An instance that is open on one continues with an empty
-        session.
+        They are deleted from the file. An open instance of one continues with an empty session.
 
         Raises:
-            InvalidOptionError: ``days`` is no number of at least 0.
+            InvalidOptionError: ``days`` is not a non-negative number.
             AccessDeniedError: the authorizer refuses to delete one of them; none is removed.
         """
         self._need_open()
@@ -229,7 +227,7 @@ class SessionManager(Opened):
             raise InvalidOptionError(msg)
         before_ms = self._database.engine.now_ms() - days * _DAY_MS
         due = [each for each in await self.list_sessions() if each.updated_at * 1000 < before_ms]
-        for each in due:  # before the first one is deleted
+        for each in due:  # check all before the first deletion
             self._scope_to_delete_in(each.user_id, each.session_type)
         return [
             each
@@ -250,18 +248,18 @@ class SessionManager(Opened):
                 yield ManagedSession(entry.user, kind, entry.items, *moments, title, metadata)
 
     def _unlisted(self, user_id: str, kind: str) -> MemcoreSession:
-        """A handle of a session apart from those that ``get_session`` returns."""
+        """A session handle that is separate from those returned by ``get_session``."""
         scope = self._database.scope(app=self.app, user=user_id)
         return MemcoreSession(_id_of(user_id, kind), scope, **self._options)
 
     def _scope_to_delete_in(self, user_id: str, kind: str) -> Scope:
-        """A user's scope, if the authorizer lets his session be deleted."""
+        """A user's scope, if the authorizer allows the session to be deleted."""
         scope = self._database.scope(app=self.app, user=user_id)
         need_access(scope, "delete_session", _id_of(user_id, kind))
         return scope
 
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
-        """Remove a session if it was not changed since; return whether it was removed."""
+        """Remove a session unless it was changed since; return whether it was removed."""
         engine = self._database.engine
 
         def is_younger(txn: Txn, scope: int, stored: list[str]) -> bool:
@@ -285,7 +283,7 @@ class SessionManager(Opened):
 
 
 async def _found(session: MemcoreSession, each: ManagedSession, query: str) -> FoundSession | None:
-    """Search a session for all words of a query; None if one is missing."""
+    """Search a session for all words of a query; None if any is missing."""
     scope_filter = session.bound_in(session.scope).address.scope_filter
     asked = query if scope_filter is None else scope_filter.again(query)
     words = asked.casefold().split()
@@ -318,7 +316,7 @@ def _holds(text: str, words: list[str]) -> bool:
 
 
 def _excerpt(text: str, word: str) -> str:
-    """The text around the first place of a folded word; a character may fold to several."""
+    """The text around the first match of a folded word; a character may fold to several."""
     at = text.casefold().find(word)
     ends = list(accumulate(len(each.casefold()) for each in text))
     first, last = bisect_right(ends, at), bisect_left(ends, at + len(word))
@@ -327,7 +325,7 @@ def _excerpt(text: str, word: str) -> str:
 
 
 def _updated_ms(txn: Txn, engine: Engine, scope: int, name: str) -> int:
-    """The time of a session's last change, in milliseconds since 1970.
+    """The time of a session's last change, in milliseconds since the Unix epoch.
 
     -1 if there is no session.
     """

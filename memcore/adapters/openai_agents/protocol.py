@@ -50,9 +50,9 @@ __all__ = [
 
 
 class _Refused(Exception):  # noqa: N818 - a signal
-    """Carries an error of a check out of a transaction.
+    """Carries an error raised by a check out of a transaction.
 
-    An OSError raised there directly would count as one of the device.
+    An OSError raised there directly would be mistaken for a device error.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -61,21 +61,21 @@ class _Refused(Exception):  # noqa: N818 - a signal
 
 
 class WindowLimit(int):
-    """The limit of the read that begins a run: it reads a window, other limits an exact tail."""
+    """The limit of a run's initial read, which returns a window; other ints read an exact tail."""
 
     __slots__ = ()
 
 
-class WindowSettings(SessionSettings):  # noqa: PLW1641 - it has no hash, as SessionSettings
-    """The settings of a session that gives windows: their limit is a ``WindowLimit``.
+class WindowSettings(SessionSettings):  # noqa: PLW1641 - unhashable, as SessionSettings
+    """Settings of a windowed session; their limit is a ``WindowLimit``.
 
-    The Runner uses them, and those of its RunConfig over them, only for the read that begins a run.
-    For its comparison with what it wrote it counts items itself.
+    The Runner uses them, overridden by those of its RunConfig, only for the initial read of a run.
+    To compare with what it wrote, it counts items itself.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__(limit)
-        self.limit = limit  # pydantic puts the plain one there, past ``__setattr__``
+        self.limit = limit  # pydantic sets the plain int, bypassing ``__setattr__``
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "limit" and isinstance(value, int):
@@ -93,27 +93,28 @@ class WindowSettings(SessionSettings):  # noqa: PLW1641 - it has no hash, as Ses
 
 
 class Methods(Current):
-    """get, add, pop and clear, over a session's place."""
+    """The protocol's get, add, pop and clear methods."""
 
     async def get_items(
         self, limit: int | None = None, branch_id: str | None = None, *, wrapper: Any = None
     ) -> list[Any]:
         """The latest ``limit`` items, oldest first.
 
-        Damaged items are left out with a warning in the log, and do not count. A session with
-        ``compaction`` or ``budget_tokens`` gives a legal window of at most so many, the summary
-        among them, for the limit of settings, and the exact tail for a number.
+        Damaged items are omitted with a logged warning, and do not count towards the limit. A
+        session with ``compaction`` or ``budget_tokens`` treats a limit from settings as the maximum
+        size of a legal window, including the summary; for an explicit number it returns the exact
+        tail.
 
         Args:
             limit: None: that of ``session_settings``, else all; 0: none; negative: all. The Runner
-                passes that of the settings itself, as the very object that ``session_settings`` or
-                their ``resolve`` gave it (``WindowLimit``).
-            branch_id: of which branch; None: of the current one.
+                itself passes the limit from the settings, as the same object that
+                ``session_settings`` or their ``resolve`` returned (``WindowLimit``).
+            branch_id: the branch; None: the current one.
             wrapper: the Runner's context wrapper.
 
         Raises:
             RuntimeError: the session is closed.
-            UnreadableItemsError: some are encrypted otherwise.
+            UnreadableItemsError: some are not readable with the session's key.
         """
         bound = self.bound_at(branch_id, wrapper)
         bound.known.read(bound.address)
@@ -124,15 +125,16 @@ class Methods(Current):
     async def add_items(
         self, items: Sequence[Any], *, wrapper: Any = None, idempotency_key: str | None = None
     ) -> None:
-        """Append items, all of them or none.
+        """Append items atomically.
 
         Args:
-            items: anything that ``json.dumps`` can write.
+            items: anything serializable by ``json.dumps``.
             wrapper: the Runner's context wrapper.
-            idempotency_key: a name for this batch: it is stored once, however often it is added.
+            idempotency_key: identifies this batch, which is stored only once however often it is
+                added.
 
         Raises:
-            TypeError: an item cannot be written as JSON; nothing is stored.
+            TypeError: an item is not JSON-serializable; nothing is stored.
             DuplicateRequestError: the key was used for another batch.
             RuntimeError: the session is closed.
         """
@@ -154,21 +156,21 @@ class Methods(Current):
     async def pop_item(self, *, wrapper: Any = None) -> Any:
         """Remove and return the latest item; None if there is none.
 
-        Damaged items behind it go with it.
+        Damaged items after it are removed, too.
 
         Raises:
-            UnreadableItemsError: it is encrypted otherwise; it stays.
+            UnreadableItemsError: it is not readable with the session's key; it is not removed.
             RuntimeError: the session is closed.
         """
         return await self.pop(wrapper=wrapper)
 
     async def pop(self, check: Callable[[Any], None] | None = None, *, wrapper: Any = None) -> Any:
-        """As ``pop_item``, unless ``check``, called in the transaction, refuses the item."""
+        """As ``pop_item``, unless ``check``, called in the transaction, rejects the item."""
         while True:
             try:
                 return await self._popped(self.bound(wrapper), check)
             except BranchGone:
-                continue  # to the branch that is the current one now
+                continue  # retry on the branch that is now current
 
     async def _popped(self, bound: Bound, check: Callable[[Any], None] | None) -> Any:
         await self.remove_due(bound)
@@ -195,9 +197,9 @@ class Methods(Current):
         return None if taken is None else decode(taken)
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
-        """Remove all that is stored of this session from the file, its branches included.
+        """Remove everything stored for this session from the file, including its branches.
 
-        The names of its branches stay in use.
+        The ids of its branches remain reserved.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete the session.
@@ -215,19 +217,20 @@ class Methods(Current):
 
 
 # --- Hooks that the SDK's wrappers look up by name: atomic replacement and guarded pops -----------
-# With these ``OpenAIResponsesCompactionSession`` replaces the items that it compacted in one
-# commit, and only if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before
-# it is removed.
+# They let ``OpenAIResponsesCompactionSession`` replace the items it compacted in one commit, and
+# only if there was no concurrent write, and ``EncryptedSession`` authenticate an item before it is
+# removed.
 
 C = TypeVar("C", bound=type)
 
 
 class _Pop:
-    """A session's ``pop_item``; on the class it is that of the SDK's SQLiteSession.
+    """A session's ``pop_item``; accessed on the class, it is that of the SDK's SQLiteSession.
 
-    It is the same: that one does nothing but call ``_pop_item_with_validation``, which is here.
-    ``EncryptedSession`` has an item authenticated inside the transaction that pops it, so that a
-    wrong key takes nothing away, if and only if it finds that very function on an SQLiteSession.
+    The two are equivalent: SQLiteSession's only calls ``_pop_item_with_validation``, which is
+        implemented here. ``EncryptedSession`` authenticates an item inside the transaction that
+        pops it, so that a wrong key removes nothing, but only if it finds exactly that function on
+        an instance of SQLiteSession.
     """
 
     def __init__(self, method: Callable[..., Any]) -> None:
@@ -238,9 +241,9 @@ class _Pop:
 
 
 def stands_for_sqlite(cls: C) -> C:
-    """Make the SDK's wrappers use the hooks of a class as they use those of SQLiteSession.
+    """Class decorator that makes the SDK's wrappers use the hooks as for SQLiteSession.
 
-    A subclass with a ``pop_item`` of its own is skipped, as one of SQLiteSession is.
+    A subclass that overrides ``pop_item`` is excluded, like such a subclass of SQLiteSession.
     """
     cls.pop_item = _Pop(cls.pop_item)  # type: ignore[attr-defined]
     SQLiteSession.register(cls)
@@ -253,15 +256,16 @@ class Hooks(Methods):
     _ignore_ids_for_matching = False
 
     async def _pop_item_with_validation(self, validate: Callable[[Any], None] | None = None) -> Any:
-        """As ``pop_item``; if ``validate`` raises, the item stays."""
+        """As ``pop_item``; if ``validate`` raises, the item is not removed."""
         return await self.pop(validate)
 
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None
     ) -> _CompactionSnapshot | None:
-        """The last ``limit`` items, with a function that replaces their end if it is unchanged.
+        """The last ``limit`` items, with a function that replaces a suffix of them if unchanged.
 
-        None if a subclass transforms items on the way in or out: it must provide its own snapshot.
+        None if a subclass transforms items when storing or reading: it must provide its own
+        snapshot.
         """
         if not self._is_untransformed():
             return None
@@ -324,11 +328,11 @@ class Hooks(Methods):
         return done
 
     async def _atomic_replace_items(self, output: Sequence[Any]) -> bool:
-        """Replace the whole history by ``output`` in one commit.
+        """Replace the whole history with ``output`` in one commit.
 
         Raises:
-            RevisionConflict: somebody else changed the session since this instance first read it;
-                nothing is lost or changed, and it may be compacted again.
+            RevisionConflict: someone else has changed the session since this instance first read
+                it; nothing is lost or changed, and compaction may be retried.
         """
         if not self._is_untransformed():
             return False
@@ -345,7 +349,7 @@ class Hooks(Methods):
     def _read_compaction_items(
         self,
     ) -> Callable[[int | None], Awaitable[tuple[list[Any], bool]]]:
-        """Reads what compaction may see; there is one only if that changes by itself, with age."""
+        """Reads compaction candidates; defined only if they change on their own, by expiry."""
         if self._ttl_us is None:
             msg = "a session without ttl_seconds has no such method"
             raise AttributeError(msg)
@@ -356,23 +360,23 @@ class Hooks(Methods):
         return items, limit is not None and len(items) < limit
 
     def _is_untransformed(self) -> bool:
-        """Return whether items are stored as they are given, so that hooks may bypass the methods.
+        """Return whether items are stored unchanged, so that hooks may bypass the methods.
 
-        As for ``SQLiteSession``, a subclass may transform them or keep an index, and has no such
-        hooks unless its own body declares that they serve it, too (``_is_as_stored``).
+        As with ``SQLiteSession``, a subclass may transform items or maintain an index, and gets no
+        such hooks unless its own body declares that they are valid for it (``_is_as_stored``).
         """
         return bool(type(self).__dict__.get("_is_as_stored"))
 
 
-# --- Options beside the protocol: compaction after a turn, legal windows --------------------------
-# The Runner calls any method named ``run_compaction`` after it saved a turn, so there is one only
-# if the option is set. It adds a view to the session and takes nothing from the log. A run begins
-# with a read without a limit, or with one from settings: these give a legal window. A read with any
-# other limit stays the exact tail that the Runner compares with what it wrote.
+# --- Options beyond the protocol: compaction after a turn, legal windows --------------------------
+# The Runner calls any method named ``run_compaction`` after saving a turn, so it exists only if the
+# option is set. It adds a view to the session and removes nothing from the log. A run begins with a
+# read that has no limit, or one from settings: such reads return a legal window. A read with any
+# other limit returns the exact tail, which the Runner compares with what it wrote.
 
 _POLICY: Final = "openai_responses"
 _STAGES: Final = 8
-"""The most stages of one call; each is due only if the one before did too little."""
+"""Maximum number of stages per call; each runs only if the previous one did too little."""
 
 
 class Compacting(Hooks):
@@ -422,16 +426,13 @@ class Compacting(Hooks):
 
     @property
     def is_windowed(self) -> bool:
-        """True if a read without a limit gives a model's window, and not all that is stored."""
+        """True if reads without a limit return a model's window instead of everything stored."""
         return self._policy is not None or self._budget is not None
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """As ``History.shown``.
-
-        A legal window of at most ``limit`` items, if the session has windows.
-        """
+        """As ``History.shown``; if windowed, a legal window of at most ``limit`` items."""
         if limit == 0 or not self.is_windowed:
             return await super().shown(bound, limit)
         since_us = self.since_us()
@@ -439,7 +440,7 @@ class Compacting(Hooks):
             await self._remove_expired(bound, since_us)
         try:
             context = await self._legal(bound.session.context)
-        except CorruptValueError:  # reported by the read, which leaves it out
+        except CorruptValueError:  # reported by the read, which omits the damaged item
             items = await self.read(bound)
 
             async def window(budget: int | None) -> Context:
@@ -453,7 +454,7 @@ class Compacting(Hooks):
             raise unreadable_error(self.session_id, {str(exc): 1}) from exc
 
     async def _legal(self, ask: Callable[[int | None], Awaitable[Context]]) -> Context:
-        """The context within the budget, or else the smallest one: a run must not fail on it."""
+        """The context within the budget, or else the smallest one, so that a run does not fail."""
         try:
             return await ask(self._budget)
         except ContextOverflowError as exc:
@@ -472,7 +473,7 @@ class Compacting(Hooks):
         """Compact the session if a stage of its policy is due; the Runner calls it after a turn.
 
         Raises:
-            AttributeError: the session was made without ``compaction``.
+            AttributeError: the session was created without ``compaction``.
         """
         if self._policy is None:
             msg = f"{type(self).__name__} was made without compaction=: it has no run_compaction"
@@ -482,13 +483,13 @@ class Compacting(Hooks):
     async def _run_compaction(
         self, args: Mapping[str, Any] | None = None, *, wrapper: Any = None
     ) -> None:
-        """Run the due stages of the compaction.
+        """Run the stages of the compaction that are due.
 
-        Errors are logged: the turn is stored, and its result must not be lost for a summary.
+        Errors are logged: the turn is stored, and its result may not be lost because of a summary.
 
         Args:
             args: as the SDK's ``OpenAIResponsesCompactionArgs``; only ``force`` is used, which
-                compacts whether due or not.
+                compacts even if nothing is due.
             wrapper: the Runner's context wrapper.
         """
         session = self.bound(wrapper).session
@@ -506,7 +507,7 @@ class Compacting(Hooks):
                     )
                     seen.append(done)
             except MemcoreError as exc:
-                reason = type(exc).__name__  # its text may hold content
+                reason = type(exc).__name__  # the message may contain content
                 self._logger.error("session %r was not compacted: %s", self.session_id, reason)  # noqa: TRY400
                 return
             if done.error is not None or done.view is None:
@@ -519,7 +520,7 @@ class Compacting(Hooks):
 
 
 def _last(context: Context, most: int | None) -> list[Message]:
-    """The last messages of a context, its summary before them; at most so many, and legal."""
+    """At most ``most`` messages from the end of a context, legal, preceded by its summary."""
     messages = context.messages
     if most is None or len(messages) <= most:
         return messages

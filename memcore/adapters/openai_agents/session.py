@@ -48,16 +48,16 @@ __all__ = [
 
 
 # --- Branches of a session: forks that share its history, at the same cost at any length ----------
-# A branch is a session of memcore under a name of its own. The ids that were used are written in
-# the commit of the fork, and stay: no id is used for two branches.
+# A branch is a memcore session with its own name. Used branch ids are recorded in the commit that
+# forks and are never removed, so no id is ever reused.
 
 
-class Moved(Exception):  # noqa: N818 - a signal: look again
+class Moved(Exception):  # noqa: N818 - a signal to look up the turn again
     """The turn to branch from was moved or removed."""
 
 
 class Seen(NamedTuple):
-    """A branch as a snapshot shows it."""
+    """A branch as seen in one snapshot."""
 
     items: int
     turns: int
@@ -72,18 +72,19 @@ class Branches(Usage):
     ) -> str:
         """Create a branch with the items before a turn of the current one, and switch to it.
 
-        Nothing is copied, and the branch and its name are there in one commit.
+        Nothing is copied; the branch and its id are recorded in a single commit.
 
         Args:
-            turn_number: the user message to branch from, which is not part of the branch.
-            branch_name: an id that no branch of this session ever had; None: one is made.
+            turn_number: the user message to branch from; not itself part of the branch.
+            branch_name: an id that this session has never used for a branch; None: one is
+                generated.
             wrapper: the Runner's context wrapper.
 
         Returns:
             The branch's id.
 
         Raises:
-            ValueError: there is no such turn, or the name is blank or was used.
+            ValueError: there is no such turn, or the name is blank or already used.
             RuntimeError: the session is closed.
         """
         if branch_name is not None and not branch_name.strip():
@@ -143,10 +144,10 @@ class Branches(Usage):
     async def create_branch_from_content(
         self, search_term: str, branch_name: str | None = None, *, wrapper: Any = None
     ) -> str:
-        """As ``create_branch_from_turn``, from the first turn whose text holds a term.
+        """As ``create_branch_from_turn``, from the first turn whose text contains a term.
 
         Raises:
-            ValueError: no turn does, or the name is blank or was used.
+            ValueError: no turn contains it, or the name is blank or already used.
             RuntimeError: the session is closed.
         """
         found = await self.find_turns_by_content(search_term, wrapper=wrapper)
@@ -159,12 +160,13 @@ class Branches(Usage):
         """Make another branch the current one of this instance.
 
         Raises:
-            ValueError: it has no items, or never was.
+            ValueError: the branch has no items or never existed.
             RuntimeError: the session is closed.
         """
         scope = self.scope_for(wrapper)
         book = self.book_of(scope)
-        # The generation first: a clear behind it is found out with the branch's first use.
+        # Read the generation first: a clear that happens after this is detected when the branch is
+        # first used.
         generation = engine_of(scope).store.read(lambda txn: book.reading(txn).generation())
         if not self._seen(scope, branch_id).items:
             raise _unknown(branch_id)
@@ -175,17 +177,17 @@ class Branches(Usage):
     async def delete_branch(
         self, branch_id: str, force: bool = False, *, wrapper: Any = None
     ) -> None:
-        """Delete a branch with its usage; what other branches share with it stays.
+        """Delete a branch and its usage; history shared with other branches stays.
 
-        Its id stays taken.
+        Its id remains reserved.
 
         Args:
-            branch_id: which; never ``"main"``.
-            force: delete the current branch, too, and switch to ``"main"``.
+            branch_id: the branch; never ``"main"``.
+            force: allow deleting the current branch, and switch to ``"main"``.
             wrapper: the Runner's context wrapper.
 
         Raises:
-            ValueError: there is no such branch, or it may not be deleted.
+            ValueError: the branch does not exist or may not be deleted.
             AccessDeniedError: the authorizer refuses to delete the session.
             RuntimeError: the session is closed.
         """
@@ -215,7 +217,7 @@ class Branches(Usage):
     def _deleting(self, scope: Scope, branch_id: str) -> Callable[[Txn], tuple[int, list[bytes]]]:
         """The closure that deletes a branch.
 
-        Returns the number of usage rows deleted, and rows left.
+        Returns the number of usage rows deleted, and the rows that remain to be deleted.
         """
         address, book = self._address_of(scope, branch_id), self.book_of(scope)
 
@@ -273,10 +275,10 @@ class Branches(Usage):
 
 
 def _unused(page: WritablePage, turn: int, wanted: str | None) -> str:
-    """The id of a new branch.
+    """Return an unused id for a new branch.
 
     Raises:
-        ValueError: a branch had the one that is wanted.
+        ValueError: the requested id was already used.
     """
     if wanted is not None:
         if page.is_used(wanted):
@@ -295,11 +297,12 @@ def _unknown(branch_id: str) -> ValueError:
     return ValueError(f"Branch '{branch_id}' does not exist")
 
 
-# --- Notes of a session: title, metadata, and the run that waits in it ----------------------------
-# They are fields of the session's state, so exports, backups, forks and erasures include them. With
-# ``encryption_key`` they are sealed as items are. A run belongs to its items: it is stored with its
-# end, a digest of the last item, and is valid as long as that is the last one. The end is sealed,
-# too, and names the run by a digest, so that it fits no other run.
+# --- Notes of a session: title, metadata, and its paused run --------------------------------------
+# Notes are fields of the session's state, so exports, backups, forks and erasures include them.
+# With ``encryption_key`` they are sealed like items. A paused run is tied to its items: it is
+# stored with an end marker, a digest of the last item, and is valid only while that item is the
+# last one. The marker is sealed, too, and contains a digest of the run, so it cannot be paired with
+# another run.
 
 TITLE: Final = "openai_agents.title"
 METADATA: Final = "openai_agents.metadata"
@@ -308,25 +311,25 @@ _END: Final = "openai_agents.run_end"
 
 
 class Notes(Branches):
-    """Title, metadata and the state of a run."""
+    """Title, metadata and paused run of a session."""
 
     # --- title and metadata -----------------------------------------------------------------------
 
     async def get_title(self, *, wrapper: Any = None) -> str | None:
-        """The session's title, None if it has none.
+        """The session's title; None if it has none.
 
         Raises:
-            UnreadableItemsError: it is encrypted otherwise.
+            UnreadableItemsError: it is not readable with the session's key.
             RuntimeError: the session is closed.
         """
         found = self._note(self._first(self.scope_for(wrapper)), TITLE)
         return found if isinstance(found, str) else None
 
     async def set_title(self, title: str | None, *, wrapper: Any = None) -> None:
-        """Give the session a title, or take it away (None). A session may have one before items.
+        """Set the title, or remove it (None). A session without items may have a title.
 
         Raises:
-            InvalidOptionError: it is no str.
+            InvalidOptionError: it is not a str.
             RuntimeError: the session is closed.
         """
         if title is not None and not isinstance(title, str):
@@ -335,10 +338,10 @@ class Notes(Branches):
         await self._keep(self._first(self.scope_for(wrapper)), TITLE, title)
 
     async def get_metadata(self, *, wrapper: Any = None) -> dict[str, Any]:
-        """The metadata set with ``set_metadata``, ``{}`` if there is none.
+        """The metadata set with ``set_metadata``; ``{}`` if there is none.
 
         Raises:
-            UnreadableItemsError: it is encrypted under another key.
+            UnreadableItemsError: it is not readable with the session's key.
             RuntimeError: the session is closed.
         """
         found = self._note(self._first(self.scope_for(wrapper)), METADATA)
@@ -350,12 +353,12 @@ class Notes(Branches):
         """Replace the session's metadata; None removes it.
 
         Args:
-            metadata: values that can be written as JSON.
+            metadata: JSON-serializable values.
             wrapper: the Runner's context wrapper.
 
         Raises:
-            InvalidOptionError: it is no mapping.
-            TypeError: a value cannot be written as JSON.
+            InvalidOptionError: it is not a mapping.
+            TypeError: a value is not JSON-serializable.
             RuntimeError: the session is closed.
         """
         if metadata is not None and not isinstance(metadata, Mapping):
@@ -365,7 +368,7 @@ class Notes(Branches):
         await self._keep(self._first(self.scope_for(wrapper)), METADATA, value)
 
     def notes_in(self, scope: Scope) -> tuple[str | None, dict[str, Any]]:
-        """Title and metadata, for lists; empty if they need another key."""
+        """Title and metadata for listings; empty if they are encrypted with another key."""
         bound = self._first(scope)
         try:
             title, metadata = self._note(bound, TITLE), self._note(bound, METADATA)
@@ -377,12 +380,12 @@ class Notes(Branches):
         )
 
     def _first(self, scope: Scope) -> Bound:
-        """The first branch, which holds what belongs to all branches."""
+        """The main branch, which holds the notes shared by all branches."""
         if self.branch_in(scope) == MAIN:
             return self.bound_in(scope)
         return self.bound_at(MAIN)
 
-    # --- the run that waits -----------------------------------------------------------------------
+    # --- the paused run ---------------------------------------------------------------------------
 
     async def save_run_state(
         self,
@@ -392,46 +395,48 @@ class Notes(Branches):
         wrapper: Any = None,
         **options: Any,
     ) -> None:
-        """Keep the state of a run that waits (for approvals) with the session, in one commit.
+        """Store the state of a run paused for approvals with the session, in one commit.
 
-        It belongs to the items that are stored at this point: once others are added or the last one
-        is popped, ``load_run_state`` does not return it any more. So a run that was continued is
-        not continued twice, from the very commit that stores its items.
+        It is tied to the items stored at this point: once more are added or the last one is popped,
+        ``load_run_state`` no longer returns it. The commit that stores a resumed run's items
+        therefore prevents it from being resumed a second time, with no gap in between.
 
         Args:
-            state: ``result.to_state()``, approvals made or not; None: no run waits any more.
-            items: to be added in the same commit; those that the Runner stored are there already.
+            state: ``result.to_state()``, with or without approvals; None: clear the paused run.
+            items: items to add in the same commit; not those that the Runner has already stored.
             wrapper: the Runner's context wrapper.
-            options: of ``RunState.to_json`` (``context_serializer``, ``strict_context``).
+            options: options of ``RunState.to_json`` (``context_serializer``, ``strict_context``).
 
         Raises:
-            UserError: the state cannot be written as JSON.
-            BranchGone: the session was cleared meanwhile, and the branch of the run with it.
+            UserError: the state is not JSON-serializable.
+            BranchGone: the session was cleared in the meantime, removing the run's branch.
             RuntimeError: the session is closed.
         """
         bound = self.bound(wrapper)
         value = None if state is None else state.to_json(**options)
         prepared = self.prepared(bound, list(items))
         sealed = None if value is None else self._sealed_note(bound, RUN, value)
-        # What this instance knows of the session stays as it is: a forced compaction that finds
-        # these items refuses once, which is better than taking what others wrote for its own.
+        # This instance's view of the session is left unchanged: a forced compaction that finds
+        # these items refuses once, which is better than mistaking another writer's items for its
+        # own.
         ends = self._note_coder(bound, _END)
         await bound.session.store(KeepNote(bound, RUN, sealed, items=prepared, ends=ends))
 
     async def load_run_state(
         self, agent: Any, *, wrapper: Any = None, **options: Any
     ) -> RunState[Any, Any] | None:
-        """The run that waits in the session; None if there is none, or the session has continued.
+        """The run paused in the session; None if there is none or the session has moved on.
 
         Args:
-            agent: the agent that it began with.
+            agent: the agent that the run started with.
             wrapper: the Runner's context wrapper.
-            options: of ``RunState.from_json`` (``context_override``, ``context_deserializer``,
-                ``strict_context``).
+            options: options of ``RunState.from_json`` (``context_override``,
+                ``context_deserializer``, ``strict_context``).
 
         Raises:
-            UserError: the state is of another version of the SDK, or of other agents.
-            UnreadableItemsError: it is encrypted otherwise, or its end is that of another run.
+            UserError: the state is from another version of the SDK, or from other agents.
+            UnreadableItemsError: it is not readable with the session's key, or its end marker
+                belongs to another run.
             RuntimeError: the session is closed.
         """
         bound = self.bound(wrapper)
@@ -445,13 +450,14 @@ class Notes(Branches):
         end = self._opened_note(bound, _END, found.get("end"))
         if not isinstance(end, dict) or end.get("mark") != mark:
             return None
-        # Without encryption nothing proves its author, and a redaction may have rewritten the run.
+        # Without encryption the marker authenticates nothing, and a redaction may have rewritten
+        # the run.
         if self._keys is not None and end.get("run") != _digest(found["run"]):
             raise self._unreadable(RUN, "changed")
         run = self._opened_note(bound, RUN, found["run"])
         return await RunState.from_json(agent, run, **options) if isinstance(run, dict) else None
 
-    # --- how they are kept ------------------------------------------------------------------------
+    # --- storage ----------------------------------------------------------------------------------
 
     async def _keep(self, bound: Bound, name: str, value: Any) -> None:
         sealed = None if value is None else self._sealed_note(bound, name, value)
@@ -462,20 +468,20 @@ class Notes(Branches):
         return None if found is None else self._opened_note(bound, name, found)
 
     def _sealed_note(self, bound: Bound, name: str, value: Any) -> dict[str, Any]:
-        """The value as it is stored: admitted, and encrypted if items are."""
+        """The value as it is stored: filtered, and encrypted if items are."""
         scope_filter = bound.address.scope_filter
         if scope_filter is not None:
             value = scope_filter.value(plain_json(value), "state", name=name, under=name)
         return self._note_coder(bound, name).encode([{"value": value}], None)[0]
 
     def _note_coder(self, bound: Bound, name: str) -> Coder:
-        """The coder of a note, with a key of its own: nothing else can be put in its place."""
+        """The coder of a note; a key per note keeps ciphertexts from being substituted."""
         if self._keys is None:
             return bound.coder
         return Sealer(self._keys, bound.address.app, bound.address.user, self.session_id, name)
 
     def _opened_note(self, bound: Bound, name: str, found: Any) -> Any:
-        """The value; None for what this adapter did not write there."""
+        """The decoded value; None for anything that this adapter did not write."""
         coder = self._note_coder(bound, name)
         if not isinstance(found, dict):
             if self._keys is not None and name == _END:
@@ -496,14 +502,14 @@ class Notes(Branches):
 
 
 class KeepNote(Change[None]):
-    """Append items, and then write a note into the state, or delete it.
+    """Append items, then write or delete a note in the state.
 
     Args:
         bound: the session.
-        name: of the note.
-        value: its content, as it is stored; None deletes it.
-        items: appended before.
-        ends: seals the position of the note in the log; None: it has none.
+        name: the note's name.
+        value: its content as stored; None deletes it.
+        items: items to append first.
+        ends: seals the note's end marker; None: the note has none.
     """
 
     __slots__ = ("bound", "creates", "ends", "items", "name", "revised", "value")
@@ -524,7 +530,7 @@ class KeepNote(Change[None]):
         super().__init__(bound.address)
 
     def run(self, session: SessionTxn) -> None:
-        """Append, then write the field of the state."""
+        """Append the items, then write the state field."""
         if self.items:
             session.append(self.items, orphans=self.ref.options.orphans)
         value = self.value
@@ -543,7 +549,7 @@ class KeepNote(Change[None]):
 
 
 def _digest(sealed: Any) -> str:
-    """The digest of a stored note, which identifies it."""
+    """A digest that identifies a stored note."""
     return blake2b(encode_json(sealed)[0], digest_size=32).hexdigest()
 
 
@@ -588,42 +594,43 @@ def _field(log: CachedSession, txn: ReadTxn, name: str) -> Any:
 class MemcoreSession(Notes):
     """A session of the OpenAI Agents SDK in a memcore file.
 
-    Arguments are those of ``SQLiteSession``, in their order, and by keyword memcore's own. May be
-    used from any thread and event loop; many instances may share a file, in one process or several.
+    Takes the arguments of ``SQLiteSession`` in their order, and memcore's own by keyword. Safe to
+    use from any thread and event loop; many instances, in one or several processes, may share a
+    file.
 
     Args:
         session_id: any string.
-        db_path: a file, made if it is missing; ``":memory:"`` is a private one that is deleted when
-            it is closed. Or an open Database, AsyncDatabase or Scope, which stays open.
-        sessions_table: with ``messages_table``: other names are another space in the same file.
+        db_path: a file, created if missing; ``":memory:"`` is a private one that is deleted on
+            close. Or an open Database, AsyncDatabase or Scope, which stays open.
+        sessions_table: with ``messages_table``: other names select another space in the same file.
         messages_table: see ``sessions_table``.
         session_settings: the SDK's SessionSettings, or a dict of its fields.
         user: the owner; sessions of different users are separate.
-        app: the application, as ``user``.
-        durability: of a file that is made here: ``"full"`` (the default), ``"relaxed"`` or
-            ``"none"``.
-        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
+        app: the application; separates sessions as ``user`` does.
+        durability: the durability of a file created here: ``"full"`` (the default), ``"relaxed"``
+            or ``"none"``.
+        allow_unsafe: consent to ``durability="none"`` for a file, as in ``memcore.open``.
         scope_of: a function of the Runner's context wrapper that returns the scope or
-            ``(app, user)`` in which a call works.
+            ``(app, user)`` for a call.
         encryption_key: a random secret, or several (the first encrypts, all decrypt): items are
-            encrypted, but for their type, role and call ids.
+            encrypted except for their type, role and call ids.
         unreadable: ``"raise"`` (the default) or ``"skip"`` for items that the key does not decrypt;
-            skipped ones are counted in ``skipped_items`` and in a warning in the log.
-        ttl_seconds: older items are not returned any more and are removed from the file, except a
-            call whose result is not that old yet.
-        cache_bytes: the cache of decoded items, in bytes of their JSON, about, and at most 64 MiB
-            for all sessions of the process; 0: no cache.
-        compaction: the session compacts itself after a turn of the Runner: True, a policy, the name
-            of a preset or a mapping (see ``docs/compaction.md``). Reads without a limit, or with
-            that of ``session_settings``, then give what the model may see: the summary and the
-            items behind it, legally, and no more than the limit. The log keeps all.
-        summarize: a function of a SummaryRequest, or a coroutine function; None: what is folded is
-            trimmed.
-        summarize_timeout_seconds: how long a summary may take.
-        budget_tokens: these reads give a legal window of at most so many tokens.
+            skipped ones are counted in ``skipped_items`` and in a logged warning.
+        ttl_seconds: older items are no longer returned and are removed from the file, except a call
+            whose result has not yet expired.
+        cache_bytes: approximate size of the cache of decoded items, in bytes of their JSON, at most
+            64 MiB for all sessions of the process; 0: no cache.
+        compaction: compact the session automatically after a turn of the Runner: True, a policy,
+            the name of a preset or a mapping (see ``docs/compaction.md``). Reads without a limit,
+            or with that of ``session_settings``, then return the model's view: the summary and the
+            items after it, as a legal sequence within the limit. The log keeps everything.
+        summarize: a function of a SummaryRequest, or a coroutine function; None: folded items are
+            trimmed instead of summarized.
+        summarize_timeout_seconds: timeout for a summary.
+        budget_tokens: these reads return a legal window of at most this many tokens.
         create_tables: accepted for compatibility with ``AdvancedSQLiteSession``; no effect.
-        logger: where warnings go; None: ``memcore.openai_agents``.
+        logger: the logger for warnings; None: ``memcore.openai_agents``.
     """
 
     _is_as_stored = True
-    """Subclasses whose ``get_items`` and ``add_items`` do not change items may say so again."""
+    """A subclass whose ``get_items`` and ``add_items`` do not change items may set this again."""
