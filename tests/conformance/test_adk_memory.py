@@ -705,3 +705,11 @@ def test_a_fresh_process_and_a_salvaged_file_find_the_same(path, tmp_path) -> No
             run(service.add_session_to_memory(session([event("more", "f")])))
             assert found(service, "more") == ["f"]
             assert service.database.check() == []
+
+
+def test_a_batch_of_memories_is_no_larger_than_it_may_be() -> None:
+    """The content that begins a batch counts, too."""
+    made = [memories.Memory(str(at), "s", {}, bytes(600 * 1024), {"word"}) for at in range(6)]
+    found = memories.batches(made)
+    assert [len(batch) for batch in found] == [1] * 6
+    assert [each for batch in found for each in batch] == made

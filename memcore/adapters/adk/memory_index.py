@@ -314,7 +314,7 @@ def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
         full = terms > _BATCH_TERMS or size > _BATCH_BYTES or (found and len(found[-1]) == _BATCH)
         if not found or full:
             found.append([])
-            terms, size = len(memory.terms), 0
+            terms, size = len(memory.terms), len(memory.content or b"")
         found[-1].append(memory)
     return found
 
