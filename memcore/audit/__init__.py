@@ -1,6 +1,6 @@
-"""Tamper-evident chain over the stored bytes: started, anchored outside, verified, truncated.
+"""Tamper-evident chains over the stored bytes: started, anchored outside, verified, truncated.
 
-The chains themselves are written by ``memcore.store.audit_log``, inside each transaction.
+The chains themselves are written by ``memcore.store.audit_log``, within each transaction.
 """
 
 from memcore.faces import face

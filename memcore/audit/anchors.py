@@ -1,10 +1,10 @@
-"""Anchors: heads of audit chains written outside of the file, line by line.
+"""Anchors: heads of audit chains, written outside the file, line by line.
 
-A line is one JSON object: ``v``, ``file`` (whose anchor), ``run`` and ``n`` (which line of which
-run; a file is one run, a callback one for each opening), ``at`` ms, ``heads`` (scope, session,
-number, mac of each chain that has grown), ``prev`` (the mac of the line before), ``mac``. So a line
-that is changed, dropped or put in between is found out as an entry is; lines cut off the end of an
-anchor are not, which is why it belongs where the database's writers can only append.
+A line is one JSON object: ``v``, ``file`` (id of the database), ``run`` and ``n`` (number of the
+line in its run; a file is one run, a callback one per open), ``at`` ms, ``heads`` (scope, session,
+number, MAC of each chain that has grown), ``prev`` (MAC of the previous line), ``mac``. So a line
+that is changed, dropped or inserted is detected as an entry would be; lines cut off the end of an
+anchor are not, so it should be kept where the database's writers can only append.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
 _LINE_HEADS: Final = 500
 _TAIL_BYTES: Final = 64 * 1024
 _TORN_BYTES: Final = 64 * 1024
-"""Most bytes that a torn first line leaves: a line has at most ``_LINE_HEADS`` heads."""
+"""Most bytes that a torn first line has: a line has at most ``_LINE_HEADS`` heads."""
 _MAC_HEX: Final = 32
-"""Half of a chain's mac tells it from any other."""
+"""Half of a chain's MAC, in hexadecimal digits, suffices to identify it."""
 _FILE_RUN: Final = "file"
 _SEAM: Final = b',"mac":"'
 
@@ -47,7 +47,7 @@ Tips = Mapping[Place, tuple[int, bytes]]
 
 
 class AnchorLines:
-    """Makes the lines of one run and hands each to a callable."""
+    """Makes the lines of one run and passes each to a callable."""
 
     def __init__(self, chainer: Chainer, file_id: bytes, put: Callable[[str], Any]) -> None:
         self._chainer = chainer
@@ -104,7 +104,7 @@ class AnchorFile(AnchorLines):
 
         Raises:
             AnchorFullError: no space is left on its device.
-            AuditError: the file cannot be written, is cut, or is not this database's anchor.
+            AuditError: the file cannot be written, is truncated, or is not this database's anchor.
         """
         try:
             is_new = not os.path.lexists(self._path)
@@ -133,7 +133,7 @@ class AnchorFile(AnchorLines):
                 "keep it, and name another file as the anchor"
             )
         lines = list(self._lines(tips, number, prev, reset=reset))
-        # A line that was torn by a crash stays, on a line of its own: it is told by its mac.
+        # A line torn by a crash stays, as a line of its own: its MAC gives it away.
         torn = b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""
         left = torn + "".join(f"{line}\n" for line, _, _ in lines).encode()
         try:
@@ -141,16 +141,16 @@ class AnchorFile(AnchorLines):
                 left = left[os.write(fd, left) :]
             os.fsync(fd)
         except OSError:
-            with suppress(OSError):  # it may be one that can only grow
+            with suppress(OSError):  # the file may be append-only
                 os.ftruncate(fd, size)
             raise
         self._number, self._prev = lines[-1][1:]
 
     def _last(self, fd: int, size: int) -> tuple[int, str]:
-        """Number and mac of the last whole line."""
+        """Return number and MAC of the last whole line."""
         first = os.pread(fd, 1, 0)
-        # A file system may have lengthened the file before a power cut, and not written the line:
-        # then it begins with NULs. A whole line behind them, or nothing more, makes it an anchor.
+        # A file system may have extended the file before a power failure without writing the line:
+        # then it begins with NULs. A whole line after them, or nothing else, makes it an anchor.
         may_be_torn = first == b"\0"
         if size and first not in b"{\n" and not may_be_torn:
             raise self._is_no_anchor()
@@ -179,7 +179,7 @@ class AnchorFile(AnchorLines):
         return AuditError(f"{self._path}: is no anchor of an audit; name another file")
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 class Anchored:
@@ -199,7 +199,7 @@ class Anchored:
         return self._macs.get(place, {})
 
     def places(self) -> list[Place]:
-        """The chains that were anchored."""
+        """List the chains that were anchored."""
         return list(self._macs)
 
     def take(self, fields: Mapping[str, Any]) -> None:
@@ -226,9 +226,9 @@ def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) 
     """Read and verify the lines of an anchor; findings go to ``problems``.
 
     Args:
-        lines: of a file, or as a callable was given them.
-        chainer: the key.
-        file_id: the database.
+        lines: lines of a file, or those passed to a callable.
+        chainer: the chainer of the audit key.
+        file_id: id of the database.
     """
     found = Anchored()
     runs: dict[str, tuple[int, str]] = {}
@@ -239,7 +239,7 @@ def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) 
         if not line:
             continue
         if fields is None:
-            # A crash tears a line: whether one is missing, the next one tells.
+            # A crash may tear a line; the next one shows if a line is missing.
             torn = torn if _may_be_torn(line, file_id) else at
             continue
         if fields.get("file") != file_id.hex():
@@ -271,7 +271,7 @@ def _fields_of(line: bytes) -> dict[str, Any] | None:
 
 
 def _may_be_torn(line: bytes, file_id: bytes) -> bool:
-    """Return whether a power cut leaves this of a line: its beginning, or NULs in its place."""
+    """Return True if a power failure may leave this: the start of a line, or NULs instead."""
     begin = f'{{"v":1,"file":"{file_id.hex()}"'.encode()
     return line[:1] == b"\0" or line[: len(begin)] == begin[: len(line)]
 

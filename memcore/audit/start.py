@@ -1,4 +1,4 @@
-"""Audit options, the events that a chain records, and the first entry of a chain."""
+"""Audit options, events recorded in chains, and the start of an audit."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Chain every write under a key: changes of the file made without the key are detected.
+    """Chains every write under a key, so that changes to the file without the key are detected.
 
     Args:
-        key: at least 32 secret bytes, or a callable that gives them when a file is opened. Not
-            kept in the file; without it an audited file can be read and not written.
-        anchor: a file outside of the database to which the heads of changed chains are appended,
-            or a callable that is given each line of it. None: a chain that is cut off at its end,
-            rows and all, reads as if the rest had never been.
-        every_seconds: anchor at the first commit so long after the last anchor.
-        every_entries: or at the first commit after so many entries.
-        on_failure: what if it cannot be anchored: ``"raise"``: what was committed stays, and
-            every further write is an AuditError until it can; ``"log"``: write on and try later.
-        keep_seconds: how long entries are kept when ``Database.cut_audit`` is not told.
+        key: at least 32 secret bytes, or a callable that returns them when a file is opened. Not
+            stored in the file; without it an audited file can be read but not written.
+        anchor: a file outside the database to which the heads of changed chains are appended, or a
+            callable that gets each of its lines. None: a chain truncated at its end, together with
+            the rows, looks as if the rest had never existed.
+        every_seconds: anchor at the first commit this many seconds after the last anchor.
+        every_entries: or at the first commit after this many entries.
+        on_failure: if anchoring fails, ``"raise"``: what was committed stays, and every further
+            write is an AuditError until anchoring succeeds; ``"log"``: keep writing, retry later.
+        keep_seconds: age limit in seconds for ``Database.cut_audit`` when it is given none.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has a wrong type or is out of range.
     """
 
     key: bytes | Callable[[], bytes] = field(repr=False)
@@ -110,10 +110,10 @@ class Audit:
             checked_seconds("keep_seconds", self.keep_seconds)
 
     def key_bytes(self) -> bytes:
-        """The key itself.
+        """Return the key.
 
         Raises:
-            InvalidOptionError: the callable gave none.
+            InvalidOptionError: the callable did not return a key.
         """
         key = self.key() if callable(self.key) else self.key
         _check_key(key)
@@ -121,12 +121,13 @@ class Audit:
 
     @classmethod
     def from_environment(cls, **options: Any) -> Audit | None:
-        """With the key of ``MEMCORE_AUDIT_KEY`` (hex) or of the file ``MEMCORE_AUDIT_KEY_FILE``.
+        """Make options with the key in ``MEMCORE_AUDIT_KEY`` (hex) or in a file.
 
-        None if neither is set. Options are those of the class.
+        The file is named by ``MEMCORE_AUDIT_KEY_FILE``. None if neither is set. Options are those
+        of the class.
 
         Raises:
-            InvalidOptionError: what is set is no key.
+            InvalidOptionError: the setting is not a key.
             AuditError: the key's file cannot be read.
         """
         text = os.environ.get(KEY_VARIABLE)
@@ -137,7 +138,7 @@ class Audit:
 
 
 def key_in(file: str) -> bytes:
-    """The key in a file: 64 or more hexadecimal digits, or else its bytes as they are.
+    """Read the key in a file: 64 or more hexadecimal digits, or else its raw bytes.
 
     Raises:
         InvalidOptionError: it holds no key.
@@ -172,10 +173,10 @@ def _check_key(key: object) -> None:
 
 
 def checked_seconds(name: str, seconds: object) -> float:
-    """A span of time.
+    """Validate a time span in seconds.
 
     Raises:
-        InvalidOptionError: it is no number, or below 0.
+        InvalidOptionError: it is not a number, or below 0.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOptionError(f"{name}: expected a number, got {type(seconds).__name__}")
@@ -184,17 +185,17 @@ def checked_seconds(name: str, seconds: object) -> float:
     return float(seconds)
 
 
-# --- Things that happen to a scope or to the database, chained beside their rows ------------------
-# Each of these does nothing where the file is not audited, and is a part of its transaction.
+# --- Events of a scope or of the database, chained in addition to their rows ----------------------
+# These do nothing if the file is not audited, and are part of their transaction.
 
 
 def record_event(txn: Txn, scope: int, what: str, details: Mapping[str, Any]) -> None:
-    """Chain an event of a scope, 0: of the database.
+    """Chain an event of a scope; 0: of the database.
 
     Args:
-        txn: the transaction that it is a part of.
-        scope: whose event it is.
-        what: a few words, always the same for the same sort of event.
+        txn: the transaction that the event is part of.
+        scope: the scope that it concerns.
+        what: a few words, always the same for the same kind of event.
         details: JSON; never content.
     """
     if txn.audit is not None:
@@ -204,7 +205,7 @@ def record_event(txn: Txn, scope: int, what: str, details: Mapping[str, Any]) ->
 def end_session(txn: Txn, scope: int, session: int) -> None:
     """End a session's chain before its rows are deleted; its scope's chain records the last entry.
 
-    May be called again; its entries may be deleted from here on.
+    May be called again; its entries may be deleted from then on.
     """
     if txn.audit is not None:
         txn.audit.end((scope, session))
@@ -213,13 +214,13 @@ def end_session(txn: Txn, scope: int, session: int) -> None:
 def end_scope(txn: Txn, scope: int) -> None:
     """End a scope's chain before its rows are deleted; the database's chain records the last entry.
 
-    Its sessions have ended before. Its entries (``keys.audit_care``) may be deleted from here on.
+    Its sessions have ended before. Its entries (``keys.audit_care``) may be deleted from then on.
     """
     if txn.audit is not None:
         txn.audit.end((scope, 0))
 
 
-# --- Beginning to audit: the key of a file, its first entries, what it held before, its anchor ----
+# --- Start of an audit: the key of a file, first entries, existing rows, anchor -------------------
 
 BEGINS: Final = "audit begins"
 COVERED: Final = "audit covers all"
@@ -230,7 +231,7 @@ _FIRST_LOOKED_AT: Final = 4
 
 
 def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:
-    """The audit's key, made ready for this file."""
+    """Return the chainer of the audit's key for this file."""
     return Chainer(audit.key_bytes(), store.file_id)
 
 
@@ -240,11 +241,11 @@ def start_audit(store: LmdbStore, audit: Audit | None) -> None:
     Raises:
         AuditError: the file is audited and the key is missing or wrong; or the file's audit flag
             was removed.
-        StoreLockedError: auditing begins on a file that is not empty and that others have open.
+        StoreLockedError: auditing starts on a file that is not empty and that others have open.
     """
     if store.read_only or store.environment().leader.poison:
-        return  # neither writes
-    # On one snapshot: another process may begin the audit at this moment.
+        return  # neither can write
+    # In one snapshot: another process may be starting the audit right now.
     flagged, begun = store.read(
         lambda txn: (is_audited(txn, store.path), read_tip(txn, DATABASE).number > 0)
     )
@@ -298,12 +299,12 @@ def _recorder(env: Environment, audit: Audit, chainer: Chainer) -> Recorder:
 
 
 def anchor_file(chainer: Chainer, file_id: bytes, path: str | os.PathLike[str]) -> AnchorFile:
-    """The anchor at a path, every link resolved now: a process may change its directory."""
+    """Return the anchor at a path, resolved now: the process may change its directory."""
     return AnchorFile(chainer, file_id, os.path.realpath(os.fsdecode(os.fspath(path))))
 
 
 def _need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
-    """Prove the key by one of the first entries of the database's chain."""
+    """Verify the key with one of the first entries of the database's chain."""
     rows = keys.audit_rows(*DATABASE)
     before = FIRST_MAC
     for key, value in stored_rows(txn, rows, keys.after(rows), limit=_FIRST_LOOKED_AT):
@@ -323,11 +324,11 @@ def _need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
     )
 
 
-# --- what was there before -----------------------------------------------------------------------
+# --- coverage of existing rows --------------------------------------------------------------------
 
 
 def _is_covered(txn: ReadTxn) -> bool:
-    """Return True if auditing has begun and the rows from before it are recorded."""
+    """Return True if auditing has started and the rows from before it are recorded."""
     rows = keys.audit_rows(*DATABASE)
     for _, value in stored_rows(txn, rows, keys.after(rows)):
         try:
@@ -337,7 +338,7 @@ def _is_covered(txn: ReadTxn) -> bool:
             ):
                 return True
         except ValueError:
-            return True  # begun, and damaged since: for the verification to name
+            return True  # started, and damaged since: verification reports it
     return False
 
 
@@ -353,7 +354,7 @@ def _begin(store: LmdbStore, recorder: Recorder) -> None:
 
 
 def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
-    """Begin on a file that holds nothing yet; another process may be doing so, too."""
+    """Start on a file that holds nothing yet; another process may be doing so, too."""
     if read_tip(txn, DATABASE).number:
         return _is_covered(txn)
     if next(_noted(txn, b"\x01"), None) is not None:
@@ -364,7 +365,7 @@ def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
 
 
 def _flag(txn: Txn, store: LmdbStore, recorder: Recorder) -> None:
-    """Turn auditing on: from this transaction on for all handles."""
+    """Turn auditing on for all handles, from this transaction on."""
     env = store.environment()
     record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
     record = record._replace(features=record.features | AUDITED)
@@ -387,7 +388,7 @@ class _Noted(NamedTuple):
 
 
 def _noted(txn: ReadTxn, start: bytes) -> Iterator[_Noted]:
-    """The rows from ``start`` on that chains note."""
+    """Yield the rows from ``start`` on that chains record."""
     for key, value in stored_rows(txn, start, bytes((Kind.CARE + 1,))):
         place = chain_of(key)
         if place is not None:
@@ -395,7 +396,7 @@ def _noted(txn: ReadTxn, start: bytes) -> Iterator[_Noted]:
 
 
 def _cover(txn: Txn, chainer: Chainer, start: bytes) -> bytes | None:
-    """Append pages that cover the next rows; where to go on, None: that was all."""
+    """Append pages that cover the next rows; return where to continue, or None at the end."""
     page: list[tuple[bytes, bytes | None]] = []
     at: Place | None = None
     found: list[tuple[Place, list[tuple[bytes, bytes | None]]]] = []
@@ -420,7 +421,7 @@ def _cover(txn: Txn, chainer: Chainer, start: bytes) -> bytes | None:
     return following
 
 
-# --- what no anchor covers -----------------------------------------------------------------------
+# --- chains not anchored yet ----------------------------------------------------------------------
 
 
 def _marked(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
@@ -451,7 +452,7 @@ def all_tips(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
 
 
 def chains(txn: ReadTxn) -> Iterator[Place]:
-    """Every chain that has an entry: the database's, the scopes', the sessions'."""
+    """Yield every chain that has an entry: the database's, the scopes', the sessions'."""
     start = bytes((Kind.CARE,))
     while (row := next(iter(txn.scan(start, bytes((Kind.CARE + 1,)), limit=1)), None)) is not None:
         scope = keys.split_scoped(row[0])[0]
@@ -467,12 +468,12 @@ def chains(txn: ReadTxn) -> Iterator[Place]:
 
 
 def anchor_all(store: LmdbStore, anchorage: AnchorLines, *, reset: bool = False) -> int:
-    """Write the heads of all chains, grown or not, to the anchor; return their number.
+    """Append the heads of all chains, changed or not, to the anchor; return their number.
 
-    ``reset``: earlier anchors no longer bind (a backup was put in place).
+    ``reset``: earlier anchors no longer bind (a backup was restored).
 
     Raises:
-        AuditError: it cannot be done.
+        AuditError: the anchor cannot be written.
     """
     if not store.read_only:
         store.flush()

@@ -1,4 +1,4 @@
-"""Verify the chains of a file, one read transaction a chain, and report differences."""
+"""Verify the chains of a file, one read transaction per chain, and report differences."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ __all__ = [
 ]
 
 
-# --- Rows according to a chain: the last entry of each, in bounded memory -------------------------
-# The last word on a row may stand anywhere behind the first, so a chain of more rows than fit is
-# gone through several times, each time for the next rows in the order of their keys.
+# --- Rows according to a chain: the latest record of each, in bounded memory ----------------------
+# The latest entry about a row may be anywhere after the first, so a chain with more rows than fit
+# is read several times, each time for the next rows in key order.
 
 ROWS_MAX: Final = 200_000
 
 Word = tuple[int, bytes | None]
-"""The number of the entry that tells, and the digest that the row has then; None: it is deleted."""
+"""Number of the recording entry, and the digest of the row after it; None: it is deleted."""
 
 
 class Latest:
-    """The last words on the rows from one key on; ``until`` is where the next part begins."""
+    """Latest records of the rows from one key on; ``until`` is where the next part begins."""
 
     def __init__(self, *, is_database: bool, after: bytes = b"", limit: int = ROWS_MAX) -> None:
         self._chain = OF_SCOPE if is_database else OF_SESSION
@@ -92,7 +92,7 @@ class Latest:
         self._spans: dict[tuple[bytes, bytes], int] = {}
 
     def take(self, number: int, entry: AuditEntry) -> None:
-        """Take the next entry in.
+        """Process the next entry.
 
         Raises:
             ValueError: it cannot be read.
@@ -127,7 +127,7 @@ class Latest:
 
     @property
     def spans(self) -> list[tuple[bytes, bytes]]:
-        """The ranges of keys that were deleted."""
+        """Ranges of keys that were deleted."""
         return list(self._spans)
 
     def _span(self, span: tuple[bytes, bytes], number: int) -> None:
@@ -137,7 +137,7 @@ class Latest:
         self._spans[span] = number
 
     def settle(self) -> None:
-        """Let the deletions of ranges count for the rows that were written before them."""
+        """Apply the deletions of ranges to the rows that were written before them."""
         spans = sorted((start, -number, stop) for (start, stop), number in self._spans.items())
         active: list[tuple[int, bytes]] = []
         at = 0
@@ -164,19 +164,19 @@ class Why(StrEnum):
     SWAPPED = "swapped"
     """The rows of two entries hold each other's content."""
     RESTORED = "restored"
-    """A row is there again that was deleted."""
+    """A deleted row exists again."""
     ROLLED_BACK = "rolled back"
-    """The head of the session is an older one."""
+    """The session's head is an older one."""
     TRUNCATED = "truncated"
     """Entries are missing at the end of the chain."""
     REWRITTEN = "rewritten"
-    """The chain verifies but differs from the anchor: it was written anew with the key."""
+    """The chain verifies but differs from the anchor: it was rewritten with the key."""
     UNAUDITED = "unaudited"
     """Rows without an entry: written without audit, or their entries were cut off."""
 
 
 class Suspicion(NamedTuple):
-    """The first thing that is wrong with one chain."""
+    """The first problem of a chain."""
 
     place: Place
     number: int
@@ -186,16 +186,16 @@ class Suspicion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """The first entry of a chain that does not hold, and why."""
+    """The first entry of a chain that fails verification, and the reason."""
 
     app: str | None
     user: str | None
     session: str | None
-    """None: the chain of the user's scope, or, if ``user`` is None, too, the database's."""
+    """None: the chain of the user's scope or, if ``user`` is None as well, the database's."""
     scope_number: int
     session_number: int
     entry: int
-    """The number of the first bad entry; one behind the last if what is wrong lies behind it."""
+    """Number of the first bad entry; one past the last if the problem comes after it."""
     why: Why
     what: str
 
@@ -228,9 +228,9 @@ class AuditReport:
     resets: int
     """Number of deliberate resets of the anchor."""
     is_anchored: bool
-    """False: no anchor was given, so chains that were cut off at the end do not show."""
+    """False: no anchor was given, so truncation at the end of a chain is not detected."""
     needs_recovery: bool
-    """The last commit waits for an opening for writing: it may read as truncated until then."""
+    """The last commit is complete once a writer opens; until then it may look truncated."""
 
     @property
     def ok(self) -> bool:
@@ -240,17 +240,17 @@ class AuditReport:
 
 @dataclass(frozen=True, slots=True)
 class AuditedEntry:
-    """One entry of a chain, for the eye."""
+    """One entry of a chain, for display."""
 
     number: int
     at_ms: int
     operation: str
     row: str
-    """Its subject, in words or as hexadecimal digits."""
+    """Its subject, in words or hexadecimal digits."""
     mac: str
 
 
-# --- One pass over a chain: is every entry the one that was made for its place? -------------------
+# --- One pass over a chain, verifying that each entry was made for its place ----------------------
 
 _LOW: Final = 0xFFFFFFFF
 
@@ -258,7 +258,7 @@ _LOW: Final = 0xFFFFFFFF
 def entries(
     txn: ReadTxn, place: Place, *, after: int = 0, limit: int = 0
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """``(number, key, stored value)`` of the entries of a chain behind a number."""
+    """Yield ``(number, key, stored value)`` of a chain's entries after a number."""
     rows = keys.audit_rows(*place)
     start = keys.numbered(rows, after + 1) if after else rows
     for key, value in stored_rows(txn, start, keys.after(rows), limit=limit):
@@ -266,7 +266,7 @@ def entries(
 
 
 class ChainWalk:
-    """The state of a walk. Behind the first break entries are still read, and prove nothing."""
+    """State of a pass over a chain. After the first break, entries are read but prove nothing."""
 
     def __init__(self, chainer: Chainer, place: Place, anchored: Mapping[int, str]) -> None:
         self._chainer = chainer
@@ -278,13 +278,13 @@ class ChainWalk:
         self.broken: Suspicion | None = None
         self.proven = 0
         self.last = 0
-        """The number of the last entry that there is."""
+        """Number of the last entry present."""
         self.closed = False
         self.head: tuple[int, bytes] | None = None
-        """The last entry that tells of the session's head, and its digest."""
+        """Number of the last entry that records the session's head, and its digest."""
 
     def run(self, txn: ReadTxn, take: Callable[[int, AuditEntry], None]) -> None:
-        """Go through the chain; ``take`` is given every entry that can be read."""
+        """Walk the chain; ``take`` gets every entry that can be read."""
         for number, key, value in entries(txn, self.place):
             whole = value[HEADER_BYTES:]
             self._look_back(whole)
@@ -355,14 +355,14 @@ class ChainWalk:
         self.broken = Suspicion(self.place, number, why, what)
 
 
-# --- The rows that there are against what their chain says of them --------------------------------
+# --- Stored rows compared with the records of their chain -----------------------------------------
 
 _SWAPS_MAX: Final = 64
 _ITEM: Final = bytes((Row.ITEM,))
 
 
 def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
-    """Key and stored value of every row that a chain notes, but a session's head."""
+    """Yield key and stored value of every row that a chain records, except a session's head."""
     if place[1]:
         starts = [keys.session_rows(*place, row) for row in SESSION_ROWS]
     elif place == DATABASE:
@@ -377,7 +377,7 @@ def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
 
 
 _MANY: Final = {Kind.THREAD: "row of a thread", Kind.CARE: "row of a hold, a rule or an erasure"}
-"""Kinds whose rows an identifier in a chain does not tell apart."""
+"""Kinds whose various rows an identifier in a chain does not distinguish."""
 
 
 def word_for(place: Place, rest: bytes) -> str:
@@ -396,7 +396,7 @@ def word_for(place: Place, rest: bytes) -> str:
 
 
 class Comparison:
-    """One chain and its rows, on one snapshot."""
+    """One chain and its rows, in one snapshot."""
 
     def __init__(
         self, txn: ReadTxn, chainer: Chainer, walk: ChainWalk, *, limit: int = ROWS_MAX
@@ -409,10 +409,10 @@ class Comparison:
         self.found: list[Suspicion] = []
         self.rows = 0
         self._wrong: list[tuple[bytes, int, bytes, bytes]] = []
-        """Rows that hold something else: name, number, digest that was told, value."""
+        """Rows with other contents: identifier, entry number, recorded digest, value."""
 
     def run(self) -> None:
-        """Walk the chain and compare; what is wrong is in ``found``."""
+        """Walk the chain and compare; problems are added to ``found``."""
         latest = self._latest(b"")
         self._walk.run(self._txn, latest.take)
         self._compare(latest)
@@ -422,14 +422,14 @@ class Comparison:
                 try:
                     latest.take(number, unpack_entry(value[HEADER_BYTES:]))
                 except ValueError:
-                    continue  # the walk has named it
+                    continue  # the walk has reported it
             self._compare(latest)
         self._judge_wrong()
         if self._place[1] and self._walk.broken is None and not self._walk.closed:
             self._judge_head()
         broken = self._walk.broken
         if broken is not None:
-            # Rows that are rewritten often prove nothing where entries are missing.
+            # If entries are missing, rows that are rewritten often prove nothing.
             self.found = [s for s in self.found if self._is_final(s)] + [broken]
 
     def first(self) -> Suspicion | None:
@@ -470,7 +470,7 @@ class Comparison:
 
     def _suspect(self, number: int, why: Why, rest: bytes, what: str) -> None:
         found = Suspicion(self._place, number, why, f"{word_for(self._place, rest)}: {what}")
-        if len(self.found) > _SWAPS_MAX:  # only the first counts
+        if len(self.found) > _SWAPS_MAX:  # only the first is reported
             self.found = [min(self.found, key=lambda s: s.number)]
         self.found.append(found)
 
@@ -522,7 +522,7 @@ class Comparison:
             if older:
                 what = f"is that of entry {older}: what was done since is taken back"
                 self._suspect(older + 1, Why.ROLLED_BACK, HEAD, what)
-            elif all(s.why is not Why.UNAUDITED for s in self.found):  # else it is of their time
+            elif all(s.why is not Why.UNAUDITED for s in self.found):  # else it is unaudited, too
                 what = "is not what was stored, or entries were cut off the end of the chain"
                 self._suspect(number, Why.MODIFIED, HEAD, what)
 
@@ -535,23 +535,23 @@ class Comparison:
         return found
 
 
-# --- Verifying the chains of a whole file, one read transaction a chain ---------------------------
+# --- Verification of all chains of a file, one read transaction per chain -------------------------
 
 
 @dataclass(slots=True)
 class Verification:
-    """The verification of one file."""
+    """Verification of one file."""
 
     store: LmdbStore
     chainer: Chainer
     anchored: Anchored
     rows_max: int = ROWS_MAX
-    """Rows of one chain that are held in memory at once."""
+    """Most rows of a chain to hold in memory."""
     chains: int = 0
     entries: int = 0
     rows: int = 0
     found: dict[Place, Suspicion] = field(default_factory=dict)
-    """The first thing that is wrong with each chain."""
+    """The first problem of each chain."""
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Verify all chains.
@@ -627,7 +627,7 @@ class Verification:
 
 
 def _leaps(txn: ReadTxn, kind: int, prefix_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """The first row behind each prefix of that length."""
+    """Yield the first row under each prefix of that length."""
     start, stop = bytes((kind,)), bytes((kind + 1,))
     while (row := next(stored_rows(txn, start, stop, limit=1), None)) is not None:
         yield row
@@ -653,17 +653,17 @@ def _has_ended(txn: ReadTxn, place: Place) -> bool:
     return False
 
 
-# --- Retention of the audit: old entries go, statements about rows that exist stay ----------------
+# --- Retention of the audit: old entries are deleted, records of existing rows stay ---------------
 
 _PIECE: Final = 256
-"""Entries that one CUT stands for: what it says fits three pages of the file."""
+"""Entries replaced by one CUT, whose contents fit three pages of the file."""
 
 
 def cut_chains(store: LmdbStore, before_ms: int) -> int:
-    """Cut the entries of all chains that were made before a time; how many went.
+    """Cut the entries of all chains that were made before a time; return their number.
 
     Raises:
-        AuditError: an entry does not prove what it says; nothing of that piece was cut.
+        AuditError: an entry fails verification; nothing of that piece was cut.
     """
     cut = 0
     for place in store.read(lambda txn: list(chains(txn))):
@@ -678,7 +678,7 @@ def cut_chain(store: LmdbStore, place: Place, before_ms: int, *, most: int | Non
     """Cut old entries of one chain, up to ``most``; return their number.
 
     Raises:
-        AuditError: as ``cut_chains``.
+        AuditError: as for ``cut_chains``.
     """
     cut = 0
     after: int | None = 0
@@ -692,7 +692,7 @@ def cut_chain(store: LmdbStore, place: Place, before_ms: int, *, most: int | Non
 
 
 class _Piece(NamedTuple):
-    """Entries that are next to each other and old enough; none of them is a CUT."""
+    """Consecutive entries that are old enough; none of them is a CUT."""
 
     first: int
     last: int
@@ -703,7 +703,7 @@ class _Piece(NamedTuple):
 
 
 def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int | None]:
-    """Cut one piece behind a number; return the count of entries and where to go on, or None."""
+    """Cut one piece after a number; return its entry count and where to continue, or None."""
     piece = _find(txn, place, after, before_ms)
     if isinstance(piece, int):
         return 0, piece or None
@@ -720,7 +720,7 @@ def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int |
 
 
 def _find(txn: Txn, place: Place, after: int, before_ms: int) -> _Piece | int:
-    """Find the next piece; or a number to go on behind, 0 at the end."""
+    """Find the next piece; or a number to continue after, 0 at the end."""
     chainer, newest = txn.audit.chainer, read_tip(txn, place).number
     before = start = _mac_at(txn, place, after)
     last, head = after, b""
@@ -732,7 +732,7 @@ def _find(txn: Txn, place: Place, after: int, before_ms: int) -> _Piece | int:
             if last == after:
                 return number
             break
-        # The newest one stays: the chain goes on from it.
+        # The newest entry stays: the chain continues from it.
         if entry.time_ms >= before_ms or number == newest:
             break
         latest.take(number, entry)
@@ -759,7 +759,7 @@ def _refusal(place: Place, number: int) -> AuditError:
 
 
 def _mac_at(txn: ReadTxn, place: Place, number: int) -> bytes:
-    """Return the MAC from which the chain goes on behind an entry."""
+    """Return the MAC from which the chain continues after an entry."""
     if not number:
         return FIRST_MAC
     value = stored(txn).get(keys.numbered(keys.audit_rows(*place), number)) or b""

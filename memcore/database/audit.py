@@ -1,4 +1,4 @@
-"""Audit of an open database: verify, show, anchor, cut."""
+"""Audit of an open database: verify, list, anchor, cut."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def verify_audit(
         env = store.environment()
         if anchor is not None and env.audit is not None:
             env.queue.call(env.audit.anchor, job=True)
-    # The anchor before the chains: they only grow.
+    # Read the anchor before the chains: they only grow.
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)
@@ -123,13 +123,13 @@ def _named(txn: ReadTxn, found: Suspicion) -> AuditFinding:
     return AuditFinding(app, user, name, scope, session, found.number, found.why, found.what)
 
 
-# --- showing -------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def list_audit(
     engine: Engine, session: str | None, *, user: str | None, app: str | None
 ) -> Iterator[AuditedEntry]:
-    """The entries of a chain, a page a read transaction; see ``Database.audit_entries``."""
+    """List a chain's entries, one page per read transaction; see ``Database.audit_entries``."""
 
     def find(txn: ReadTxn) -> Place:
         if user is None or app is None:
@@ -210,7 +210,7 @@ _TELLERS: Final[dict[Op, Callable[[Place, bytes], str]]] = {
 }
 
 
-# --- anchoring -----------------------------------------------------------------------------------
+# --- anchoring ------------------------------------------------------------------------------------
 
 
 def anchor_audit(

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-# --- The keys of an encrypted database: what there is, and how they are changed -------------------
+# --- Keys of an encrypted database: status and rotation -------------------------------------------
 
 Progress: TypeAlias = Callable[[int], None]
 
@@ -72,11 +72,11 @@ class KeyStatus:
     """Contents of a database's key file."""
 
     key_file: str | None
-    """None: the database is in memory, and so are its keys."""
+    """None if the database, and so its keys, are in memory."""
     users: int
-    """Scopes of users and applications that have a data key."""
+    """Scopes (of users and applications) that have a data key."""
     unfinished: tuple[tuple[str, str], ...]
-    """``(app, user)`` of scopes with several keys: a rotation was cut short, or is under way."""
+    """``(app, user)`` of scopes with several keys: a rotation was interrupted or is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Rotation:
     values: int
     """Values encrypted with the new key."""
     finished: bool
-    """False: another process has the file open, or a value does not decrypt (``check`` names it):
-    the older keys stay until it is done again."""
+    """False: another process has the file open, or a value does not decrypt (``check`` names it);
+    the old keys are kept until the rotation is repeated."""
 
 
 def _status(engine: Engine) -> KeyStatus:
@@ -106,12 +106,12 @@ def _scopes(txn: ReadTxn) -> list[tuple[int, str, str]]:
 
 
 def _rewrap(engine: Engine, key: Key) -> None:
-    """Protect the key file by another key-encryption key; contents stay as they are."""
+    """Protect the key file with another key-encryption key; contents are unchanged."""
     provider = privacy.key_provider(key)
     vault = _vault(engine)
     _need_writable(engine)
     _tell(engine, 0, "key rotation begun", {})
-    # With nothing to commit: a commit that failed would say that nothing was changed.
+    # Runs outside any commit: if one failed, its error would claim that nothing was changed.
     engine.store.alone(lambda: vault.ring.rewrap(provider))
     try:
         _tell(engine, 0, "key rotated", {})
@@ -123,7 +123,7 @@ def _rewrap(engine: Engine, key: Key) -> None:
 def _rotate(
     engine: Engine, *, user: str | None, app: str | None, progress: Progress | None
 ) -> Rotation:
-    """Encrypt contents with new data keys, one for each user."""
+    """Re-encrypt contents with new data keys, one per user."""
     vault = _vault(engine)
     _need_writable(engine)
     values, finished = 0, True
@@ -136,7 +136,7 @@ def _rotate(
                     raise
                 count, whole = 0, True
             if vault.is_shredded(number):
-                continue  # erased meanwhile: there is nothing left to encrypt
+                continue  # erased in the meantime: there is nothing left to encrypt
             _tell(engine, number, "data keys rotated", {"values": count, "finished": whole})
             values += count
             finished = finished and whole
@@ -144,7 +144,7 @@ def _rotate(
 
 
 def _tell(engine: Engine, scope: int, what: str, details: Mapping[str, Any]) -> None:
-    """Chain an event of a scope that is alive, 0: of the database, if it is audited."""
+    """Append an event of a live scope (0: of the database) to the audit, if there is one."""
 
     def closure(txn: Txn) -> None:
         if not is_erased(txn, scope):
@@ -170,7 +170,7 @@ def _need_writable(engine: Engine) -> None:
 # --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
-"""Limit of one sweep by the background thread."""
+"""Limit of each sweep by the background thread."""
 _NOW_MAX: Final = 2**40
 
 
@@ -190,13 +190,13 @@ def _milliseconds(now: object) -> int:
 
 
 class Database:
-    """An open memcore file. Use it as a context manager, or close it."""
+    """An open memcore file. Use it as a context manager or close it explicitly."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sweepers: set[Sweeper] = set()
         self.audit_sweep: AuditSweep | None = None if engine.audit is None else _cut
-        """Removes entries of the audit log that rules say are too old; None: none goes."""
+        """Removes audit entries that have expired under a rule; None keeps them all."""
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +210,7 @@ class Database:
         self.close()
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {"engine"})  # that is for memcore's own facades
+        return sorted({*super().__dir__()} - {"engine"})  # for memcore's own adapters only
 
     def __repr__(self) -> str:
         return f"Database({self.path!r}, durability={self.durability!r})"
@@ -222,12 +222,15 @@ class Database:
 
     @property
     def path(self) -> str:
-        """The file."""
+        """Path of the file."""
         return self._engine.store.path
 
     @property
     def durability(self) -> str:
-        """The mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``; see ``memcore.open``."""
+        """Durability mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``.
+
+        See ``memcore.open``.
+        """
         return self._engine.store.durability
 
     @property
@@ -237,14 +240,14 @@ class Database:
 
     @property
     def needs_recovery(self) -> bool:
-        """Advisory, read-only handles: the last commit is whole only after a writer opens."""
+        """True if a read-only handle is one commit behind until a writer opens. Advisory."""
         return self._engine.store.needs_recovery
 
     def close(self) -> None:
-        """Close the handle; the last one of a process closes the file. Idempotent.
+        """Close the handle; the last one in a process closes the file. Idempotent.
 
         Raises:
-            StorageError: what was counted of readings cannot be written; the handle is closed.
+            StorageError: pending access counts cannot be written; the handle is closed anyway.
         """
         self._stop_sweepers()
         try:
@@ -256,11 +259,11 @@ class Database:
     # --- scopes and sessions ----------------------------------------------------------------------
 
     def scope(self, *, user: str = "default", app: str = "default") -> Scope:
-        """The handle that serves one user of one application and can reach nothing else.
+        """Open the handle that serves one user of one application and can reach nothing else.
 
         Raises:
-            InvalidOptionError: a name is not legal.
-            AccessDeniedError: the authorizer refused it.
+            InvalidOptionError: a name is invalid.
+            AccessDeniedError: the authorizer refused access.
         """
         return self._scope(app, user, self._engine.access)
 
@@ -281,7 +284,7 @@ class Database:
         auto_compact: Summarize | None = None,
         auto_recover: bool = False,
     ) -> Session:
-        """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
+        """Open a session: ``db.scope(user=, app=).session(session_id, ...)``."""
         return self.scope(user=user, app=app).session(
             session_id,
             policy=policy,
@@ -297,7 +300,7 @@ class Database:
         )
 
     def scopes(self) -> list[tuple[str, str]]:
-        """All ``(app, user)`` that own anything."""
+        """List every ``(app, user)`` that owns anything."""
         self._need("scopes")
         return self._pairs()
 
@@ -306,7 +309,7 @@ class Database:
     ) -> Iterator[SessionEntry]:
         """Iterate over all sessions, or those of one user or application.
 
-        Each page is read in a transaction of its own.
+        Each page is read in its own transaction.
         """
         self._need("sessions", app=app, user=user)
         return self._sessions(user, app)
@@ -319,25 +322,25 @@ class Database:
     def delete_session(
         self, session_id: str, *, user: str = "default", app: str = "default"
     ) -> bool:
-        """Delete a session and its rows; return True if there was one."""
+        """Delete a session and its rows; return True if it existed."""
         return self.scope(user=user, app=app).delete_session(session_id)
 
-    # --- care -------------------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------------
 
     def check(self, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """Walk everything: structure, checksums, index, chains, references. Empty means sound.
+        """Check everything: structure, checksums, index, chains, references. Empty means sound.
 
         Args:
-            progress: called with (sessions done, sessions in all).
+            progress: called with (sessions done, total sessions).
         """
         self._need("check")
         return maintenance.check_database(self._engine, progress)
 
     @property
     def demands(self) -> dict[str, Any]:
-        """Policies that a writer of this file must have, as JSON: ``redact`` and ``guards``.
+        """Policies required of every writer of this file, as JSON: ``redact`` and ``guards``.
 
-        Of ``names`` only whether there are any: they are encrypted with the file's secret.
+        ``names`` only reports if there are any: they are encrypted with the file's secret.
 
         Raises:
             CorruptValueError: the row is damaged.
@@ -346,10 +349,10 @@ class Database:
         return self._engine.store.read(session.read_demand).shown()
 
     def log_filter(self, redact: Redact = None) -> RedactingFilter:
-        """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
+        """Return a ``logging.Filter`` that redacts as this file does; see RedactingFilter.
 
         Args:
-            redact: the policy; None: that of the handle, or else the default one.
+            redact: the policy; None: the handle's own, or else the default.
         """
         self._need("log_filter")
         write_filter = self._engine.write_filter
@@ -359,26 +362,26 @@ class Database:
         return privacy.RedactingFilter("default" if policy is None else policy, secret=secret)
 
     def demand(self, *, redact: Demanded = None, guard: Guards | bool = None) -> None:
-        """Change what the file demands of who opens it; the audit notes it.
+        """Change the policies that the file requires of its writers; the audit records it.
 
-        It holds from the next opening on: handles that are open go on as they were opened.
+        It applies from the next open on: open handles keep the policies they were opened with.
 
         Args:
-            redact: the policy from now on; None: the one there is; False: none.
-            guard: the guards from now on; None: those there are; False: none.
+            redact: the new policy; None keeps the current one; False removes it.
+            guard: the new guards; None keeps the current ones; False removes them.
 
         Raises:
-            InvalidOptionError: they are none.
+            InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
             ReadOnlyError, StorageError: nothing was changed.
         """
         self._need("demand")
         session.demand(self._engine.store, redact, guard)
 
     def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
-        """The tree that forks make of the sessions, with their checkpoints.
+        """List the tree of sessions and their forks, with their checkpoints.
 
-        Parents come before their forks. Deleted sessions that stay for their forks are there, too,
-        without a name. One read transaction a scope.
+        Parents come before their forks. Deleted sessions that are kept for their forks are
+        included, without a name. Uses one read transaction per scope.
         """
         self._need("branches", app=app, user=user)
         found: list[Branch] = []
@@ -401,22 +404,23 @@ class Database:
         at: Position | None = None,
         other_at: Position | None = None,
     ) -> Difference:
-        """Compare two histories: their common beginning, and the rest of each.
+        """Compare two histories: their common prefix, and the rest of each.
 
         Args:
             a: a session of this database.
             b: another one, or the same.
-            at: where to look at ``a``: a live seq, a checkpoint or its name; None: all of it.
-            other_at: the same of ``b``.
+            at: the position up to which to read ``a``: a live seq, a checkpoint or its name;
+                None reads all of it.
+            other_at: the same for ``b``.
 
         Raises:
-            NotFoundError: there is no such session or position.
+            NotFoundError: the session or position does not exist.
             CorruptValueError: a row is damaged.
         """
         return database.compare(a, b, at=at, other_at=other_at)
 
     def stats(self) -> dict[str, Any]:
-        """Sizes and counters of the file and of this process's handle on it."""
+        """Return sizes and counters of the file and of this process's handle on it."""
         self._need("stats")
         return database.count_everything(self._engine, self._pairs())
 
@@ -430,18 +434,18 @@ class Database:
     ) -> None:
         """Copy the database to a new file while others read and write.
 
-        The copy is made under another name, flushed and proven sound before it gets its own.
+        The copy is made under a temporary name, flushed and verified, then renamed.
 
         Args:
-            path: the file to make.
-            compact: leave free pages out.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            path: the file to create.
+            compact: leave out free pages.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             StoreAccessError: the target exists or cannot be written.
-            StoreFullError: no space is left for the copy.
-            CorruptStoreError: the copy has findings, so the database has them; nothing was made.
+            StoreFullError: no space left for the copy.
+            CorruptStoreError: the copy, and so the database, has findings; nothing was created.
         """
         target = checked_path("path", path)
         self._need("backup", name=target)
@@ -461,24 +465,24 @@ class Database:
         verify: bool = True,
         progress: CopyProgress | None = None,
     ) -> CompactReport:
-        """Give free pages back to the file system: swap the file for a compact, proven copy.
+        """Return free pages to the file system: swap the file for a compact, verified copy.
 
-        It needs the file alone: no other process may have it open. Handles of this process go on;
-        writers wait until it is done. Killed or cut off at any point it leaves the old file or the
-        new one, whole. The copy needs room beside the file.
+        It needs exclusive access: no other process may have the file open. This process's handles
+        stay usable; writers wait until it is done. Interrupted at any point, it leaves either the
+        old file or the new one, complete. The copy needs free space next to the file.
 
         Args:
             durability: the mode from now on; this is how a database changes its mode.
             allow_unsafe: consent to ``durability="none"``.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             StoreLockedError: another process has the file open; nothing was changed.
-            StoreFullError: no space is left for the copy; nothing was changed.
+            StoreFullError: no space left for the copy; nothing was changed.
             CorruptStoreError: the copy has findings; nothing was changed.
             InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
-            StorageError: the swap may not survive a power cut; open the database anew.
+            StorageError: the swap may not survive a power failure; reopen the database.
         """
         self._need("copy_compact")
         check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
@@ -493,7 +497,7 @@ class Database:
         return maintenance.CompactReport(before, after, self.durability)
 
     def flush(self) -> None:
-        """Push everything committed so far to the device."""
+        """Flush everything committed so far to the device."""
         self._engine.store.flush()
 
     # --- export and import ------------------------------------------------------------------------
@@ -509,21 +513,21 @@ class Database:
         left_out: Callable[[str], None] | None = None,
         redact: Redact = None,
     ) -> Iterator[bytes]:
-        """Export all sessions, or those of one name, user or application, as pieces of JSON lines.
+        """Export all sessions, or those of one name, user or application, as JSON lines in chunks.
 
-        The state that the sessions of a user share follows, if no name is given; without a user,
-        those of the applications, too.
+        Unless a name is given, the state shared by a user's sessions follows; without a user, so
+        does the state of the applications.
 
         Args:
             session_id: only sessions of this name.
             user: only this user's.
             app: only this application's.
             format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"`` and
-                ``"anthropic"`` are a line ``{"id", "messages"}`` a session; nothing is converted.
-            undone: with the items that were undone (jsonl only).
-            left_out: gets a line of text for each session of which messages cannot hold
-                everything (events, meta, compactions); without it, that is an error.
-            redact: write placeholders in the place of what this policy looks for.
+                ``"anthropic"`` write one line ``{"id", "messages"}`` per session, unconverted.
+            undone: include items that were undone (jsonl only).
+            left_out: called with a line of text for each session with content that messages cannot
+                hold (events, meta, compactions); without it, such a session is an error.
+            redact: replace what this policy matches with placeholders.
 
         Raises:
             InvalidOptionError, NotFoundError, CorruptValueError
@@ -560,7 +564,7 @@ class Database:
         redact: Redact,
         **options: Any,
     ) -> Iterator[bytes]:
-        """The lines of an export, each redacted as its session would have been stored."""
+        """Yield the lines of an export, redacted as their session would have been when stored."""
         engine = self._engine
         for place in chosen:
             found = exchange.export_sessions(engine, [place], **options)
@@ -589,28 +593,28 @@ class Database:
         on_conflict: str = "error",
         unnamed: str = "line",
     ) -> Imported:
-        """Import the sessions of an export, with all their data, and conversations.
+        """Import conversations and exported sessions, with all their data.
 
         A conversation is a line ``{"id", "messages"}``, or a list of messages; with ``metadata``
-        as an export writes it, it comes back under its user and application. States of users and
-        applications get the fields that they lack; those that they have stay.
+        as written by an export, it is restored under its user and application. States of users and
+        applications gain the fields they lack; existing fields are kept.
 
-        A session that is there already, the same, is counted as ``skipped``, so that an import
-        which was interrupted can be done again. One that cannot be stored is listed in
-        ``failures``, and the others are stored. Many small ones share a commit.
+        A session that already exists and is identical counts as ``skipped``, so an interrupted
+        import can be repeated. One that cannot be stored is listed in ``failures``; the others are
+        stored. Small sessions share a commit.
 
         Args:
-            lines: a file opened with ``"rb"``, or any lines.
+            lines: a file opened with ``"rb"``, or any iterable of lines.
             rename: may give a session another name, user or application.
-            counter: counts tokens in place of the counter that the export names.
-            format: ``"jsonl"`` takes sessions of an export alone, the name of another format of
-                ``export`` conversations alone, ``"auto"`` both.
-            policy: the pair policy of conversations; None: as their line says, or the database's.
-            orphans: of conversations, results without their call: ``"keep"`` or ``"raise"``.
-            on_conflict: if another session has the name: ``"error"`` (listed in ``failures``),
+            counter: counts tokens instead of the counter named by the export.
+            format: ``"jsonl"`` accepts only exported sessions, the name of another ``export``
+                format only conversations, ``"auto"`` both.
+            policy: the pair policy of conversations; None: the line's own, or the database's.
+            orphans: for conversations, results without their call: ``"keep"`` or ``"raise"``.
+            on_conflict: if a different session has the name: ``"error"`` (listed in ``failures``),
                 ``"skip"`` (listed in ``left_out``), ``"rename"`` (``NAME (2)``), or ``"append"``:
-                the messages that a session lacks of a conversation that begins like it.
-            unnamed: what conversations without an id are named after, with their line's number.
+                if the session is a prefix of the conversation, append the remaining messages.
+            unnamed: prefix of the name of conversations without an id, before their line number.
 
         Raises:
             InvalidOptionError, ReadOnlyError, StorageError
@@ -623,7 +627,7 @@ class Database:
         )  # fmt: skip
         return exchange.import_lines(self._engine, lines, options)
 
-    # --- permission -------------------------------------------------------------------------------
+    # --- authorization ----------------------------------------------------------------------------
 
     def _need(
         self, action: str, *, app: str | None = None, user: str | None = None, name: Any = None
@@ -631,7 +635,7 @@ class Database:
         """Ask the authorizer, if there is one, to allow an administrator's action.
 
         Raises:
-            AccessDeniedError: it refused.
+            AccessDeniedError: the authorizer refused.
         """
         if self._engine.access is not None:
             self._engine.access.need(action, app=app, user=user, name=name)
@@ -645,19 +649,20 @@ class Database:
         anchor: str | os.PathLike[str] | Iterable[str | bytes] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> AuditReport:
-        """Prove every entry of the audit, and every row by its entry; name what does not hold.
+        """Verify every entry of the audit, and every row against its entry; report what fails.
 
-        It reads stored bytes: no data key is needed. One read transaction a chain.
+        It works on the stored bytes, so it needs no data key. Uses one read transaction per chain.
 
         Args:
             key: the audit key; None: the one that the database was opened with.
-            anchor: the anchor's file or its lines; None: the file that it was opened with, if any.
-            progress: called with (chains done, chains in all).
+            anchor: the anchor file or its lines; None: the file the database was opened with, if
+                any.
+            progress: called with (chains done, total chains).
 
         Raises:
             InvalidOptionError: there is no key.
             AuditError: the file is not audited, or the anchor cannot be read.
-            NotFoundError: there is no such anchor.
+            NotFoundError: the anchor does not exist.
         """
         self._need("verify_audit")
         return database.verify_audit(self._engine, key=key, anchor=anchor, progress=progress)
@@ -665,10 +670,10 @@ class Database:
     def audit_entries(
         self, session_id: str | None = None, *, user: str | None = None, app: str | None = None
     ) -> Iterator[AuditedEntry]:
-        """List the entries of a session's chain; without one, a user's, else the database's.
+        """List the entries of a session's chain; without a session, a user's or the database's.
 
         Raises:
-            NotFoundError: there is no such session or user.
+            NotFoundError: the session or user does not exist.
         """
         self._need("audit_entries", app=app, user=user, name=session_id)
         return database.list_audit(self._engine, session_id, user=user, app=app)
@@ -680,29 +685,29 @@ class Database:
         key: bytes | None = None,
         reset: bool = False,
     ) -> int:
-        """Write the heads of all chains, grown or not, to the anchor; return their number.
+        """Append the heads of all chains, changed or not, to the anchor; return their number.
 
         Args:
-            anchor: the file to append to; None: what the database was opened with.
+            anchor: the file to append to; None: the one that the database was opened with.
             key: the audit key; None: the one that the database was opened with.
-            reset: what was anchored before binds no more: after a backup was restored on purpose.
+            reset: invalidate earlier anchored heads, after a deliberate restore from backup.
 
         Raises:
             InvalidOptionError: there is no anchor, or no key.
-            AuditError: it cannot be written.
+            AuditError: the anchor cannot be written.
         """
         self._need("anchor_audit")
         return database.anchor_audit(self._engine, anchor, key=key, reset=reset)
 
     def cut_audit(self, *, older_than_seconds: float | None = None) -> int:
-        """Delete old audit entries, but not their digests of existing rows; return their number.
+        """Delete old audit entries, except their digests of existing rows; return their number.
 
         Args:
-            older_than_seconds: None: ``Audit.keep_seconds``.
+            older_than_seconds: age in seconds; None: ``Audit.keep_seconds``.
 
         Raises:
-            InvalidOptionError: the database was opened without an audit, or no age is known.
-            AuditError: an entry does not prove what it says.
+            InvalidOptionError: the database was opened without an audit, or no age is configured.
+            AuditError: an entry fails verification.
         """
         self._need("cut_audit")
         return database.cut_audit(self._engine, older_than_seconds)
@@ -719,17 +724,17 @@ class Database:
         return _status(self._engine)
 
     def rotate_key(self, key: Key) -> None:
-        """Protect the key file by another key from now on; contents stay as they are.
+        """Protect the key file with another key from now on; contents are unchanged.
 
-        Other processes that have the file open can add new users only while keys are left that were
-        made ahead (64 at a time), until they open it anew.
+        Until they reopen the file, other processes can add new users only as long as keys that were
+        generated in advance (64 at a time) remain.
 
         Raises:
             InvalidOptionError, KeyNeededError, ReadOnlyError
-            KeyFileError: the key file cannot be written; the key before goes on, unless the message
-                says that the new one does.
-            AuditError: the key file is under the new key, and the audit says only that this was
-                begun; or that could not be chained, and nothing was changed.
+            KeyFileError: the key file cannot be written; the old key stays in effect, unless the
+                message says that the new one is.
+            AuditError: the key file is under the new key, but the audit only records the start of
+                the rotation; or the start could not be recorded, and nothing was changed.
         """
         self._need("rotate_key")
         _rewrap(self._engine, key)
@@ -741,15 +746,15 @@ class Database:
         app: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Rotation:
-        """Encrypt contents with new data keys, while others read and write.
+        """Re-encrypt contents with new data keys, while others read and write.
 
-        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
-        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
+        If interrupted, everything stays readable, and running it again resumes. Values encrypted
+        with the old keys stay in free pages until ``copy_compact``, but can no longer be decrypted.
 
         Args:
             user: only this user's.
             app: only this application's.
-            progress: called with the number of values of a user that are done.
+            progress: called with the number of a user's values that are done.
 
         Raises:
             InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
@@ -760,16 +765,16 @@ class Database:
     # --- scopes -----------------------------------------------------------------------------------
 
     def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> Scope:
-        """Open a scope, as ``scope``, on behalf of an actor, about whom the authorizer is asked.
+        """Open a scope, like ``scope``, on behalf of an actor that the authorizer checks.
 
         Args:
-            user: the user whose data it is.
+            user: the user who owns the data.
             app: the application.
-            actor: who works with it: a person, a service, an agent; None: the user.
+            actor: the person, service or agent at work; None: the user.
 
         Raises:
-            InvalidOptionError: a name is not legal, or the actor is no str.
-            AccessDeniedError: the authorizer refused it.
+            InvalidOptionError: a name is invalid, or the actor is not a str.
+            AccessDeniedError: the authorizer refused access.
         """
         who = checked_actor(actor)
         access = self._engine.access
@@ -803,22 +808,23 @@ class Database:
         archive: ArchiveTarget | None = None,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Delete what is due by its own expiry or by rules, in small steps; works on a full device.
+        """Delete everything due by its own expiry or by rules, in small steps.
 
-        It may be killed at any point and run beside others: what is left is due all the same.
+        It works on a full device, may be killed at any point and may run concurrently with others:
+        whatever remains is still due.
 
         Args:
-            now: what time it is, in seconds since 1970; None: the clock's.
-            limit: how many things it removes at most; ``complete`` of the report tells whether
-                that was all.
-            archive: a file, or what is called with each line, that gets what leaves before it
-                leaves, as an export. Where that fails the data stays, and the error is raised.
-                Things may be in it twice after a crash.
-            dry_run: count what would go, and change nothing.
+            now: the current time in seconds since 1970; None: the clock's.
+            limit: the most things to remove; ``complete`` of the report is True if nothing more
+                was due.
+            archive: a file, or a callable that gets each line: receives everything before it is
+                removed, as an export. If that fails, the data stays and the error is raised.
+                After a crash the archive may hold things twice.
+            dry_run: count what would be removed, and change nothing.
 
         Raises:
-            InvalidOptionError, ReadOnlyError, StorageError, and what ``archive`` raises; what went
-            before that is gone.
+            InvalidOptionError, ReadOnlyError, StorageError, and whatever ``archive`` raises; what
+            was removed before that stays removed.
         """
         self._need("sweep")
         checked_bool("dry_run", dry_run)
@@ -851,12 +857,12 @@ class Database:
         archive: ArchiveTarget | None = None,
         failed: Callable[[Exception], object] | None = None,
     ) -> Sweeper:
-        """Sweep in the background until the ``with`` block ends, or this handle is closed or lost.
+        """Sweep in the background until the ``with`` block ends or the handle is closed or lost.
 
         Args:
-            interval_seconds: how long it rests when nothing is due.
-            archive: as of ``sweep``.
-            failed: called, on the thread, with what a sweep raised; the next one tries again.
+            interval_seconds: pause between sweeps when nothing is due.
+            archive: as for ``sweep``.
+            failed: called on the background thread with each exception; the next sweep retries.
 
         Raises:
             InvalidOptionError, ReadOnlyError
@@ -878,7 +884,7 @@ class Database:
             seconds,
             failed=failed,
         )
-        # In place: the handle that telemetry observes has the same ones.
+        # In place: the handle wrapped by telemetry shares the set.
         self._sweepers.difference_update([each for each in self._sweepers if not each.running])
         self._sweepers.add(made)
         return made
@@ -902,24 +908,24 @@ class Database:
         name_in_receipt: bool = False,
         progress: CopyProgress | None = None,
     ) -> ErasureReceipt:
-        """Remove all that a user has, so that no byte of it is left in the file.
+        """Remove everything a user owns, so that no byte of it is left in the file.
 
         One commit makes the user unreachable for every handle of every process; then data keys are
-        shredded (in an encrypted file), rows leave piece by piece, and the file is swapped for a
-        compact copy, which is scanned. The application's own state stays. Nobody else may have the
-        file open for the last step: the receipt says ``bytes_gone=False`` then, and
-        ``finish_erasures`` does the rest. What is written for the user from now on stays.
+        shredded (in an encrypted file), rows are deleted in batches, and the file is swapped for a
+        compact copy, which is scanned. The application's own state stays. The last step needs
+        exclusive access to the file; without it, the receipt has ``bytes_gone=False``, and
+        ``finish_erasures`` does the rest. Whatever is written for the user from now on stays.
 
         Args:
-            user: whom to erase; nothing happens if they have nothing.
+            user: the user to erase; it is no error if they own nothing.
             app: only in this application; None: in all of them.
-            compact: False leaves the last step to ``finish_erasures``, for many users at once.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            override_hold: erase what is under a legal hold; the receipt says so.
-            probes: texts or bytes of the user's that the copy is scanned for, beside the name.
-            key: what the receipt is signed with; None: a key of the database's own.
-            name_in_receipt: say in the receipt who was erased, not only a keyed digest.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            compact: False leaves the last step to ``finish_erasures``, for many users in one pass.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            override_hold: erase despite a legal hold; the receipt records it.
+            probes: texts or bytes of the user to scan the copy for, in addition to the name.
+            key: the key that signs the receipt; None: one of the database's own.
+            name_in_receipt: put the user's name in the receipt, not only a keyed digest.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             HeldError: something is under a legal hold; nothing was changed.
@@ -945,16 +951,16 @@ class Database:
     def finish_erasures(
         self, *, verify: bool = True, key: bytes | None = None, progress: CopyProgress | None = None
     ) -> list[ErasureReceipt]:
-        """Do what earlier erasures left undone, with one compaction; a receipt for each.
+        """Finish earlier erasures with a single compaction; return a receipt for each.
 
-        The arguments and errors are those of ``erase``.
+        Arguments and errors are those of ``erase``.
         """
         self._need("finish_erasures")
         judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
         return retention.finish_erasures(self._engine, judge, key=key)
 
     def would_erase(self, user: str, *, app: str | None = None) -> dict[str, int]:
-        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by sort.
+        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by kind.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -975,15 +981,15 @@ class Database:
     def hold(
         self, user: str, *, reason: str, app: str | None = None, session: str | None = None
     ) -> list[str]:
-        """Put what a user has under a legal hold; the applications that it covers now.
+        """Place everything a user owns under a legal hold; return the applications it covers.
 
-        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+        Like ``erase``, it does not extend to applications that the user joins later.
 
         Args:
-            user: whose.
+            user: the user.
             reason: a text of 1 to 1,000 characters.
             app: only in this application; None: in all of them.
-            session: only sessions of this name; None: all that the user has.
+            session: only sessions of this name; None: everything the user owns.
 
         Raises:
             InvalidOptionError, NotFoundError, ReadOnlyError, StorageError: nothing was changed.
@@ -995,25 +1001,25 @@ class Database:
     def release(
         self, user: str, *, app: str | None = None, session: str | None = None
     ) -> list[str]:
-        """Release holds set by ``hold``; return the applications in which there was one."""
+        """Release holds placed by ``hold``; return the applications that had one."""
         self._need("release", app=app, user=user, name=session)
         return retention.release_user(self._engine, user, app, session)
 
     def opt_out_memory(
         self, user: str, *, app: str | None = None, remove: bool = False
     ) -> list[str]:
-        """Neither write nor search memories of a user from now on; the applications it covers now.
+        """Stop writing and searching a user's memories; return the applications it covers.
 
-        It reaches as far as ``erase``: an application that the user comes to later is not covered.
-        What it does in each of them says ``Scope.opt_out_memory``.
+        Like ``erase``, it does not extend to applications that the user joins later. See
+        ``Scope.opt_out_memory`` for the effect in each.
 
         Args:
-            user: whose.
+            user: the user.
             app: only in this application; None: in all of them.
-            remove: remove the memories that there are.
+            remove: also remove existing memories.
 
         Raises:
-            HeldError: they are to be removed, and a legal hold covers some; nothing was changed.
+            HeldError: a legal hold covers some memories to remove; nothing was changed.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         checked_bool("remove", remove)
@@ -1024,13 +1030,13 @@ class Database:
         return covered
 
     def opt_in_memory(self, user: str, *, app: str | None = None) -> list[str]:
-        """The user wants memory again; the applications in which they had opted out."""
+        """Undo ``opt_out_memory``; return the applications in which the user had opted out."""
         self._need("opt_in_memory", app=app, user=user)
         return retention.opt_in(self._engine, user, app)
 
     @property
     def receipt_key(self) -> bytes:
-        """Key that signs receipts if the caller gives none. Keep it secret."""
+        """Key that signs receipts when the caller gives none. Keep it secret."""
         self._need("receipt_key")
         return retention.receipt_key(self._engine.store)
 

@@ -1,4 +1,4 @@
-"""Opening a database: the options of ``memcore.open``, checked up front."""
+"""Opens a database: the options of ``memcore.open``, validated up front."""
 
 from __future__ import annotations
 
@@ -81,56 +81,59 @@ def open_database(
     access_counts: bool = False,
     telemetry: Any = None,
 ) -> Database:
-    """Open a memcore file; made if it is missing.
+    """Open a memcore file; create it if it is missing.
 
     Args:
-        path: the file, or ``":memory:"`` for a private one that is gone at close. ``~`` at its
-            beginning means home; URLs (``file:``) are refused.
+        path: the file, or ``":memory:"`` for a private one that is discarded at close. A leading
+            ``~`` is expanded; URLs (``file:``) are refused.
         durability: ``"full"`` (every acknowledged change is on the device), ``"relaxed"`` (a power
-            cut takes back at most the last ``steady_interval_ms``, a killed process nothing) or
-            ``"none"`` (a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed when
-            the file is made; None follows it, and is ``"full"`` for a new one.
-        read_only: look, write nothing, create nothing; serves where nothing may be written to.
-        create: make the file if it is missing, or one of 0 bytes.
-        counter: what new sessions count with: ``"o200k_base"``, any of ``get_counter``.
-        recount: count sessions of other counters anew, each when first used.
+            failure loses at most the last ``steady_interval_ms``, a killed process nothing) or
+            ``"none"`` (a power failure may corrupt the file; needs ``allow_unsafe=True``). Fixed
+            when the file is created; None uses the file's mode, and ``"full"`` for a new one.
+        read_only: write nothing and create nothing; works on read-only media.
+        create: create the file if it is missing or has 0 bytes.
+        counter: the token counter of new sessions: ``"o200k_base"``, anything ``get_counter``
+            takes.
+        recount: recount sessions of other counters, each when first used.
         policy: the pair policy of new sessions.
         compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
             ``memcore.PRESETS``; None: ``"default"``.
-        embed: gives a vector for each of a list of texts; for reducers that compare by meaning.
-        retention: rules to store for the database, as ``Retention.set`` takes; None: those it has.
+        embed: returns a vector for each of a list of texts; for reducers that compare by meaning.
+        retention: rules to store in the database, as for ``Retention.set``; None keeps its rules.
         allow_unsafe: consent to ``durability="none"``.
-        map_bytes: virtual address space to map at first; it grows by itself.
-        steady_interval_ms: how long after a change a ``"relaxed"`` file begins to make it durable.
-            The first handle of a process decides.
-        verify: judge every page of the file before it is opened, about a microsecond each: for
-            files that come from others.
+        map_bytes: initial size of the memory map in bytes; it grows as needed.
+        steady_interval_ms: delay in ms after a change until a ``"relaxed"`` file starts to make it
+            durable. Set by the first handle in a process.
+        verify: check every page before the file is opened, about a microsecond each: for files
+            from untrusted sources.
         allow_network_fs: consent to a network file system; no other host may open the file.
         key: encrypts the contents of a new file, and opens an encrypted one: 32 bytes,
-            ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"``, a callable that gives the
+            ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"``, a callable that returns the
             bytes, or an object that wraps keys (``memcore.KeyProvider``).
-        key_file: where the data keys lie, encrypted with ``key``; None: at the path with ``.keys``
-            behind it. Without this file nothing can be read: back it up, apart from the database.
-        audit: chain every write under a key; a file is audited from its first opening with one on.
-        authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
-        actor: who works with this handle, as the authorizer is told.
-        redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
-            or the name of one of its presets. Its secret is that of the key ring, else the file
-            ``<path>.secret``. The first one is recorded in the file and holds for all who open it:
-            None is that one, another one is refused (``Database.demand`` changes it).
-        guard: a WriteGuard, or a list of them: who judges what is about to be stored; recorded and
-            demanded as ``redact`` is.
-        item_bytes: how large an item may be as JSON; None: 64 MiB.
-        oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
-            texts are kept beside it and show their ends, or a function that makes a summary of one.
+        key_file: path of the data keys, encrypted with ``key``; None: ``path`` with the suffix
+            ``.keys``. Without this file nothing can be read: back it up, apart from the database.
+        audit: chain every write under a key; a file is audited once it was opened with one.
+        authorizer: called with an ``AccessRequest`` before a handle is opened; True allows it.
+        actor: the actor behind this handle, as passed to the authorizer.
+        redact: the policy that replaces content with placeholders before it is stored: a
+            RedactionPolicy, a mapping or the name of a preset. Its secret comes from the key ring,
+            else from the file ``<path>.secret``. The first policy is recorded in the file and binds
+            every later open: None uses it, a different one is refused (``Database.demand`` changes
+            it).
+        guard: a WriteGuard, or a list of them, that checks content before it is stored; recorded
+            and required like ``redact``.
+        item_bytes: the largest item, in bytes of JSON; None: 64 MiB.
+        oversize: the handling of larger items: ``"reject"`` (the same as None), ``"offload"`` (long
+            texts are stored separately and only their ends shown), or a function that summarizes a
+            long text.
         access_counts: count how often sessions and items are read (``Session.accessed``).
         telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or a list.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
-        InvalidOptionError: an option is of a wrong type or out of range.
-        NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
-        DemandError: the file demands another redaction, or a guard or redactor of yours.
+        InvalidOptionError: an option has the wrong type or is out of range.
+        NotFoundError: the file is missing, and ``create`` or ``read_only`` forbids creating it.
+        DemandError: the file requires another redaction, or a custom guard or redactor not given.
         AuditError: the file is audited, and ``audit`` is missing or has another key.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
@@ -160,7 +163,7 @@ def open_database(
             size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
         )  # fmt: skip
         return bound(_opened(store, engine, rules, admitted, telemetry), store, telemetry)
-    except BaseException:  # an interrupt as well: nobody else closes it
+    except BaseException:  # an interrupt as well: nothing else would close the store
         store.close()
         raise
 
@@ -168,7 +171,7 @@ def open_database(
 def _open_file(
     file: str, *, allow_network_fs: bool, read_only: bool, create: bool, **options: Any
 ) -> LmdbStore:
-    """The store in a file, or in memory."""
+    """Open the store in a file or in memory."""
     if file != ":memory:":
         _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     return open_store(file, read_only=read_only, create=create and not read_only, **options)
@@ -180,7 +183,7 @@ def _access(authorizer: object, actor: object) -> Access | None:
 
 
 def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
-    """Refuse a file that is missing though required, or lies on a network file system."""
+    """Refuse a file that is missing though required, or is on a network file system."""
     if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
@@ -209,7 +212,7 @@ def _opened(
     admitted: Admission,
     told: Telemetry | None,
 ) -> Database:
-    """Finish opening: start the audit, resume deletions that were cut short, make the handle.
+    """Finish opening: start the audit, resume interrupted deletions, create the handle.
 
     Raises:
         AuditError: the file is audited under another key, or no key was given.
@@ -220,7 +223,7 @@ def _opened(
     redacted = None if told is None else told.redacted
     engine.write_filter = session.settled(store, admitted).write_filter(store, redacted)
     if not store.read_only:
-        sound = not store.environment().leader.poison  # else nobody may rest on what is read
+        sound = not store.environment().leader.poison  # if poisoned, reads cannot be trusted
         if sound:
             store.secret.settle()
             if store.vault is not None:
@@ -236,7 +239,7 @@ def _opened(
 
 
 def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:
-    """Record an access request and its outcome in the audit, before access is given."""
+    """Record an access request and its outcome in the audit, before access is granted."""
     details = {"allowed": allowed, **asdict(request)}
     store.transact(lambda txn: auditing.record_event(txn, 0, "access", details))
 

@@ -1,4 +1,4 @@
-"""Redaction of stored rows: findings of a policy, and items, views and states written anew."""
+"""Redaction of stored rows: findings of a policy, and rewritten items, views and states."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _PAGE: Final = 256
 _PAGE_BYTES: Final = 1024**2
 _ITEM_KEY_BYTES: Final = len(keys.session_row(0, 0, Row.ITEM, 0))
 _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agents.")
-"""Name prefixes of namespaces whose rows only an adapter can read."""
+"""Name prefixes of namespaces whose rows only an adapter can interpret."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """Number of findings of each class at one place; never their content."""
+    """Number of findings of each class in one place; never their content."""
 
     app: str
     user: str
@@ -67,23 +67,23 @@ class Finding:
     """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv``, ``tokens`` or
     ``names``.
 
-    What an application shares has no user; neither has a scope whose name cannot be read.
+    State shared by an application has no user; neither has a scope whose name cannot be read.
     """
     classes: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
-    """Rows that were written anew."""
+    """Rows that were rewritten."""
     unreadable: int = 0
-    """Rows that are damaged, and stay as they are."""
+    """Rows that are damaged, and left unchanged."""
     kept: int = 0
-    """Rows that stay though something was found, or that nothing can be looked for in: an item that
-    would be of other calls, what is nested too deep or would become too large, what only an adapter
-    can write, what was changed meanwhile."""
+    """Rows left unchanged despite a finding, or that cannot be searched: an item whose calls would
+    change, a value nested too deep or that would become too large, a row only its adapter can
+    write, a row that was changed concurrently."""
     held: int = 0
-    """Rows that stay because they are under a legal hold."""
+    """Rows left unchanged because they are under a legal hold."""
 
     @property
     def is_left(self) -> bool:
-        """True if findings are, or may be, still there."""
+        """True if findings remain or may remain."""
         return bool(self.unreadable or self.kept or self.held)
 
 
@@ -93,17 +93,17 @@ class SessionPlace(NamedTuple):
     app: str
     user: str
     session: str | None
-    """Its name; None: it was deleted, and its forks share its items, or its name is damaged."""
+    """Its name; None: deleted while its forks share its items, or its name is damaged."""
     scope: int
     number: int
 
 
 RedactsAt = Callable[[str, str, str | None], Redacts]
-"""``(app, user, session)``: what redacts there; a user without a name: what all users share."""
+"""Redactor at ``(app, user, session)``; a user without a name: the state that all users share."""
 
 
 class _Owner(NamedTuple):
-    """A scope, and whose it is."""
+    """A scope and its owner."""
 
     app: str
     user: str
@@ -118,20 +118,21 @@ def redact_all(
     app: str | None = None,
     write: bool,
 ) -> Iterator[Finding]:
-    """Redact what users have, or count what is found if nothing is to be written.
+    """Redact everything that users own, or only count the findings without ``write``.
 
-    What is damaged, held, or cannot be redacted stays, and the finding says so. A scope of which
-    one of two name rows is damaged is found by the other; one without a readable name is told.
+    Rows that are damaged, held or cannot be redacted are left, and the finding counts them. A scope
+    with one damaged name row of its two is found by the other; one without a readable name is
+    reported.
 
     Args:
-        engine: of the open database.
-        redacts_at: gives what redacts at a place.
-        user: this user alone, with what all users of the same applications share.
-        app: this application alone.
-        write: whether anything is to be written.
+        engine: engine of the open database.
+        redacts_at: returns the redactor of a place.
+        user: only this user's, and what all users of the same applications share.
+        app: only this application's.
+        write: rewrite the rows.
 
     Raises:
-        StorageError: what was written until then stays written; a further call goes on.
+        StorageError: what was written so far stays written; another call resumes.
     """
     found, damaged = engine.store.read(names.found_scopes)
     for pair, count in Counter(damaged).items():
@@ -167,13 +168,13 @@ def _redact_user(
 
 
 def sessions_in(txn: ReadTxn, app: str, user: str) -> list[SessionPlace]:
-    """The sessions of a user that have rows, deleted ones that forks share among them."""
+    """List a user's sessions that have rows, including deleted ones that forks share."""
     scope = names.scope_of(txn, app, user)
     return [] if scope is None else _sessions_of(txn, _Owner(app, user, scope))[0]
 
 
 def _sessions_of(txn: ReadTxn, owner: _Owner) -> tuple[list[SessionPlace], int]:
-    """List a scope's sessions, as ``sessions_in``, and count the unreadable names."""
+    """List a scope's sessions like ``sessions_in``, and count the unreadable names."""
     scope = owner.scope
     named, damaged = names.found_names(txn, Kind.SESSION_NAME, scope)
     found = [
@@ -184,7 +185,7 @@ def _sessions_of(txn: ReadTxn, owner: _Owner) -> tuple[list[SessionPlace], int]:
 
 
 def _numbers(txn: ReadTxn, kind: int, scope: int) -> list[int]:
-    """The numbers behind a scope's that rows of a kind have: of sessions, or of namespaces."""
+    """List the numbers of sessions or namespaces with rows of a kind in a scope."""
     found: list[int] = []
     start = keys.scoped(kind, scope)
     stop = keys.after(start)
@@ -199,11 +200,11 @@ def redact_session(
 ) -> Iterator[Finding]:
     """Rewrite a session's rows with findings: items, views, state and checkpoints.
 
-    Items (undone ones, too) keep seq, time, calls and prefix hash; forks that share them see the
-    redacted ones. Names of fields stay. The old bytes leave the file with the next copy-compact.
+    Items (including undone ones) keep seq, time, calls and prefix hash; forks that share them see
+    the redacted ones. Field names stay. The old bytes leave the file with the next copy-compact.
 
     Raises:
-        StorageError: what was written until then stays written; a further call goes on.
+        StorageError: what was written so far stays written; another call resumes.
     """
     found = place[3:]
     views = _redact_views(engine, place, redacts, write=write)
@@ -218,14 +219,14 @@ def redact_session(
 
 def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
     done = Finding(*place[:3], "items")
-    unseen = Finding(*place[:3], "views")  # what views show is counted with the views
+    unseen = Finding(*place[:3], "views")  # discarded: views count their own findings
     planned: list[Rewriting] = []
     size = 0
     for value, item in _items(engine, place, done):
         try:
             made, classes = redacts.value(item.message)
             told, more = redacts.value(item.meta)
-        except InvalidItemError:  # nested too deep to be looked into
+        except InvalidItemError:  # nested too deep to be searched
             done.kept += 1
             continue
         if made is item.message and told is item.meta:
@@ -244,7 +245,7 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
                 seed=engine.seed,
                 envelope=lambda envelope, told=told: _marked(envelope, told),  # type: ignore[misc]
             )
-        except InvalidItemError:  # a name by which its calls are paired, or it grew too large
+        except InvalidItemError:  # it would change a name that pairs calls, or grew too large
             done.kept += 1
             continue
         planned.append(plan)
@@ -258,7 +259,7 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
 
 
 def _redact_views(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
-    """Redact the views that were not rewritten together with an item."""
+    """Redact the views that were not rewritten along with an item."""
     told = Finding(*place[:3], "views")
     changed = 0
     for number in engine.store.read(lambda txn: _view_numbers(txn, place)):
@@ -296,12 +297,12 @@ def _view_numbers(txn: ReadTxn, place: SessionPlace) -> list[int]:
 
 
 def _shown(engine: Engine, stored: StoredView, redacts: Redacts, told: Finding) -> StoredView:
-    """The view as it is to be; the same object if it stays."""
+    """Return the redacted view, or the same object if nothing was found."""
     view = stored.view
     said = [view.summary, view.reason, [mask.message for mask in view.masks]]
     try:
         made, classes = redacts.value(said)
-    except InvalidItemError:  # nested too deep to be looked into
+    except InvalidItemError:  # nested too deep to be searched
         told.kept += 1
         return stored
     if made is said:
@@ -319,7 +320,7 @@ def _counted(engine: Engine, mask: Mask, view: View) -> Mask:
     try:
         counter = engine.counter_named(view.counter)
     except CounterUnavailableError:
-        return mask  # its session cannot be counted either, which is told
+        return mask  # its session cannot be counted either, which is reported
     return mask._replace(tokens=count_message(mask.message or {}, counter))
 
 
@@ -337,10 +338,10 @@ class _Planned(NamedTuple):
 def _redact_beside(
     engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool
 ) -> Iterator[Finding]:
-    """The states that sessions share and the caller's key/value entries.
+    """Redact the state that sessions share and the caller's key/value entries.
 
-    Entries that adapters wrote are counted and stay: they have indexes and parts that only these
-    know. So do those of a namespace whose name cannot be read. Keys and names stay, too.
+    Entries written by adapters are counted but left: they have indexes and parts that only the
+    adapters know. So are those of a namespace whose name cannot be read. Keys and names stay, too.
     """
     app, user, scope = owner
     told = Finding(app, user, None, "state")
@@ -388,7 +389,7 @@ def _redact_state(
                 planned.append(_Planned(key, value, seal_value(key, *encode_json(after))))
             except CorruptValueError:
                 told.unreadable += 1
-            except (ValueError, RecursionError):  # nested too deep, or too large then
+            except (ValueError, RecursionError):  # nested too deep, or too large when redacted
                 told.kept += 1
         if planned and write:
             done = engine.store.transact(
@@ -416,12 +417,12 @@ def _replace(txn: Txn, place: tuple[int, int], planned: list[_Planned]) -> int |
 
 
 def _tell(told: Finding, planned: Sequence[object], done: int | None) -> None:
-    """Count what became of what was planned; None: it is under a legal hold."""
+    """Count the outcome of planned changes; None: they are under a legal hold."""
     if done is None:
         told.held += len(planned)
     else:
         told.rewritten += done
-        told.kept += len(planned) - done  # changed meanwhile: a further call looks at it
+        told.kept += len(planned) - done  # changed concurrently: another call retries
 
 
 def _redact_saved(
@@ -435,7 +436,7 @@ def _redact_saved(
     except CorruptValueError:
         told.unreadable += 1
         return
-    except InvalidItemError:  # nested too deep to be looked into
+    except InvalidItemError:  # nested too deep to be searched
         told.kept += 1
         return
     if saved is None or made is said:
@@ -460,7 +461,7 @@ def _redact_saved(
 def _redact_entries(
     engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
 ) -> Finding:
-    """Expired ones that no sweep took yet are among them."""
+    """Redact a namespace's entries, including expired ones that no sweep has removed yet."""
     prefix = keys.kv_prefix(*place)
     start: bytes | None = prefix
     while start is not None:
@@ -478,7 +479,7 @@ def _redact_entries(
             except CorruptValueError:
                 told.unreadable += 1
                 continue
-            except (ValueError, RecursionError):  # nested too deep, or too large then
+            except (ValueError, RecursionError):  # nested too deep, or too large when redacted
                 told.kept += 1
                 continue
             if not write or (made is entry and content is None):
@@ -515,7 +516,7 @@ def _redacted_entry(
 def _redacted_content(
     engine: Engine, scope: int, redacts: Redacts, named: tuple[str, KvEntry], told: Finding
 ) -> bytes | None:
-    """The content that an entry is to have; None: the one that it has, if any."""
+    """Return the redacted content of an entry; None: its content, if any, is unchanged."""
     ref = named[1].ref
     if ref is None:
         return None
@@ -552,7 +553,7 @@ def _write_entries(engine: Engine, scope: int, planned: list[_Planned], told: Fi
 
 
 def _write_large(engine: Engine, planned: _Planned, content: bytes, told: Finding) -> None:
-    """Replace an entry, as ``_write_entries``, whose content is stored ahead."""
+    """Replace an entry like ``_write_entries``, its content stored in earlier commits."""
     scope = keys.split_session_prefix(planned.key)[0]
     if engine.store.read(lambda txn: is_held(txn, scope, 0)):
         told.held += 1
@@ -582,7 +583,7 @@ def _blob_seed(engine: Engine) -> int:
 def _read_page(
     engine: Engine, start: bytes, stop: bytes
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """Read rows of a range for one commit; return them and the next key, or None."""
+    """Read rows of a range for one commit; return them and the next start key, or None."""
 
     def read(txn: ReadTxn) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         page: list[tuple[bytes, bytes]] = []
@@ -601,9 +602,9 @@ def _read_page(
 
 
 def _items(engine: Engine, place: SessionPlace, told: Finding) -> Iterator[tuple[bytes, Item]]:
-    """Row and item of all that a session owns; damaged ones are counted.
+    """Yield row and item of everything a session owns; damaged ones are counted.
 
-    They are found by their keys: what a head says of their number may be anything.
+    They are found by their keys, since the count in the head may be wrong.
     """
     rows = keys.session_rows(*place[3:], Row.ITEM)
     start = rows
@@ -665,17 +666,17 @@ def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
 
 
 def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
-    """Recount the tokens of a session that was rewritten: placeholders may count more.
+    """Recount the tokens of a rewritten session: placeholders may count more.
 
-    The head records for good that something was rewritten, so a redaction that was cut short
-    before is noticed; tokens that were recounted already are not written again.
+    The head permanently records that something was rewritten, so an interrupted redaction is
+    noticed; tokens that were already recounted are not written again.
 
     Raises:
-        StorageError: a further call goes on.
+        StorageError: another call resumes.
     """
     app, user, name, scope, number = place
     if name is None:
-        return  # nobody makes a context of it
+        return  # no context is built from it
     key = head_key(scope, number)
     told = Finding(app, user, name, "tokens")
     try:
@@ -685,7 +686,7 @@ def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
             address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
             recount(address, engine.counter_named(head.counter), None, anew=True)
     except NotFoundError:
-        return  # deleted meanwhile
+        return  # deleted concurrently
     except CorruptValueError:
         told.unreadable += 1
         yield told

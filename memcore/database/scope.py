@@ -53,7 +53,7 @@ _ORPHANS = ("raise", "keep")
 
 
 class Scope:
-    """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
+    """Everything owned by one ``(app, user)``. Except ``app_state``, it reaches no other scope."""
 
     def __init__(
         self, engine: Engine, app: str, user: str, *, access: Access | None = None
@@ -69,12 +69,12 @@ class Scope:
 
     @property
     def actor(self) -> str | None:
-        """Actor as given to the authorizer; None without one."""
+        """Actor passed to the authorizer; None without an authorizer."""
         return None if self._access is None else self._access.actor
 
     @property
     def user(self) -> str:
-        """The user whom it serves."""
+        """The user it serves."""
         return self._user
 
     @property
@@ -97,35 +97,35 @@ class Scope:
         auto_compact: Summarize | None = None,
         auto_recover: bool = False,
     ) -> Session:
-        """A session by name; it comes into being with its first change.
+        """Open a session by name; its first change creates it.
 
         Args:
             session_id: any non-empty string.
-            policy: the pair policy of a new session; an existing one must have it.
+            policy: the pair policy of a new session; an existing one must have the same.
             orphans: ``"raise"`` refuses results without their call, ``"keep"`` stores them as they
                 come and leaves them out of every context.
-            counter: the token counter of a new session; an existing one must have it.
-            recount: True has an existing session counted anew instead, when this handle first
-                reads or changes it, if it has another counter than ``counter`` (without it: than
-                the database's). None: as the database was opened.
+            counter: the token counter of a new session; an existing one must have the same.
+            recount: True recounts an existing session instead, when this handle first reads or
+                changes it, if its counter is not ``counter`` (or, without it, the database's).
+                None: the database's setting.
             compaction: how this handle compacts: a CompactionPolicy, a preset's name or a mapping;
-                None: as the database was opened.
+                None: the database's setting.
             state: the fields of the session's state: a StateSchema, a TypedDict class or a list of
                 them; None: any field, without reducers.
-            create: False raises NotFoundError if there is no such session.
-            access_counts: whether reading through this handle is counted (``Session.accessed``);
-                None: as the database was opened.
+            create: False raises NotFoundError if the session does not exist.
+            access_counts: count reads through this handle (``Session.accessed``); None: the
+                database's setting.
             auto_compact: a summarizer (``memcore.extractive`` needs no model): after each append
-                through this handle, what is due of its policy is compacted before the append
-                returns, as a ``Compactor`` would. A failure is logged: the append is stored.
-            auto_recover: the handle's first use reads the whole session once and, if rows are
-                damaged, recovers it as ``Session.recover`` does, never to an empty one; it is
-                logged.
+                through this handle, whatever its policy says is due is compacted before the append
+                returns, as a ``Compactor`` would. A failure is logged; the append is stored.
+            auto_recover: on its first use the handle reads the whole session once and, if rows are
+                damaged, recovers it like ``Session.recover``, but never to an empty one. Recovery
+                is logged.
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
-            AccessDeniedError: the authorizer refused it.
-            StateSchemaError: ``state`` is no schema.
+            AccessDeniedError: the authorizer refused access.
+            StateSchemaError: ``state`` is not a schema.
             ReadOnlyError: ``recount``, ``auto_compact`` and ``auto_recover`` need a database that
                 is open for writing.
         """
@@ -159,7 +159,7 @@ class Scope:
         return session
 
     def sessions(self) -> Iterator[SessionEntry]:
-        """The scope's sessions in the order of their names, a page a read transaction."""
+        """Iterate over the scope's sessions in name order, one read transaction per page."""
         self._need("sessions")
         return self._sessions()
 
@@ -202,18 +202,18 @@ class Scope:
         )
 
     def delete_session(self, session_id: str, *, lease: Lease | None = None) -> bool:
-        """Delete a session; return True if there was one. Works on a full device.
+        """Delete a session; return True if it existed. Works on a full device.
 
-        It is gone at once for everybody, then its rows are deleted, many in one commit but never
-        all of a long session. Rows shared with forks are deleted with the last fork.
+        One commit makes it unreachable for everyone, then its rows are deleted, many per commit but
+        never all of a long session. Rows shared with forks are deleted with the last fork.
 
         Args:
             session_id: its name.
-            lease: the lease on it, which is deleted, too.
+            lease: the lease on it, which is deleted as well.
 
         Raises:
             LeaseHeldError, FencedError: it is leased, and not by ``lease``; it is unchanged.
-            StorageError: the session is unchanged, or it is gone and the rest of its rows leaves
+            StorageError: the session is unchanged, or it is gone and its remaining rows are deleted
                 with the next deletion, or when the file is opened for writing.
         """
         names.check_name(session_id, "session")
@@ -225,10 +225,10 @@ class Scope:
         )
 
     def kv(self, namespace: str) -> KeyValue:
-        """Ordered key/value storage of this scope under a namespace.
+        """Open ordered key/value storage under a namespace of this scope.
 
         Raises:
-            InvalidOptionError: the namespace is no non-empty string.
+            InvalidOptionError: the namespace is not a non-empty string.
         """
         return self._rows(namespace, gated=True, memory=False)
 
@@ -270,7 +270,7 @@ class Scope:
         )
 
     def _requests(self, about: str) -> Requests:
-        """The requests about one thing of this scope."""
+        """Return the idempotency requests about one object of this scope."""
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -286,7 +286,7 @@ class Scope:
 
     @property
     def state(self) -> SharedState:
-        """The user's state: what all their sessions in the application see as ``user:NAME``."""
+        """The user's state, seen by all their sessions in the application as ``user:NAME``."""
         self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
         return states.SharedState(
@@ -307,9 +307,9 @@ class Scope:
 
     @property
     def app_state(self) -> SharedState:
-        """The application's state: what the sessions of all its users see as ``app:NAME``.
+        """The application's state, seen by the sessions of all its users as ``app:NAME``.
 
-        It is all that users share: any handle of the application reads and writes it.
+        It is all that users share: any handle of the application can read and write it.
         """
         self._need("app_state")
         app = self._app
@@ -365,7 +365,7 @@ class Scope:
         """Ask the authorizer, if there is one, to allow an action.
 
         Raises:
-            AccessDeniedError: it refused.
+            AccessDeniedError: the authorizer refused.
         """
         if self._access is not None:
             self._access.need(action, app=self._app, user=self._user, name=name)
@@ -404,13 +404,13 @@ class Scope:
         )
 
     def hold(self, *, reason: str) -> bool:
-        """Put all that the user has here under a legal hold; whether it was under none.
+        """Put everything the user owns here under a legal hold; return True if it was under none.
 
         Until ``release``, erasing the user and deleting a session or thread are refused with
-        HeldError, and sweeps and rules of retention pass it over.
+        HeldError, and sweeps and retention rules skip the scope.
 
         Raises:
-            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            InvalidOptionError: the reason is not a text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
         self._need("hold")
@@ -422,7 +422,7 @@ class Scope:
         return retention.release(self._engine, self._app, self._user, None)
 
     def holds(self) -> list[Hold]:
-        """The holds on the scope and on its sessions."""
+        """List the holds on the scope and on its sessions."""
         self._need("holds")
         return retention.holds(self._engine, self._app, self._user)
 
@@ -433,16 +433,16 @@ class Scope:
         return retention.opted_out(self._engine, self._app, self._user)
 
     def opt_out_memory(self, *, remove: bool = False) -> int:
-        """Neither write nor search memories of the user from now on; how many rows went.
+        """Stop writing and searching the user's memories; return the number of rows removed.
 
-        Memory services, stores of graphs and files of agents then take nothing and find nothing.
-        Sessions, states and ``kv`` go on.
+        Memory services, graph stores and agents' files then store nothing and find nothing.
+        Sessions, states and ``kv`` keep working.
 
         Args:
-            remove: remove the memories that there are.
+            remove: also remove existing memories.
 
         Raises:
-            HeldError: they are to be removed, and a legal hold covers them; nothing was changed.
+            HeldError: a legal hold covers memories to remove; nothing was changed.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         checked_bool("remove", remove)
@@ -454,12 +454,12 @@ class Scope:
         return sum(self.kv(namespace).clear() for namespace in found)
 
     def opt_in_memory(self) -> bool:
-        """The user wants memory again; whether they had opted out."""
+        """Undo ``opt_out_memory``; return True if the user had opted out."""
         self._need("opt_in_memory")
         return bool(retention.opt_in(self._engine, self._user, self._app))
 
 
-# Functions for memcore's own adapters, kept off the handle: who is given a scope can reach nothing
+# Functions for memcore's own adapters, kept off the handle: the holder of a scope can reach nothing
 # beyond it.
 
 
@@ -469,9 +469,9 @@ def engine_of(scope: Scope | SessionRef) -> Engine:
 
 
 def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
-    """Open a namespace as ``scope.kv``, unfiltered; for adapters, which redact what they encode.
+    """Open a namespace like ``scope.kv``, unfiltered; for adapters, which redact what they encode.
 
-    With ``memory`` it is long-term memory, which a user may opt out of.
+    ``memory`` marks it as long-term memory, which a user may opt out of.
     """
     return scope._rows(namespace, gated=False, memory=memory)  # noqa: SLF001 - this module's
 
@@ -482,11 +482,11 @@ def scope_filter_of(scope: Scope) -> ScopeFilter | None:
 
 
 def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:
-    """Another scope of the same database, for the same actor.
+    """Open another scope of the same database for the same actor.
 
     Raises:
-        InvalidOptionError: a name is not legal.
-        AccessDeniedError: the authorizer refused it.
+        InvalidOptionError: a name is invalid.
+        AccessDeniedError: the authorizer refused access.
     """
     names.check_name(app, "app")
     names.check_name(user, "user")
@@ -497,10 +497,10 @@ def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:
 
 
 def need_access(scope: Scope, action: str, name: str | None = None) -> None:
-    """Ask as the scope itself does, for a handle that is opened past it.
+    """Ask the authorizer as the scope itself does, for a handle opened without going through it.
 
     Raises:
-        AccessDeniedError: the authorizer refused it.
+        AccessDeniedError: the authorizer refused access.
     """
     scope._need(action, name)  # noqa: SLF001 - this module's
 
@@ -518,7 +518,7 @@ def erase_user(
     name_in_receipt: bool,
     progress: Progress | None = None,
 ) -> ErasureReceipt:
-    """Erase a user for a caller who was asked for permission; see ``Database.erase``.
+    """Erase a user for an authorized caller; see ``Database.erase``.
 
     Raises:
         HeldError, InvalidOptionError, ReadOnlyError, CorruptValueError, StorageError

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Sizes and counters of the file, of this process's handle on it, and of what is stored.
+    """Count sizes of the file, of this process's handle on it, and of the stored data.
 
     Args:
         engine: the open database.
@@ -63,39 +63,39 @@ def _calibrated(txn: ReadTxn) -> int:
 
 
 def _threads(txn: ReadTxn) -> int:
-    """Count the threads of graphs."""
+    """Count the graph threads."""
     start = bytes((Kind.THREAD_NAME,))
     return sum(1 for _ in txn.scan(start, keys.after(start)))
 
 
-# --- The tree of sessions: who was forked from whom, and where each has checkpoints ---------------
+# --- Tree of sessions: parents, forks and their checkpoints ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One session in the tree that forks make, with its checkpoints."""
+    """One session in the tree of forks, with its checkpoints."""
 
     session_id: str | None
-    """None: it was deleted, and stays for its forks."""
+    """None: it was deleted, and is kept for its forks."""
     app: str
     user: str
     number: int
-    """Tells the sessions of a database apart, also those without a name."""
+    """Identifies the session within the database, even without a name."""
     parent: int
     """Number of the session that it was forked from, 0 for none."""
     fork_seq: int
-    """The last item that it shares with that one."""
+    """Last item that it shares with its parent."""
     items: int
     tokens: int
     revision: int
     checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
-    """Oldest first, each with whether all its items are live."""
+    """Oldest first; True if all items of the checkpoint are live."""
     damage: str | None = None
-    """Damage that hides the rest."""
+    """Damage that hides the remaining fields."""
 
 
 def branches_of(txn: ReadTxn, scope: int, app: str, user: str) -> Iterator[Branch]:
-    """The sessions of a scope by number, parents before their forks."""
+    """Yield the sessions of a scope by number, parents before their forks."""
     named = {number: name for name, number in names.sessions(txn, scope)}
     start, stop = keys.session_prefix(scope, 0), keys.session_prefix(scope, 2**64 - 1)
     while True:
@@ -156,12 +156,12 @@ Side = tuple[int, History]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Common beginning of two histories, and the rest of each."""
+    """Common prefix of two histories, and the rest of each."""
 
     shared: int
-    """Items that both begin with: the same rows."""
+    """Items in the common prefix: the same rows."""
     alike: int
-    """Items that follow in both with equal content, stored for each by itself."""
+    """Items after the prefix with equal content, stored separately for each."""
     only_a: tuple[Item, ...]
     """Rest of the first history; tokens are those of the counter that counted first."""
     only_b: tuple[Item, ...]
@@ -170,7 +170,7 @@ class Difference:
 def compare(
     a: Session, b: Session, *, at: Position | None, other_at: Position | None
 ) -> Difference:
-    """Compare two positions on one snapshot; errors as ``Database.compare``."""
+    """Compare two positions in one snapshot; errors as for ``Database.compare``."""
 
     def run(txn: ReadTxn) -> Difference:
         one, other = a.history_at(txn, at), b.history_at(txn, other_at)
@@ -187,7 +187,7 @@ def compare(
 
 
 def _shared(txn: ReadTxn, one: Side, other: Side) -> int:
-    """Count the items that both begin with, by a binary search over their prefix hashes."""
+    """Count the items of the common prefix, by a binary search over their prefix hashes."""
     low, high = 0, min(one[1].count, other[1].count)
     while low < high:
         middle = (low + high + 1) // 2

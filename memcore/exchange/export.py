@@ -1,8 +1,8 @@
-"""Export: sessions as JSON lines, with everything that is known of them or messages alone.
+"""Export: sessions as JSON lines, with everything known about them or with messages only.
 
-The first read transaction of a session takes its head and segments; its rows are read page by page
-in transactions of their own. Rows are never rewritten, so the export is one snapshot all the same,
-and no slow reader of it keeps the file from reusing its pages.
+The first read transaction of a session reads its head and segments; its rows are read page by page
+in separate transactions. Rows are never rewritten, so the export is still a single snapshot, and a
+slow consumer does not keep the file from reusing its pages.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ __all__ = [
 ]
 
 
-# --- The runs of items that an export holds of a session, and its checkpoints, which refer to them
+# --- Runs of a session's items in an export, and the checkpoints that refer to them ---------------
 
 Run: TypeAlias = tuple[int, int, int, bool]
-"""``(owner session, first seq, last seq, whether they are live)``"""
+"""``(owner session, first seq, last seq, True if they are live)``"""
 
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of items, and checkpoints, that are exported of a session."""
+    """Runs of items, and checkpoints, to export from a session."""
 
     items: list[Run]
-    """In the order of their seqs."""
+    """In seq order."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     """Checkpoints whose items are all exported, oldest first."""
     before: dict[int, int] = field(default_factory=dict)
-    """The seq before an undone item in a checkpoint's history, where it is not the one below."""
+    """Seq before an undone item in a checkpoint's history, where it is not the preceding one."""
 
     @classmethod
     def of(
@@ -82,7 +82,7 @@ class Runs:
     ) -> Runs:
         """Collect what to export. ``views``: ``(owner, number)`` of each, oldest first.
 
-        Without ``undone``, checkpoints outside of the live history are left out.
+        Without ``undone``, checkpoints outside the live history are left out.
 
         Raises:
             CorruptValueError: a checkpoint is damaged.
@@ -137,7 +137,7 @@ def _saved(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[CheckpointR
 
 
 def _own_undone(head: Head, live: History, session: int) -> Iterator[Run]:
-    """The session's own items between and behind the live ones."""
+    """Yield the session's own items between and after the live ones."""
     following = head.parent_seq + 1
     for owner, lo, hi in live.segments:
         if owner == session:
@@ -149,18 +149,18 @@ def _own_undone(head: Head, live: History, session: int) -> Iterator[Run]:
 
 
 def _shared_undone(head: Head, live: History, longest: History) -> Iterator[Run]:
-    """Items of the sessions that it was forked from that only a checkpoint refers to."""
+    """Yield items of the sessions it was forked from that only a checkpoint refers to."""
     stop = longest.position_from(head.parent_seq + 1)
     for _, owner, lo, hi in longest.spans(longest.shared_with(live), stop):
         yield owner, lo, hi, False
 
 
-# --- Writing sessions as JSON lines: everything that is known of them, or the messages alone ------
+# --- Sessions as JSON lines: everything known about them, or messages only ------------------------
 
 Place = tuple[str, str, str]
 """``(app, user, session)``"""
 Parents = dict[int, dict[int, str]]
-"""The names of a scope's sessions by number: read once an export, for the notes of forks."""
+"""Names of a scope's sessions by number, read once per export, to name the parents of forks."""
 
 _KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
 _NAMED_MAX: Final = 5
@@ -182,13 +182,13 @@ def export_sessions(
     undone: bool,
     left_out: Callable[[str], None] | None,
 ) -> Iterator[bytes]:
-    """Sessions in one of ``FORMATS`` as pieces of bytes, an end of line after each object.
+    """Yield sessions in one of ``FORMATS`` as chunks of bytes, with a newline after each object.
 
-    Those that were deleted since they were listed are passed over.
+    Sessions deleted since they were listed are skipped.
 
     Raises:
-        InvalidOptionError: the format cannot express a session, or something of it is left out
-            and ``left_out`` is None; what was yielded before is worth nothing then.
+        InvalidOptionError: the format cannot express a session, or part of it is left out and
+            ``left_out`` is None; discard what was yielded before.
         NotFoundError: a session was deleted while it was exported.
         CorruptValueError: a row is damaged.
     """
@@ -222,7 +222,7 @@ def check_form(form: str, *, undone: bool) -> None:
 def _live_view(
     stored: StoredView, history: History, chain_at: Callable[[int], int | None]
 ) -> View | None:
-    """A view with its masks of live items; None if it does not apply (a fork uses seqs again)."""
+    """Return a view with its masks of live items; None if it does not apply: forks reuse seqs."""
     if not applies_to(stored, chain_at):
         return None
     view = stored.view
@@ -235,7 +235,7 @@ def _live_view(
 
 @dataclass(slots=True)
 class _Source:
-    """One session as a snapshot has it."""
+    """Snapshot of one session."""
 
     place: Place
     scope: int
@@ -264,7 +264,7 @@ class _Source:
         views = {
             (stored.owner, stored.view.number): view
             for stored in reversed(list(chain))
-            # One that does not apply may at a checkpoint; it stays behind all the same.
+            # A view that does not apply here may at a checkpoint; it is left out all the same.
             if (view := _live_view(stored, history, lambda seq: history.chain_at(txn, scope, seq)))
         }
         place_in = (scope, session)
@@ -279,7 +279,7 @@ class _Source:
 
     @property
     def where(self) -> str:
-        """The session in words."""
+        """Description of the session for messages."""
         return f"session {self.place[2]!r}"
 
     @property
@@ -298,14 +298,14 @@ class _Source:
         return self.gaps > STAND_INS_A_LINE * (self.items + 1)
 
     def stand_in(self, seq: int) -> _Row:
-        """Return the row that an import makes for a seq without a line."""
+        """Return the row that an import creates for a seq without a line."""
         created_us = min(self.head.created_ms * 1000, CREATED_US_END - 1)
         return _Row(
             seq, live=False, kind=ItemKind.EVENT, created_us=created_us, beside={}, json=_STAND_IN
         )
 
     def title(self) -> Title:
-        """The line that it begins with."""
+        """Return the session's title line."""
         return Title.begins(
             self.place,
             self.head,
@@ -318,7 +318,7 @@ class _Source:
 
 
 _LOST_MAX: Final = 2**20
-"""So many items more than are stored a head may count: a recovery takes out what is damaged."""
+"""Most items that a head may count beyond those stored: a recovery removes damaged ones."""
 
 
 def _stored_in_line(txn: ReadTxn, scope: int, session: int) -> int:
@@ -349,19 +349,19 @@ def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str,
 
 @dataclass(slots=True)
 class _Row:
-    """One item as it is stored."""
+    """One stored item."""
 
     seq: int
     live: bool
     kind: int
     created_us: int
     beside: dict[str, Any]
-    """``meta`` and ``request_id``, if there are any."""
+    """``meta`` and ``request_id``, if any."""
     json: bytes
 
 
 def _rows(engine: Engine, source: _Source) -> Iterator[_Row]:
-    """The items, a page a read transaction."""
+    """Yield the items, one read transaction per page."""
     for owner, first, last, live in source.runs.items:
         for lo in range(first, last + 1, ITEMS_PAGE):
             hi = min(lo + ITEMS_PAGE - 1, last)
@@ -374,7 +374,7 @@ def _rows(engine: Engine, source: _Source) -> Iterator[_Row]:
 
 
 def _with_stand_ins(rows: Iterable[_Row], source: _Source) -> Iterator[_Row]:
-    """The rows, and one for each seq between and behind them."""
+    """Yield the rows, and one for each seq between and after them."""
     following = 1
     for row in rows:
         yield from map(source.stand_in, range(following, row.seq))
@@ -388,7 +388,7 @@ def _opened(
 ) -> _Row:
     if isinstance(row, CorruptValueError):
         _, _, name = source.place
-        if names.session_of(txn, source.scope, name) != source.session:  # maybe a new one's
+        if names.session_of(txn, source.scope, name) != source.session:  # none, or a new one
             msg = f"{source.where} was deleted while it was exported"
             raise NotFoundError(msg) from row
         raise row
@@ -396,7 +396,7 @@ def _opened(
 
 
 def _split(txn: ReadTxn, scope: int, row: StoredRow, *, live: bool) -> _Row:
-    """The parts of an item's row.
+    """Split an item's row into its parts.
 
     Raises:
         CorruptValueError: one of them is malformed, or its large content is missing.
@@ -415,7 +415,7 @@ def _split(txn: ReadTxn, scope: int, row: StoredRow, *, live: bool) -> _Row:
 
 
 def _line(row: _Row, rest: bytes = b"") -> bytes:
-    """An item as a line of an export."""
+    """Format an item as a line of an export."""
     if row.beside:
         rest += b"," + portable_json(row.beside)[1:-1]
     return b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
@@ -428,7 +428,7 @@ def _line(row: _Row, rest: bytes = b"") -> bytes:
 
 
 def _lines(engine: Engine, source: _Source) -> Iterator[bytes]:
-    """Everything: the title, the items, the views, the checkpoints."""
+    """Yield everything: title, items, views, checkpoints and state."""
     yield source.title().line() + b"\n"
     rows = _rows(engine, source)
     for row in _with_stand_ins(rows, source) if source.has_stand_ins else rows:
@@ -450,7 +450,7 @@ def _lines(engine: Engine, source: _Source) -> Iterator[bytes]:
             raise NotFoundError(msg) from exc
 
 
-# --- messages alone -------------------------------------------------------------------------------
+# --- messages only --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -487,7 +487,7 @@ def _named(seqs: list[int]) -> str:
 def _messages(
     engine: Engine, source: _Source, form: str, left_out: Callable[[str], None] | None
 ) -> Iterator[bytes]:
-    """One line ``{"id", "metadata", "messages"}`` with the items as they were appended."""
+    """Yield one line ``{"id", "metadata", "messages"}`` with the items as they were appended."""
     wire = FORMATS[form]
     if get_policy(source.head.policy).wire != wire:
         own = [name for name, its in FORMATS.items() if its == get_policy(source.head.policy).wire]
@@ -540,24 +540,24 @@ def _belongs(message: dict[str, Any], wire: str) -> bool:
     return isinstance(role, str) and role in _ROLES[wire]
 
 
-# --- Archive lines: expired data as lines of an export, written before it is deleted --------------
+# --- Archive lines: expired data as lines of an export, written before deletion -------------------
 
 
 class Archiving:
-    """Reads what is about to leave; see ``memcore.retention.Exporter``."""
+    """Reads data about to be deleted; see ``memcore.retention.Exporter``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def session(self, scope: int, name: str) -> Iterator[bytes]:
-        """Everything of a session, undone items too."""
+        """Export everything of a session, including undone items."""
         app, user = self._engine.store.read(lambda txn: names.scope_names(txn, scope))
         return export_sessions(
             self._engine, [(app, user, name)], form="jsonl", undone=True, left_out=None
         )
 
     def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
-        """Items that a session owns, behind a title of their own, so that they can be imported."""
+        """Export items that a session owns, after a title of their own, so they can be imported."""
         wanted = sorted(seqs)
         yield self._engine.store.read(lambda txn: self._title(txn, scope, session, wanted))
         for seq in wanted:
@@ -576,12 +576,12 @@ class Archiving:
             f"deleted-{session}",
         )
         title = Title.begins((app, user, name), head, items=len(seqs), views=0)
-        if seqs:  # an import stores a stand-in for every seq that has no line
+        if seqs:  # an import stores a stand-in for every seq without a line
             title = replace(title, next_seq=seqs[-1] + 1)
         return title.line() + b"\n"
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:
-        """Fields of a state with their values of now."""
+        """Export state fields with their current values."""
 
         def look(txn: ReadTxn) -> list[bytes]:
             app, user = names.scope_names(txn, scope)
@@ -597,7 +597,7 @@ class Archiving:
         yield from self._engine.store.read(look)
 
     def entry(self, key: bytes, value: bytes) -> bytes:
-        """A key/value entry; its content, if it has one, is not written."""
+        """Export a key/value entry; its content, if it has one, is written as base64."""
         scope, namespace = keys.split_session_prefix(key)
 
         def look(txn: ReadTxn) -> bytes:
@@ -621,7 +621,7 @@ class Archiving:
 
 
 def _namespace(txn: ReadTxn, scope: int, number: int) -> str:
-    """The name of a namespace."""
+    """Return the name of a namespace."""
     prefix = keys.scoped(Kind.KV_NAMESPACE, scope)
     for _, value in txn.scan(prefix, keys.after(prefix)):
         found, texts = names.unpack_name(value[10:])
@@ -638,5 +638,5 @@ def _item(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
 
 
 def item_line(txn: ReadTxn, scope: int, row: StoredRow) -> bytes:
-    """One item as a line of an export."""
+    """Format an item as a line of an export."""
     return _line(_split(txn, scope, row, live=True))

@@ -10,17 +10,17 @@
 {"memcore":1,"shared":{"app":...,"user":...,"values":{...}}}
 ```
 
-A session as messages alone is one line, which another program may have written as well:
+A session as messages only is one line, which another program may have written as well:
 
 ```
 {"id":...,"metadata":{"memcore":{"app":...,"user":...,"policy":...}},"messages":[{...},{...}]}
 ```
 
-``states`` says more of the lines of a state, ``sharing`` of what sessions share.
+``memcore.exchange.state`` describes the lines of a session's state and of shared states.
 
-An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
-as an escape, which keeps the file UTF-8; only the second of two that stand together is kept as raw
-bytes, because two escapes in a row would be read as one character.
+An item's JSON is the stored text itself, so nothing is lost. A lone surrogate is written as an
+escape, which keeps the file UTF-8; only the second of two adjacent ones is kept as raw bytes,
+because two escapes in a row would be read as one character.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# --- The lines of an export: a JSON object for a session, each item, view, checkpoint, and its ----
+# --- Lines of an export: a JSON object for each session, item, view, checkpoint and state ---------
 
 VERSION: Final = 1
 FORMATS: Final[Mapping[str, str]] = {
@@ -71,34 +71,34 @@ FORMATS: Final[Mapping[str, str]] = {
 """Export formats, and the wire format that a session must have (jsonl: any)."""
 
 COUNT_END: Final = 2**48
-"""Seqs, revisions, counters and tokens end below it: whatever is added to one later still fits the
+"""Exclusive limit of seqs, revisions, counters and tokens: whatever is added later still fits the
 62 bits of a head."""
 TIME_MS_END: Final = 2**52
-"""Times are kept as seconds in a float, which gives back the milliseconds below it."""
+"""Exclusive limit of times: below it, seconds in a float are exact to the millisecond."""
 CREATED_US_END: Final = 2**32 * 1_000_000
-"""An index record holds the second in which an item was made as 32 bits."""
+"""Exclusive limit of creation times: an index record holds the second as 32 bits."""
 STAND_INS_A_LINE: Final = 64
-"""Seqs without an item that a line pays for: an import stores a row of about 120 bytes for each."""
+"""Seqs without an item that each line pays for: an import stores about 120 bytes for each seq."""
 
 
 class LineField(NamedTuple):
-    """The type of a field of a line, and its bounds if it is a number."""
+    """Type of a field of a line, and its bounds if it is a number."""
 
     kind: type
     least: int = 0
     below: int = COUNT_END
     default: Any = ...
-    """Value if the field is missing; ``...``: every line has it."""
+    """Value if the field is missing; ``...``: the field is required."""
 
     def fits(self, value: object) -> bool:
-        """Return True if a value is of the type and within the bounds."""
+        """Return True if a value has the type and is within the bounds."""
         if self.kind is int:
             return type(value) is int and self.least <= value < self.below
         return isinstance(value, self.kind)
 
     @property
     def wanted(self) -> str:
-        """The type and the bounds in words."""
+        """Type and bounds in words."""
         if self.kind is int:
             return f"a whole number from {self.least} to {self.below - 1}"
         return _WANTED[self.kind]
@@ -197,14 +197,15 @@ LINES: Final[Mapping[str, Mapping[str, LineField]]] = {
         "values": LineField(dict),
     },
 }
-"""The fields of every sort of line: the one place that bounds what a foreign line may say."""
+"""Fields of every kind of line: the only place that bounds the contents of foreign lines."""
 
 
 def checked_fields(sort: str, found: Any) -> dict[str, Any]:
     """Validate the fields of one of ``LINES``; unknown fields are ignored.
 
     Raises:
-        InvalidItemError: it is no object, or a field is missing, of a wrong type or out of bounds.
+        InvalidItemError: it is not an object, or a field is missing, of a wrong type or out of
+            bounds.
     """
     if not isinstance(found, dict):
         refuse(f"{sort}: expected an object, got {found!r:.40}")
@@ -221,10 +222,10 @@ def checked_fields(sort: str, found: Any) -> dict[str, Any]:
 
 
 def checked_numbers(where: str, found: Any, *, least: int = 1) -> tuple[int, ...]:
-    """A list of whole numbers that are within the bounds of counts.
+    """Validate a list of whole numbers within the bounds of counts.
 
     Raises:
-        InvalidItemError: it is none.
+        InvalidItemError: it is not such a list.
     """
     bounds = LineField(int, least=least)
     if not isinstance(found, list) or not all(map(bounds.fits, found)):
@@ -233,7 +234,7 @@ def checked_numbers(where: str, found: Any, *, least: int = 1) -> tuple[int, ...
 
 
 def refuse(text: str) -> NoReturn:
-    """Raise for a line that cannot be read."""
+    """Raise InvalidItemError for a line that cannot be read."""
     raise InvalidItemError(text)
 
 
@@ -242,7 +243,7 @@ _SURROGATE = re.compile("[\ud800-\udbff]|(?<![\ud800-\udbff])[\udc00-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """The line that a session begins with."""
+    """The first line of a session."""
 
     session: str
     app: str
@@ -256,16 +257,16 @@ class Title:
     items: int
     """Number of item lines that follow."""
     views: int
-    """Number of view lines that follow them."""
+    """Number of view lines after them."""
     checkpoints: int = 0
-    """Number of checkpoint lines that follow these."""
+    """Number of checkpoint lines after these."""
     state: int = 0
-    """Number of lines with values of the state that follow these."""
+    """Number of lines with values of the state after these."""
     forked_from: dict[str, Any] | None = None
-    """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
+    """Name (null: deleted) and last shared seq of a fork's parent; informational."""
 
     def line(self) -> bytes:
-        """The line, without its end."""
+        """Return the line, without its newline."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         if self.forked_from is None:
             del fields["forked_from"]
@@ -275,7 +276,7 @@ class Title:
 
     @classmethod
     def begins(cls, place: tuple[str, str, str], head: Head, **counts: Any) -> Title:
-        """The title of a session by its application, user and name, its head, and what follows."""
+        """Make a title from a session's application, user, name and head, and its line counts."""
         app, user, name = place
         return cls(
             session=name,
@@ -292,7 +293,7 @@ class Title:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Title:
-        """The title of a parsed line.
+        """Validate the title of a parsed line.
 
         Raises:
             InvalidItemError: a field is missing or out of bounds, or the version is unknown.
@@ -304,7 +305,7 @@ class Title:
 
 
 def is_title(found: object) -> bool:
-    """Return True if a parsed line begins a session of an export, or a state shared by sessions."""
+    """Return True if a parsed line begins an exported session, or holds a shared state."""
     return isinstance(found, dict) and "memcore" in found and "messages" not in found
 
 
@@ -319,7 +320,7 @@ _PARTS: Final = ("item", "view", "checkpoint", "state")
 
 
 class Conversation(NamedTuple):
-    """A line of messages alone."""
+    """A line of messages only."""
 
     name: str | None
     """Name given in the line."""
@@ -330,10 +331,10 @@ class Conversation(NamedTuple):
 
     @classmethod
     def of(cls, found: Any) -> Conversation:
-        """The conversation of a parsed line: an object, or its messages alone.
+        """Validate the conversation of a parsed line: an object, or just its messages.
 
         Raises:
-            InvalidItemError: it is none.
+            InvalidItemError: it is neither.
         """
         if not isinstance(found, dict):
             return cls(None, _messages("the line", found))
@@ -357,10 +358,10 @@ def _messages(what: str, found: Any) -> list[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> Any:
-    """The value of a line; integers of any size and lone surrogates come back as they were.
+    """Parse a line; integers of any size and lone surrogates are preserved.
 
     Raises:
-        InvalidItemError: it is no JSON.
+        InvalidItemError: it is not JSON.
     """
     try:
         return json.loads(line.decode("utf-8", "surrogatepass"))
@@ -373,12 +374,12 @@ def parse_line(line: bytes) -> Any:
 
 
 def portable_json(value: Any) -> bytes:
-    """A value as compact JSON for a line."""
+    """Encode a value as compact JSON for a line."""
     return portable(*codec.encode_json(value))
 
 
 def portable(encoded: bytes, flags: int) -> bytes:
-    """JSON as the store holds it, with lone surrogates as escapes."""
+    """Convert stored JSON for a line, with lone surrogates as escapes."""
     if not flags & codec.FLAG_PLAIN_JSON:
         return encoded
     text = encoded.decode("utf-8", "surrogatepass")
@@ -387,7 +388,7 @@ def portable(encoded: bytes, flags: int) -> bytes:
 
 
 def view_fields(view: View) -> dict[str, Any]:
-    """A view as its line holds it; its number is its place in the line of views."""
+    """Return the fields of a view's line; its number is its position among the view lines."""
     return {
         "cut_seq": view.cut_seq,
         "covered": view.covered,
@@ -409,7 +410,7 @@ def view_fields(view: View) -> dict[str, Any]:
 def checkpoint_fields(
     checkpoint: Checkpoint, runs: Iterable[tuple[int, int]], view: int
 ) -> dict[str, Any]:
-    """A checkpoint as its line holds it; ``view`` is the place of its view, 0 for none."""
+    """Return the fields of a checkpoint's line; ``view``: its view's position, 0 for none."""
     return {
         "name": checkpoint.name,
         "revision": checkpoint.revision,
@@ -423,17 +424,17 @@ def checkpoint_fields(
     }
 
 
-# --- The lines of an export, redacted on their way out --------------------------------------------
+# --- Redaction of the lines of an export ----------------------------------------------------------
 
 _PARTS_REDACTED: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
 _VALUES: Final = ("values", "set")
 
 
 def redacted_lines(pieces: Iterable[bytes], redacts: Redacts) -> Iterator[bytes]:
-    """Join the pieces to lines and redact each.
+    """Join the chunks to lines and redact each.
 
     Raises:
-        InvalidItemError: a line is no JSON; no export writes such.
+        InvalidItemError: a line is not JSON, which no export writes.
     """
     held: list[bytes] = []
     for piece in pieces:
@@ -468,18 +469,18 @@ def _redacted(found: Any, redacts: Redacts) -> Any:
     return made
 
 
-# --- A checkpoint's line of an export -------------------------------------------------------------
+# --- Checkpoint lines of an export ----------------------------------------------------------------
 
 _RUN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A checkpoint that was read from its line."""
+    """A checkpoint read from its line."""
 
     name: str | None
     segments: tuple[tuple[int, int], ...]
-    """First and last seqs."""
+    """First and last seq of each."""
     view: int
     """Number of the session's current view, 0 for none."""
     revision: int
@@ -488,14 +489,14 @@ class Arrived:
     created_ms: int
     meta: dict[str, Any] | None
     state: int | None
-    """The counter of the state then."""
+    """Counter of the state at the checkpoint."""
 
 
 def arrived_of(found: Any, title: Title, views: int) -> Arrived:
-    """The checkpoint of a line; ``views`` is how many the session has.
+    """Validate the checkpoint of a line; ``views`` is the number of the session's views.
 
     Raises:
-        InvalidItemError: it is none.
+        InvalidItemError: it is invalid.
     """
     said = checked_fields("checkpoint", found)
     name, meta = said["name"], said["meta"]
@@ -518,7 +519,7 @@ def arrived_of(found: Any, title: Title, views: int) -> Arrived:
 
 
 def _check_meta(meta: dict[str, Any] | None) -> None:
-    """Refuse what ``Session.checkpoint`` refuses; writing it later would fail with all the rest."""
+    """Refuse what ``Session.checkpoint`` refuses: a later write would fail as a whole."""
     try:
         size = len(encode_json(meta)[0])
     except (ValueError, RecursionError) as error:
@@ -528,7 +529,7 @@ def _check_meta(meta: dict[str, Any] | None) -> None:
 
 
 def _run(found: Any) -> tuple[int, int]:
-    """First and last seq of a segment."""
+    """Validate the first and last seq of a segment."""
     numbers = checked_numbers("checkpoint.segments", found)
     if len(numbers) != _RUN:
         refuse(f"checkpoint.segments: expected pairs of seqs, got {found!r:.40}")
@@ -536,9 +537,9 @@ def _run(found: Any) -> tuple[int, int]:
 
 
 def write_arrived(draft: SessionTxn, arrived: Arrived, *, states: Container[int | None]) -> None:
-    """Save a checkpoint of a draft all of whose items and views are written.
+    """Save a checkpoint in a draft whose items and views are all written.
 
-    ``states``: the counters of the state whose values came with it.
+    ``states``: counters of the state whose values were imported with it.
     """
     head, scope, session = draft.head, draft.log.scope, draft.log.session
     seq = arrived.segments[-1][1] if arrived.segments else 0

@@ -1,10 +1,10 @@
-"""Import: sessions come back with their seqs, times, events and views.
+"""Import: restores sessions with their seqs, times, events and views.
 
-Items are committed some hundreds at a time. A session that fits into one commit appears at once;
-a larger one grows under another name and gets its own in its last commit, so nobody ever sees, and
-no crash ever leaves, half a session under its name. Until then a flag in its head says that it is
-an import's, and only what bears it is ever removed: what a killed import left goes with the next
-import into its scope that comes an hour or more after its last commit.
+Items are committed some hundreds at a time. A session that fits into one commit appears atomically;
+a larger one is built under a temporary name and renamed in its last commit, so neither a reader nor
+a crash ever sees half a session under its name. Until then a flag in its head marks it as an
+import's, and only flagged sessions are ever removed: the next import into the scope that comes an
+hour or more after the last commit of a killed import removes what that left.
 """
 
 from __future__ import annotations
@@ -83,36 +83,36 @@ __all__ = [
 ]
 
 
-# --- A session on its way in: its lines checked and made ready to be stored -----------------------
+# --- A session being imported: its lines checked and prepared for storage -------------------------
 
 UNFINISHED: Final = "memcore import (unfinished): "
-"""Name prefix of a session that is not completely stored. A user may choose such a name, too: the
-flag in the head alone says that it is an import's."""
+"""Name prefix of a session that is not completely stored. A user may choose such a name, too: only
+the flag in the head marks an import's."""
 LEFTOVER_AGE_MS: Final = 60 * 60 * 1000
-"""An import that committed nothing for so long is taken for dead. If it lives, it loses the one
-session that it was at."""
+"""An import that has committed nothing for this long, in milliseconds, is presumed dead. If it is
+alive, it loses the one session that it was importing."""
 _NAME_SHOWN: Final = 64
-"""Characters of the final name in the one that it grows under, which has to fit a key: names that
-do not are not found by how they begin."""
+"""Characters of the final name in the temporary one, which has to fit a key: names that do not
+cannot be found by prefix."""
 
 STAND_INS_FREE: Final = 4096
-"""Seqs without an item that an import stores though no line pays for them: half a megabyte."""
+"""Seqs without an item that an import stores beyond those its lines pay for: half a megabyte."""
 _MISSING_EVENT: Final = "undone"
-"""The type of the event that stands for an undone item that was not exported."""
+"""Type of the event that stands for an undone item that was not exported."""
 _CLASS_MAX: Final = 255
 
 
 class LoadedItem(NamedTuple):
-    """An item on its way in."""
+    """An item being imported."""
 
     live: bool
     item: Prepared
     after: int | None = None
-    """The seq before it, if it is undone and that is not the one below."""
+    """Seq before it, if it is undone and that is not the preceding one."""
 
 
 class StandIns:
-    """Limit on the placeholder items of an import: few lines must not ask for a large file."""
+    """Limit on the placeholder items of an import: a few lines must not demand a large file."""
 
     __slots__ = ("left",)
 
@@ -120,14 +120,14 @@ class StandIns:
         self.left = STAND_INS_FREE
 
     def pay(self) -> None:
-        """Count a line that was read."""
+        """Credit a line that was read."""
         self.left += STAND_INS_A_LINE
 
     def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
-        """Take ``count`` stand-ins; with ``lines`` only check, as if so many more had been read.
+        """Take ``count`` stand-ins; with ``lines`` only check, as if that many more were read.
 
         Raises:
-            InvalidItemError: there are not so many left.
+            InvalidItemError: not enough are left.
         """
         if count > self.left + lines * STAND_INS_A_LINE:
             refuse(
@@ -139,7 +139,7 @@ class StandIns:
 
 
 class Incoming:
-    """A session that is being read from the lines of an export."""
+    """A session being read from the lines of an export."""
 
     def __init__(
         self,
@@ -153,13 +153,13 @@ class Incoming:
         options = SessionOptions(None, None, "keep")
         self.title = title
         self.line = line
-        """The number of its first line."""
+        """Number of its first line."""
         self.counter = counter
         self.seed = engine.seed
         self._engine = engine
         self.ref = SessionRef(engine, title.app, title.user, title.session, options)
         self.entries: list[LoadedItem] = []
-        """Items that were read and are not stored yet."""
+        """Items read but not stored yet."""
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
@@ -168,25 +168,25 @@ class Incoming:
             write_filter.at(title.app, title.user, title.session) if write_filter else None
         )
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
-        """Its name until it is stored to its end; no other import has the same."""
+        """Temporary name until it is completely stored; unique to this import."""
         self.number: tuple[int, int] | None = None
-        """Scope and session once a part of it is committed."""
+        """Scope and session numbers once a part of it is committed."""
         self.is_given_up = False
         """True if it was reported as a failure: nothing more of it is stored."""
         self.orphans = "keep"
-        """Treatment of results without their call: an export has those that were kept."""
+        """Treatment of results without their call: an export contains those that were kept."""
         self.is_conversation = False
         self.open_calls = self.orphan_count = 0
-        """Of the last commit that stored a part of it."""
+        """Counts of the last commit that stored a part of it."""
         self.log: CachedSession | None = None
-        """Held from then on, so that no commit reads the index of those before it."""
+        """Kept from then on, so that no commit rereads the index of earlier ones."""
         self._following = 1
         self._stand_ins = stand_ins
         self._live: list[Segment] = []
         self._filled: list[Segment] = []
-        """Seqs that have stand-ins."""
+        """Ranges of seqs that have stand-ins."""
         self._before: dict[int, int] = {}
-        """The seq before an item, where it is not the one below."""
+        """Seq before an item, where it is not the preceding one."""
         self._items_left = title.items
         self._views_left = title.views
         self._checkpoints_left = title.checkpoints
@@ -198,7 +198,7 @@ class Incoming:
     def of_messages(
         cls, title: Title, prepared: list[Prepared], engine: Engine, *, line: int, orphans: str
     ) -> Incoming:
-        """A session that is read whole: the messages of one line."""
+        """Make a complete session from the messages of one line."""
         counter = engine.counter_named(title.counter)
         found = cls(title, counter, engine, line=line, stand_ins=StandIns())
         found.entries = [LoadedItem(live=True, item=item) for item in prepared]
@@ -212,10 +212,10 @@ class Incoming:
         return left + self._checkpoints_left + self._states_left
 
     def take(self, found: Any) -> None:
-        """One line of it.
+        """Read one of its lines.
 
         Raises:
-            InvalidItemError: it is not what comes next.
+            InvalidItemError: it is not the line expected next.
         """
         if not isinstance(found, dict):
             refuse(f"expected an object, got {type(found).__name__}")
@@ -237,7 +237,7 @@ class Incoming:
                 self.state.finish(self.title.next_seq)
 
     def finish(self) -> None:
-        """All its lines were read: what follows is undone."""
+        """Complete it after its last line: the remaining seqs are undone items."""
         self._fill(self.title.next_seq)
 
     def _take_item(self, found: Mapping[str, Any]) -> None:
@@ -304,7 +304,7 @@ class Incoming:
         return prepare_event(item["type"], item["payload"], abandons=abandons, **options)
 
     def _fill(self, seq: int) -> None:
-        """Stand-ins for the seqs before ``seq`` that have no line: items that were undone."""
+        """Add stand-ins for the seqs before ``seq`` without a line: items that were undone."""
         missing = seq - self._following
         if missing:
             self._stand_ins.spend(missing, "seq", seq)
@@ -365,7 +365,7 @@ class Incoming:
 
 
 def remove_leftovers(engine: Engine, app: str, user: str) -> None:
-    """Remove what imports that are taken for dead left in the scope."""
+    """Remove what imports that are presumed dead left in the scope."""
     silent_since = engine.now_ms() - LEFTOVER_AGE_MS
 
     def leftovers(txn: ReadTxn) -> list[tuple[int, int, str]]:
@@ -387,7 +387,7 @@ def remove_leftovers(engine: Engine, app: str, user: str) -> None:
 def remove_unfinished(
     engine: Engine, scope: int, session: int, name: str, *, silent_since: int | None = None
 ) -> None:
-    """Remove a session that an import did not finish; never another one that bears its name.
+    """Remove a session that an import did not finish; never another one of that name.
 
     ``silent_since``: only if the import committed nothing after this time, in milliseconds.
     """
@@ -405,7 +405,7 @@ def remove_unfinished(
 def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | None) -> bool:
     key = head_key(scope, session)
     value = txn.get(key)
-    with suppress(CorruptValueError):  # a damaged head is check()'s to report
+    with suppress(CorruptValueError):  # check() reports a damaged head
         head = None if value is None else Head.unpack(key, value)
         if head is not None and head.unfinished:
             return silent_since is None or head.updated_ms <= silent_since
@@ -413,7 +413,7 @@ def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | N
 
 
 def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
-    """The call that an event gives up."""
+    """Return the call that an event abandons."""
     payload = item["payload"]
     if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
         refuse(f"item.payload: expected a class and an id, got {payload!r}")
@@ -424,7 +424,7 @@ def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
 
 
 def _view(found: Any, counter: str) -> View:
-    """The view of a line; ``counter`` counted it if the line names none."""
+    """Parse the view of a line; ``counter`` is its counter if the line names none."""
     said = checked_fields("view", found)
     if said["status"] not in VIEW_STATUSES:
         refuse(
@@ -451,7 +451,7 @@ def _view(found: Any, counter: str) -> View:
 
 
 def _listed(sort: str, found: Any) -> dict[str, Any]:
-    """The fields of what a line writes as a list of values, the last of which may be missing."""
+    """Parse fields that a line writes as a list, the last of which may be missing."""
     names = list(LINES[sort])
     if not isinstance(found, list) or len(found) > len(names):
         refuse(f"{sort}: expected [{', '.join(names)}], got {found!r:.40}")
@@ -459,11 +459,11 @@ def _listed(sort: str, found: Any) -> dict[str, Any]:
 
 
 def _told(found: Any) -> Envelope | None:
-    """The envelope of an item's line; one without fields held a request id, which has its own."""
+    """Parse an item's envelope; an empty one only held the request id, which has its own field."""
     return Envelope() if found == {} else checked_envelope(found)
 
 
-# --- Reading the lines of an export: sessions come back with their seqs, times, events and views --
+# --- Reading of lines: exported sessions with their seqs, times, events and views; conversations --
 
 COMMIT_ITEMS_MAX: Final = 1000
 COMMIT_BYTES_MAX: Final = 4 * 1024**2
@@ -478,25 +478,25 @@ class Imported:
     """Result of an import."""
 
     sessions: int = 0
-    """Sessions of an export."""
+    """Exported sessions."""
     conversations: int = 0
-    """Sessions of lines of messages; those that got messages which they lacked, too."""
+    """Sessions from lines of messages, including those that messages were appended to."""
     items: int = 0
     views: int = 0
     skipped: int = 0
-    """Sessions that were there already, the same."""
+    """Sessions that already existed, identical."""
     renamed: int = 0
-    """Stored under another name, because another session had theirs."""
+    """Sessions stored under another name, because another one had theirs."""
     shared: int = 0
     """States of users and applications."""
     calls: int = 0
-    """Of conversations, as the two below."""
+    """Calls in conversations; the next two counts are of conversations, too."""
     open_calls: int = 0
     orphans: int = 0
     """Results without their call."""
     left_out: list[str] = field(default_factory=list)
-    """Sessions that stayed out because another one had their name, as ``on_conflict="skip"`` asks:
-    each with the line."""
+    """Sessions skipped because another one had their name (``on_conflict="skip"``), each with the
+    line."""
     failures: list[str] = field(default_factory=list)
     """Sessions that were not imported, each with the line and the reason."""
 
@@ -527,10 +527,10 @@ class ImportOptions:
 
 
 def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions) -> Imported:
-    """Store the sessions of an export, or conversations; those that fail are listed.
+    """Store exported sessions, or conversations; those that fail are listed.
 
     Raises:
-        InvalidOptionError: the lines are no bytes.
+        InvalidOptionError: the lines are not bytes.
         ReadOnlyError, StorageError
     """
     if engine.store.read_only:
@@ -542,7 +542,7 @@ def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions)
 
 
 class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
-    """The sessions' names were taken meanwhile, or what was stored of one was removed."""
+    """The sessions' names were taken, or their stored parts removed, in the meantime."""
 
     def __init__(self, sessions: list[Incoming], text: str) -> None:
         super().__init__(text)
@@ -566,19 +566,19 @@ class _Import:
         self.options = options
         self.done = Imported()
         self.scopes: set[tuple[str, str]] = set()
-        """Apps and users that were met."""
+        """Apps and users seen so far."""
         self.stand_ins = StandIns()
         self.session: Incoming | None = None
-        """The session of an export that is being read."""
+        """The exported session being read."""
         self.began = 0
-        """The number of the line that it began with, or the last one."""
+        """Number of the line where it, or the last one, began."""
         self.whole: dict[Place, Incoming] = {}
-        """Sessions that were read and wait for the commit."""
+        """Sessions read completely, waiting for the commit."""
         self.names_tried: dict[Place, int] = {}
-        """Number of alternative names of a session that are taken."""
+        """Number of a session's alternative names that are taken."""
         self.items = 0
         self.bytes = 0
-        """Bytes that wait for the commit."""
+        """Bytes waiting for the commit."""
 
     def run(self, lines: Iterable[bytes]) -> Imported:
         """Read all lines; commit whenever enough was read."""
@@ -606,7 +606,7 @@ class _Import:
     # --- lines ------------------------------------------------------------------------------------
 
     def _take(self, found: Any, number: int) -> None:
-        """One line: of an export's session, of what sessions share, or a conversation."""
+        """Handle one line: of an exported session, of a shared state, or a conversation."""
         form = self.options.format
         if form in ("auto", "jsonl") and is_title(found):
             self._end()
@@ -616,14 +616,14 @@ class _Import:
             self.session.take(found)
             self.items += 1
         elif form == "jsonl" or is_part(found):
-            if not self.began:  # once is enough
+            if not self.began:  # reported only once
                 self.began = number
                 refuse("expected the line that begins a session")
         else:
             self._converse(found, number)
 
     def _end(self) -> None:
-        """Nothing more comes of the session that is being read."""
+        """Give up the session being read: no more of its lines follow."""
         session, self.session = self.session, None
         if session is not None:
             self._give_up(session, self.began, _cut_short(session))
@@ -642,7 +642,7 @@ class _Import:
                 self.session = None
 
     def _begin(self, found: Mapping[str, Any], line: int) -> Incoming | None:
-        """The session that a title begins; None if it is there already, or a line of its own."""
+        """Begin the session of a title; None if it exists already, or for a shared state."""
         if is_shared(found):
             import_shared(self.engine, found, self._renamed)
             self.done.shared += 1
@@ -660,7 +660,7 @@ class _Import:
         return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
 
     def _need_no_rules(self) -> None:
-        """Refuse options for conversations: a session of an export is complete in itself."""
+        """Refuse options for conversations: an exported session is self-contained."""
         given = {
             "policy": self.options.policy is not None,
             "orphans": self.options.orphans != "keep",
@@ -684,7 +684,7 @@ class _Import:
         if options.on_conflict == "append" and self._is_there_now(title):
             self._append(title, said.messages)
             return
-        # The stored one may have another policy: then it is another session, which is no error yet.
+        # A stored session with another policy counts as a different one, which is no error yet.
         rules = SessionOptions(None, options.counter, options.orphans)
         address = SessionRef(engine, title.app, title.user, title.session, rules)
         prepared = encode_items(address, said.messages, PLAIN)
@@ -696,7 +696,7 @@ class _Import:
         self.items += max(len(prepared), 1)
 
     def _append(self, title: Title, messages: list[dict[str, Any]]) -> None:
-        """Add what a session that exists lacks of a conversation, in a commit of its own."""
+        """Append the messages that an existing session lacks, in a separate commit."""
         rules = SessionOptions(self.options.policy, self.options.counter, self.options.orphans)
         address = SessionRef(self.engine, title.app, title.user, title.session, rules)
         prepared = encode_items(address, messages, PLAIN)
@@ -718,7 +718,7 @@ class _Import:
     # --- names ------------------------------------------------------------------------------------
 
     def _named(self, title: Title) -> Title:
-        """The title with the names that it gets here."""
+        """Return the title with its names after renaming, validated."""
         if self.options.rename is not None:
             title = self.options.rename(title)
         for what in ("app", "user", "session"):
@@ -734,10 +734,10 @@ class _Import:
         return title.app, title.user if user else ""
 
     def _free(self, title: Title, line: int, is_same: Callable[[Title], bool]) -> Title | None:
-        """The title under a name that no other session has; None if nothing is to be stored.
+        """Return the title under a name that no other session has; None if it is not to be stored.
 
         Raises:
-            InvalidOptionError: another session has the name, which is an error unless asked for.
+            InvalidOptionError: another session has the name, and ``on_conflict`` allows no way out.
         """
         wanted, on_conflict = _place(title), self.options.on_conflict
         while self._is_there_now(title):
@@ -791,7 +791,7 @@ class _Import:
         self.done.failures.append(f"line {number}{where}: {error}")
 
     def _give_up(self, session: Incoming, number: int, error: Exception) -> None:
-        """Forget a session that cannot be read to its end, with what is stored of it."""
+        """Drop a session that cannot be read completely, with its stored parts."""
         self._fail(number, session, error)
         session.is_given_up = True
         if session.number is not None:
@@ -800,7 +800,7 @@ class _Import:
     # --- commits ----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        """Store what waits: whole sessions, and a part of the one that is being read."""
+        """Store what is pending: whole sessions, and a part of the one being read."""
         session = self.session
         parts = [_Part(whole, whole.entries, is_last=True) for whole in self.whole.values()]
         if session is not None and session.entries:
@@ -812,7 +812,7 @@ class _Import:
             session.entries = []
 
     def _store(self, parts: list[_Part]) -> None:
-        """One commit; very large items go ahead, again if they were collected meanwhile."""
+        """Store parts in one commit; very large items are staged first, again if collected."""
         attempts = _STAGE_ATTEMPTS
         while attempts:
             parts = [part for part in parts if not part.session.is_given_up]
@@ -827,7 +827,7 @@ class _Import:
                 for session in lost.sessions:
                     self._give_up(session, session.line, lost)
                 continue
-            except CallerError as error:  # nothing of them was stored: the others go on without it
+            except CallerError as error:  # nothing was stored: retry the others without it
                 if len(parts) == 1:
                     self._give_up(parts[0].session, parts[0].session.line, error)
                     return
@@ -876,7 +876,7 @@ class _Import:
                 session.state.write(txn, draft.log.place)
                 draft.head.revision = title.revision
                 draft.head.flags &= ~FLAG_UNFINISHED
-            # Until the last commit the time tells other imports that this one is alive.
+            # Until the last commit the time shows other imports that this one is alive.
             now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
             draft.finish(now_ms=now_ms, revised=not part.is_last)
             if part.is_last and session.number is not None:
@@ -884,7 +884,7 @@ class _Import:
                 names.rename_session(txn, scope, session.growing_name, title.session)
 
     def _draft(self, txn: Txn, part: _Part) -> SessionTxn:
-        """The session's draft; its first part makes the session."""
+        """Return the session's draft; its first part creates the session."""
         session, title = part.session, part.session.title
         if session.number is not None:
             draft = self.engine.drafts.open(txn, *session.number)
@@ -908,7 +908,7 @@ class _Import:
 
 
 def _runs(entries: Iterable[LoadedItem]) -> Iterator[list[LoadedItem]]:
-    """Entries that follow each other and are all live, or all undone."""
+    """Group consecutive entries that are all live, or all undone."""
     run: list[LoadedItem] = []
     for entry in entries:
         if run and (entry.live != run[0].live or entry.after is not None):
@@ -955,7 +955,7 @@ def _is_taken(txn: ReadTxn, title: Title) -> bool:
 
 
 def _head_of(txn: ReadTxn, title: Title) -> Head | None:
-    """The head of the stored session that has the title's names."""
+    """Read the head of the stored session that has the title's names."""
     scope = names.scope_of(txn, title.app, title.user)
     session = None if scope is None else names.session_of(txn, scope, title.session)
     if scope is None or session is None:

@@ -1,14 +1,14 @@
 """States in an export: versions of a session's fields, and the fields that sessions share.
 
-The first line holds the values at the oldest counter that is known, each later one what was
-written and deleted between the known counter before it and its own:
+The first line holds the values at the oldest known counter, each later one what was written and
+deleted between the previous known counter and its own:
 
 ```
 {"state":{"counter":1,"values":{...},"floor":1,"moments":[[1,1],[4,2]]}}
 {"state":{"counter":2,"set":{...},"deleted":["name"]}}
 ```
 
-``floor`` is the counter from which on all are known, ``moments`` say which counter was in force
+``floor`` is the counter from which on all are known; ``moments`` record which counter was in force
 while a seq was the next one.
 """
 
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-# --- The state of a session in an export: its whole known past, a line for each counter -----------
+# --- State of a session in an export: its whole known history, one line per counter ---------------
 
 Place = tuple[int, int]
 _PAIR: Final = 2
@@ -65,7 +65,7 @@ _PAIR: Final = 2
 
 @dataclass(slots=True)
 class StateLines:
-    """Lines of a session's state; their values are read when they are written."""
+    """Lines of a session's state; their values are read as they are written."""
 
     place: Place
     counters: list[int]
@@ -76,7 +76,7 @@ class StateLines:
 
     @classmethod
     def of(cls, txn: ReadTxn, place: Place) -> StateLines:
-        """The lines as a snapshot has them; none if nothing was ever written.
+        """Collect the lines from a snapshot; none if nothing was ever written.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -96,10 +96,10 @@ class StateLines:
         return cls(place, counters, header.floor, moments, dict(written), dict(deleted))
 
     def line(self, txn: ReadTxn, counter: int) -> bytes:
-        """One line, with its end.
+        """Return one line, with its newline.
 
         Raises:
-            NotFoundError: the session was deleted meanwhile, or the state trimmed.
+            NotFoundError: the session was deleted, or the state trimmed, in the meantime.
         """
         if counter == self.counters[0]:
             found = values_at(txn, *self.place, counter)
@@ -146,20 +146,20 @@ def _seen(
 
 @dataclass(slots=True)
 class ArrivedState:
-    """The state of a session on its way in."""
+    """State of a session being imported."""
 
     steps: list[StateStep] = field(default_factory=list)
     floor: int | None = None
-    """None: the last counter is the only one that is known but for those of the lines."""
+    """None: apart from the counters of the lines, only the last one is known."""
     moments: list[tuple[int, int]] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
-    """The fields that have a value behind the lines so far."""
+    """Fields that have a value after the lines read so far."""
 
     def take(self, found: Any) -> None:
-        """One line.
+        """Read one line.
 
         Raises:
-            InvalidItemError: it is none, or not what comes next.
+            InvalidItemError: it is invalid, or not the line expected next.
         """
         said = checked_fields("state", found)
         counter = said["counter"]
@@ -197,10 +197,10 @@ class ArrivedState:
         return found
 
     def finish(self, next_seq: int) -> None:
-        """All lines were read.
+        """Validate the whole after the last line.
 
         Raises:
-            InvalidItemError: they do not fit each other, or the session.
+            InvalidItemError: the lines do not fit each other, or the session.
         """
         last = self.steps[-1].counter if self.steps else 0
         if self.floor is not None and self.floor > last:
@@ -214,7 +214,7 @@ class ArrivedState:
         return {step.counter for step in self.steps} or {0}
 
     def write(self, txn: Txn, place: Place) -> None:
-        """Write the rows of a session that has none."""
+        """Write the rows of a session that has no state."""
         if self.steps:
             write_past(txn, place, self.steps, floor=self.floor, moments=self.moments)
 
@@ -238,7 +238,7 @@ def _values(found: Any) -> dict[str, Any]:
 #   | {"memcore":1,"shared":{"app":"a","user":null,"values":{...}}}
 
 Owner = tuple[str, str]
-"""Application and user; without a user it is the application itself."""
+"""Application and user; without a user, the application itself."""
 _FIELD = "shared"
 
 
@@ -295,11 +295,11 @@ def _scope_of(txn: ReadTxn, owner: Owner) -> int | None:
 def import_shared(
     engine: Engine, found: Mapping[str, Any], rename: Callable[[Owner], Owner]
 ) -> None:
-    """Store the fields of a line that the state lacks; what is there stays as it is.
+    """Store the fields of a line that the state lacks; existing ones are unchanged.
 
     Raises:
-        InvalidItemError: it is no such line, or the state has other values.
-        InvalidUpdateError, InvalidOptionError: a name or a value is not legal.
+        InvalidItemError: it is not such a line, or the state has other values.
+        InvalidUpdateError, InvalidOptionError: a name or a value is invalid.
     """
     if found.get("memcore") != VERSION:
         refuse(f"memcore: expected version {VERSION} of the export format")
@@ -310,7 +310,7 @@ def import_shared(
         names.check_name(user, "user")
     owner = rename((app, user or ""))
     if user is not None:
-        names.check_name(owner[1], "user")  # without one it would be for all to read
+        names.check_name(owner[1], "user")  # an empty one would make it readable by all
     if engine.write_filter is not None:
         scope_filter = engine.write_filter.at(*owner)
         values = admitted_fields(scope_filter, values, USER if owner[1] else APP)
@@ -331,7 +331,7 @@ def import_shared(
             writer.write(names.ensure_app_scope(txn, owner[0]) if ensure is None else ensure)
         return sorted(others)
 
-    StateChange(None).update(values)  # refuses what is not legal before anything is stored
+    StateChange(None).update(values)  # refuses invalid values before anything is stored
     others = engine.store.transact(closure)
     if others:
         shown = ", ".join(f"{key!r:.40}" for key in others[:5])

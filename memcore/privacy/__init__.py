@@ -1,7 +1,7 @@
-"""Personal data and secrets kept out of a file: redaction, guards, keys; pure.
+"""Keeps personal data and secrets out of a file: redaction, guards, keys; pure.
 
-``policy`` says what to find, ``redact`` replaces findings by placeholders in texts and inside JSON
-values, ``redact_packed`` inside serialized ones; ``guards`` judge writes, ``keyring`` holds keys.
+``policy`` defines what to find, ``redact`` replaces findings with placeholders in texts and JSON
+values, ``redact_packed`` in serialized ones; ``guards`` judge writes, ``keyring`` holds keys.
 """
 
 from memcore.faces import face

@@ -1,28 +1,28 @@
-"""Key file: one random data key for each user, wrapped by the caller's key, beside the database.
+"""Key file: one random data key per user, wrapped by the caller's key, next to the database.
 
-It is no part of the database file: LMDB keeps old pages, and a key that stands in one is not gone.
-Whoever loses it has lost the contents; a backup of the database is read with it.
+It is separate from the database file because LMDB keeps old pages, and a key in one would survive.
+Without it the contents are lost; backups of the database need it as well.
 
 ``magic 16 | bytes of wrapped u16 | wrapped | nonce 12 | ciphertext and tag | sha256 of all this``.
-*Wrapped* is the file's own key, under the key-encryption key, bound to the magic. The text is
-``file id 16 | seed 16 | secret 32 | minted u64 | last number u32``, then for each data key
-``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. An entry
-with number 0 is a note, which memcores that do not know it pass on: under scope 2^64-1 the 16 bytes
-of the *owner*, zeros behind. The file is replaced whole: written under another name, flushed,
-renamed.
+*Wrapped* is the file's own key, encrypted with the key-encryption key and bound to the magic. The
+plaintext is ``file id 16 | seed 16 | secret 32 | minted u64 | last number u32``, then for each data
+key ``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. An
+entry with number 0 is a note, which versions that do not know it preserve: under scope 2^64-1 it
+holds the 16 bytes of the *owner*, zero-padded. The file is replaced atomically: written under
+another name, flushed, renamed.
 
-**The key file holds, at any moment and after any power cut, every key of every value that the data
-file may come back with.** So a key is durable here before a value that needs it is committed, and
-no such value can come back, nor a name that leads to one, before a key leaves: whoever calls
-``retire`` or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady
-point). The key file may be ahead of the data file (a new key is not used yet, an older one not
-needed any more), never behind it.
+**At any moment and after any power failure, the key file holds every key of every value that the
+data file may contain after recovery.** So a key is durable here before a value that needs it is
+committed; and before a key is dropped, no such value, nor a name that leads to one, can reappear:
+callers of ``retire`` or ``shred`` must have the data file flushed first (a relaxed one reverts to
+its last steady point). The key file may be ahead of the data file (a new key is not used yet, an
+old one no longer needed), never behind it.
 
-**A key file belongs to one data file**, which holds the same owner in a row: another one gives the
-same numbers to other users, and erasing one there would shred the keys of a stranger here.
+**A key file belongs to one data file**, which stores the same owner in a row: another data file
+assigns the same numbers to other users, and erasing one there would shred a stranger's keys here.
 
-Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
-shredded, and it never gets another one: numbers of scopes are not used again.
+Keys are minted for 64 scopes at a time. So a scope below *minted* without a key was shredded, and
+never gets another key: scope numbers are not reused.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 
-# --- AES-256-GCM, of the package ``cryptography`` -------------------------------------------------
+# --- AES-256-GCM, from the package ``cryptography`` -----------------------------------------------
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -124,23 +124,23 @@ class Cipher:
 
 
 # --- Sources of a key-encryption key: 32 bytes, a callable, a text that names a place, a provider -
-# It wraps one key only, that of the key file, so a service is asked once an opening.
+# It wraps only the key file's own key, so a service is called once per open.
 
 
 @runtime_checkable
 class KeyProvider(Protocol):
-    """Whatever can wrap a key: a key management service, a hardware token."""
+    """Anything that can wrap a key: a key management service, a hardware token."""
 
     def wrap(self, key: bytes, context: bytes) -> bytes:
-        """``key``, encrypted; ``context`` has to be given again to unwrap it."""
+        """Return ``key`` encrypted; ``unwrap`` needs the same ``context``."""
 
     def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """The key that was wrapped; raises if it was another one that did so."""
+        """Return the wrapped key; raise if it was wrapped with a different one."""
 
 
 Key: TypeAlias = bytes | str | Callable[[], bytes] | KeyProvider
 """32 bytes; ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"`` (base64 or hex there);
-a callable that gives the bytes; or a ``KeyProvider``."""
+a callable that returns the bytes; or a ``KeyProvider``."""
 
 _FORMS: Final = (
     '32 bytes, "env:NAME", "file:PATH", "keyring:SERVICE/NAME", a callable that gives 32 bytes, or '
@@ -171,8 +171,8 @@ def key_provider(given: Any) -> KeyProvider:
     """Convert a ``key`` option to a KeyProvider.
 
     Raises:
-        InvalidOptionError: it is of no known form.
-        KeyNeededError: it names a place without a key.
+        InvalidOptionError: it has no known form.
+        KeyNeededError: it names a place that holds no key.
         ImportError: the package ``cryptography``, or ``keyring``, is missing.
     """
     if isinstance(given, KeyProvider):
@@ -191,7 +191,7 @@ def key_provider(given: Any) -> KeyProvider:
 
 
 def _found(text: str) -> bytes:
-    """The bytes of the key to which a text leads. No message shows a part of a key."""
+    """Resolve a text to the bytes of a key. No message shows any part of a key."""
     where, _, name = text.partition(":")
     if where == "env" and name:
         value = os.environ.get(name, "")
@@ -218,7 +218,7 @@ def _in_file(name: str) -> str:
 
 def _in_keyring(service: str, name: str) -> str:
     try:
-        keyring = import_module("keyring")  # only who asks for it needs it
+        keyring = import_module("keyring")  # optional: only this form needs it
     except ImportError as exc:
         msg = f"key='keyring:...' needs: pip install keyring ({exc})"
         raise ImportError(msg, name=exc.name) from exc
@@ -239,28 +239,28 @@ def _decoded(value: str, text: str) -> bytes:
         raise InvalidOptionError(msg) from exc
 
 
-# --- The key file: a random data key for each user, encrypted, beside the database ----------------
+# --- Key file: a random data key per user, encrypted, next to the database ------------------------
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAGIC: Final = b"memcore-keys-v1\0"
 BLOCK: Final = 64
-"""Scopes for which keys are minted together: the file is rewritten once for so many users."""
+"""Scopes whose keys are minted together: one rewrite of the file serves that many users."""
 _AHEAD_MAX: Final = 65_536
-"""A scope so far beyond those that have keys is no next one: its number is damaged, or hostile."""
+"""A scope number this far beyond those with keys is not a new one: it is damaged or hostile."""
 _LENGTH: Final = Struct("<H")
 _TABLE: Final = Struct("<16s16s32sQI")
 _ENTRY: Final = Struct("<QI32s")
 _SUM_BYTES: Final = 32
 OWNER_BYTES: Final = 16
 _OWNER_NOTE: Final = (2**64 - 1, 0)
-"""Scope and number of the entry that says which data file the keys belong to."""
+"""Scope and number of the entry that identifies the data file the keys belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """A key that contents of one scope are encrypted with."""
+    """A key that encrypts contents of one scope."""
 
     number: int
     key: bytes = field(repr=False)
@@ -269,13 +269,13 @@ class DataKey:
 
 
 class _KeyTable(NamedTuple):
-    """Mutable state of a key ring, replaced as a whole: a failed write leaves the old one."""
+    """State of a key ring, replaced as a whole, so that a failed write leaves the old one."""
 
     keys: dict[int, tuple[DataKey, ...]]
     minted: int
     last: int
     owner: bytes = b""
-    """Id of the data file that the keys belong to; empty: not bound to one yet."""
+    """Id of the data file that the keys belong to; empty: not bound yet."""
 
 
 def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenate[KeyRing, P], T]:
@@ -290,46 +290,46 @@ def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenat
 class KeyRing:
     """The data keys of one database, in memory and in the key file.
 
-    Changes need the database's write lock, which keeps other processes from making any. Readers
-    may read the file again at any moment, so what is in memory has a lock of its own: an older
-    table in the place of the newest one would lose keys with the next change.
+    Changes need the database's write lock, which keeps out writers of other processes. Readers may
+    reread the file at any moment, so the state in memory has a lock of its own: if an older table
+    replaced the newest one, the next change would lose keys.
     """
 
     __reduce_ex__ = uncopied
 
     def __init__(self, path: str | None, provider: KeyProvider) -> None:
         self.path = None if path is None else os.path.realpath(path)
-        """Every link resolved: a file is replaced where it lies. None: of a database in memory."""
+        """Links are resolved, so the real file is replaced. None: the database is in memory."""
         self.renew_lock()
         self._provider = provider
         self._own = os.urandom(KEY_BYTES)
         self._wrapped = b""
         self._sum = b""
-        """The last bytes of the file as it is known; empty: it has to be read."""
+        """Checksum of the file as last read or written; empty: the file must be reread."""
         self._refused = b""
-        """Those of a file in its place that was not taken."""
+        """Checksum of a replacement file that was refused."""
         self._is_flushed = True
-        """True if no power cut can bring back an earlier file."""
+        """True if no power failure can bring back an earlier file."""
         self.file_id = os.urandom(16)
         self.seed = os.urandom(16)
-        """The seed of the database that it belongs to."""
+        """Seed of the database that it belongs to."""
         self.secret = os.urandom(KEY_BYTES)
-        """Keys whatever of contents stands in clear, as the digests of blobs."""
+        """Keys everything derived from contents that is stored in clear, such as blob digests."""
         self._table = _KeyTable({}, 0, 0)
 
     def renew_lock(self) -> None:
         """Renew the lock in the child of a fork, where its holder does not exist."""
         self._lock = RLock()
 
-    # --- making and reading -----------------------------------------------------------------------
+    # --- creating and reading ---------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: str | None, provider: KeyProvider) -> KeyRing:
-        """A ring that no database uses; if the file is there already, and none does, that one.
+        """Create a ring for a new database; an existing file that no database uses is returned.
 
         Raises:
-            KeyFileError: there is a key file of another database, or it cannot be written.
-            WrongKeyError: there is one, and the key does not open it.
+            KeyFileError: another database's key file is there, or it cannot be written.
+            WrongKeyError: a file is there, and the key does not open it.
         """
         ring = cls(path, provider)
         ring._wrapped = provider.wrap(ring._own, MAGIC)
@@ -337,7 +337,7 @@ class KeyRing:
         if path is None:
             return ring
         if not os.path.lexists(path):
-            with suppress(FileExistsError):  # another process was first: theirs serves
+            with suppress(FileExistsError):  # another process was first: use its file
                 ring._create(path)
                 return ring
         found = cls.load(path, provider)
@@ -353,19 +353,19 @@ class KeyRing:
 
     def _create(self, path: str) -> None:
         content = self._packed(self._table, self._own, self._wrapped)
-        self._sum = content[-_SUM_BYTES:]  # before it is there: an interrupt may come in between
+        self._sum = content[-_SUM_BYTES:]  # before the file exists: an interrupt may come between
         try:
             put_private(path, content, new=True)
         except FileExistsError:
             raise
         except OSError as exc:
             if isinstance(exc, FileNotFoundError) and os.path.lexists(path):
-                raise FileExistsError(path) from exc  # its owner swept ours away as a leftover
+                raise FileExistsError(path) from exc  # its owner removed our file as a leftover
             raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc
 
     @classmethod
     def load(cls, path: str, provider: KeyProvider) -> KeyRing:
-        """The ring of a key file.
+        """Load the ring of a key file.
 
         Raises:
             KeyFileError: it is missing, damaged or cannot be read.
@@ -376,11 +376,11 @@ class KeyRing:
         return ring
 
     def copied(self, needed: Collection[int], shredded: Collection[int]) -> KeyRing:
-        """A ring for a data file that is about to be made, in memory until it is ``placed``.
+        """Return a ring for a data file about to be created, in memory until it is ``placed``.
 
-        It has this one's keys of the scopes that are ``needed``, none of those that are to be
-        ``shredded``, and new ones for the others: nobody there can be erased whose keys it has
-        without knowing it.
+        It has this ring's keys for the ``needed`` scopes, none for the ``shredded`` ones, and new
+        keys for all others, so it never holds the keys of a user that it does not know of and so
+        could not erase.
         """
         copy = KeyRing(None, self._provider)
         copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
@@ -397,10 +397,10 @@ class KeyRing:
         return copy
 
     def place(self, path: str) -> None:
-        """Write the key file of a ring that is in memory alone.
+        """Write the key file of a ring that exists only in memory.
 
         Raises:
-            KeyFileError: there is a file already, or it cannot be written.
+            KeyFileError: a file exists already, or it cannot be written.
         """
         real = os.path.realpath(path)
         try:
@@ -410,7 +410,7 @@ class KeyRing:
         self.path = real
 
     def take_back(self, path: str) -> None:
-        """Remove the key file that ``place`` wrote, if it did: its data file did not come to be.
+        """Remove the key file that ``place`` wrote, if any: its data file was not created.
 
         Nothing is unwrapped: the key service may be what failed.
 
@@ -419,16 +419,16 @@ class KeyRing:
         """
         real = os.path.realpath(path)
         remove_unfinished(real)
-        with suppress(KeyFileError):  # it is not there, or somebody else's
+        with suppress(KeyFileError):  # it is missing, or not a key file
             if read_key_file(real)[1] == self._sum:
                 os.unlink(real)
 
     def beside(self, path: str) -> KeyRing:
-        """The ring of another key file that the same key opens; raises what ``load`` raises."""
+        """Load another key file with the same provider; raises what ``load`` raises."""
         return KeyRing.load(path, self._provider)
 
     def _read(self, *, again: bool = False) -> None:
-        """Read the key file; ``again``: it must continue the one that was read before."""
+        """Read the key file; with ``again`` it must be a successor of the one read before."""
         path = self.path or ""
         body, total = read_key_file(path)
         at = len(MAGIC) + _LENGTH.size
@@ -442,21 +442,22 @@ class KeyRing:
         table = _unpacked(packed)
         if again:
             self._need_later(file_id, table)
-        # Whoever put it there may not have flushed the directory yet: nothing may be committed
-        # under keys that a power cut takes back. Said first: other threads see the table at once.
+        # The process that replaced it may not have flushed the directory yet: nothing may be
+        # committed under keys that a power failure takes back. Set first: other threads see the
+        # table immediately.
         self._is_flushed = False
         self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
         self._own, self._wrapped, self._sum = own, wrapped, total
 
     @_locked
     def adopt(self, other: KeyRing) -> None:
-        """Go on with the file as it is now, and with the provider of an opening that has read it.
+        """Switch to the current file, and to the provider of a later open that has read it.
 
-        What that opening read may be older by now: other threads mint, erase and claim meanwhile.
+        What that open read may be stale by now: other threads mint, erase and claim concurrently.
 
         Raises:
             KeyFileError: it is another database's file, or an older copy.
-            WrongKeyError: it has come under yet another key.
+            WrongKeyError: it has been rewrapped with yet another key.
         """
         if other.path != self.path or other._sum == self._sum:
             return
@@ -464,15 +465,15 @@ class KeyRing:
         try:
             self.refresh()
         finally:
-            if other._wrapped != self._wrapped:  # a thread has changed the key since
+            if other._wrapped != self._wrapped:  # another thread has changed the key since
                 self._provider = known
 
     def _need_later(self, file_id: bytes, table: _KeyTable) -> None:
-        """Refuse a file that is not what became of the one that is in use.
+        """Refuse a file that is not a successor of the one in use.
 
         Raises:
-            KeyFileError: it is another database's, or an older copy: keys are missing in it, or
-                some that were shredded are back. Or it has become another data file's.
+            KeyFileError: it is another database's, or an older copy: it lacks keys, or has keys
+                that were shredded. Or it now belongs to another data file.
         """
         if file_id != self.file_id:
             raise KeyFileError(
@@ -504,7 +505,7 @@ class KeyRing:
             own = self._provider.unwrap(wrapped, MAGIC)
         except WrongKeyError as exc:
             raise WrongKeyError(msg) from exc
-        except Exception as exc:  # a caller's service raises what it likes
+        except Exception as exc:  # a caller's service may raise anything
             raise WrongKeyError(f"{msg} ({type(exc).__name__})") from exc
         if not isinstance(own, bytes) or len(own) != KEY_BYTES:
             raise WrongKeyError(msg)
@@ -512,21 +513,21 @@ class KeyRing:
 
     @_locked
     def refresh(self, *, anew: bool = True) -> bool:
-        """Read the file again if another process has replaced it; whether it has.
+        """Reread the file if another process has replaced it; return True if so.
 
-        Not ``anew``: one that was refused before is left alone. A key management service need not
-        be asked for each value that has no key here.
+        With ``anew`` False a file that was refused before is not retried, so that a key management
+        service is not called for each value without a key here.
 
         Raises:
-            KeyFileError: it cannot be read, is an older copy or another database's. What is known
-                stays in use.
+            KeyFileError: it cannot be read, is an older copy or another database's. The known keys
+                stay in use.
             WrongKeyError
         """
         if self.path is None:
             return False
         total = b""
         with suppress(OSError):
-            # Not by its status: inodes and coarse times come again, and keys would be lost.
+            # Not by stat: inodes and coarse timestamps are reused, and keys would be lost.
             total = _sum_of(self.path)
         if total and (total == self._sum or (not anew and total == self._refused)):
             return False
@@ -537,12 +538,12 @@ class KeyRing:
 
     @property
     def is_settled(self) -> bool:
-        """True if the key file that was last read or written survives a power cut."""
+        """True if the key file as last read or written survives a power failure."""
         return self._is_flushed or self.path is None
 
     @_locked
     def settle(self) -> None:
-        """Flush the directory, unless the process that wrote the key file is known to have done so.
+        """Flush the directory, unless the key file's writer is known to have done so.
 
         Raises:
             KeyFileError: the system refused.
@@ -551,7 +552,7 @@ class KeyRing:
             self._flush(self.path)
 
     def _flush(self, path: str) -> None:
-        """See that the file stays before anybody rests on it: what it holds is flushed already."""
+        """Flush the directory before anything relies on the file, whose contents are flushed."""
         try:
             sync_directory(path)
         except OSError as exc:
@@ -564,15 +565,15 @@ class KeyRing:
 
     @property
     def owner(self) -> bytes:
-        """Id of the data file that the keys belong to; empty: not bound to one yet."""
+        """Id of the data file that the keys belong to; empty: not bound yet."""
         return self._table.owner
 
     @_locked
     def claim(self, owner: bytes) -> None:
-        """Bind the keys to a data file; its row is durable already.
+        """Bind the keys to a data file, whose owner row is already durable.
 
         Raises:
-            KeyFileError: they belong to another one, or the file cannot be written.
+            KeyFileError: they belong to another data file, or the file cannot be written.
             WrongKeyError
         """
         self.refresh()
@@ -584,12 +585,12 @@ class KeyRing:
 
     @property
     def minted(self) -> int:
-        """Below this number a scope without a key was shredded."""
+        """Scope number below which a scope without a key was shredded."""
         return self._table.minted
 
     @property
     def last(self) -> int:
-        """The number of the newest data key."""
+        """Number of the newest data key."""
         return self._table.last
 
     def is_shredded(self, scope: int) -> bool:
@@ -598,37 +599,37 @@ class KeyRing:
         return scope < table.minted and scope not in table.keys
 
     def shredded(self) -> list[int]:
-        """The scopes whose keys were dropped for good."""
+        """List the scopes whose keys were destroyed."""
         table = self._table
         return sorted(set(range(table.minted)) - table.keys.keys())
 
     def of_scope(self, scope: int) -> DataKey | None:
-        """The current key of a scope; None if it has none, or none any more."""
+        """Return the current key of a scope; None if it has none, or no longer has one."""
         found = self._table.keys.get(scope)
         return found[-1] if found else None
 
     def numbered(self, scope: int, number: int) -> bytes | None:
-        """The key of a scope with that number."""
+        """Return the key of a scope with a given number."""
         for found in self._table.keys.get(scope, ()):
             if found.number == number:
                 return found.key
         return None
 
     def numbers(self, scope: int) -> list[int]:
-        """The numbers of a scope's keys, the current one last."""
+        """List the numbers of a scope's keys, the current one last."""
         return [found.number for found in self._table.keys.get(scope, ())]
 
     def scopes(self) -> list[int]:
-        """The scopes below ``minted`` that have a key."""
+        """List the scopes below ``minted`` that have a key."""
         return sorted(self._table.keys)
 
     @_locked
     def mint(self, scope: int) -> bool:
-        """Make keys for a scope and its neighbours; False if its key was shredded.
+        """Mint keys for a scope and its neighbours; return False if its key was shredded.
 
         Raises:
             KeyFileError, WrongKeyError
-            CorruptStoreError: the number is out of all proportion: keys are made for each below it.
+            CorruptStoreError: the number is implausibly high: every scope below it gets a key.
         """
         self.refresh()
         self.settle()
@@ -637,7 +638,7 @@ class KeyRing:
         return scope in self._table.keys
 
     def _with_keys_for(self, scope: int) -> _KeyTable:
-        """The table with keys for all scopes up to one."""
+        """Return the table with keys for all scopes up to the given one."""
         table = self._table
         if scope >= table.minted + _AHEAD_MAX:
             raise CorruptStoreError(
@@ -653,7 +654,7 @@ class KeyRing:
 
     @_locked
     def renew(self, scope: int) -> DataKey:
-        """A new current key for a scope; the older ones go on reading.
+        """Create a new current key for a scope; its older keys still decrypt.
 
         Raises:
             KeyFileError: its key was shredded, or the file cannot be written.
@@ -668,9 +669,9 @@ class KeyRing:
 
     @_locked
     def retire(self, scope: int, *, below: int) -> None:
-        """Drop the keys of a scope whose numbers are lower, never the current one.
+        """Drop a scope's keys with numbers below ``below``, but never the current one.
 
-        Nothing is encrypted with them any more, and a flush of the data file has said so.
+        Nothing may be encrypted with them any longer, and the data file has been flushed since.
         """
         self.refresh()
         self.settle()
@@ -682,17 +683,17 @@ class KeyRing:
 
     @_locked
     def shred(self, scopes: Iterable[int]) -> bool:
-        """Drop the keys of scopes for good; whether there were any.
+        """Destroy the keys of scopes; return True if there were any.
 
-        No name leads to their contents any more, and a flush of the data file has said so.
+        No name may lead to their contents any longer, and the data file has been flushed since.
 
         Raises:
-            KeyFileError: the file cannot be written, the keys are all there.
+            KeyFileError: the file cannot be written; all keys are still there.
         """
         self.refresh()
         self.settle()
         gone = set(scopes)
-        # A number that was never written with gets no key later either.
+        # A number under which nothing was ever written must not get a key later either.
         table = self._with_keys_for(max(gone)) if gone else self._table
         if gone.isdisjoint(table.keys):
             return False
@@ -702,14 +703,14 @@ class KeyRing:
 
     @_locked
     def rewrap(self, provider: KeyProvider) -> None:
-        """Protect the file by another key-encryption key from now on."""
+        """Protect the file with another key-encryption key from now on."""
         self.refresh()
         self.settle()
-        own = os.urandom(KEY_BYTES)  # whoever kept the old file and its key learns nothing new
+        own = os.urandom(KEY_BYTES)  # an old copy of the file and its key then reveal nothing new
         wrapped = provider.wrap(own, MAGIC)
         try:
             self._store(self._table, own=own, wrapped=wrapped)
-        except BaseException as exc:  # an interrupt, too, may come when the file is in its place
+        except BaseException as exc:  # an interrupt, too, may arrive after the rename
             if not self._is_under(wrapped):
                 raise
             self._own, self._wrapped, self._provider = own, wrapped, provider
@@ -734,21 +735,21 @@ class KeyRing:
     def _store(
         self, table: _KeyTable, *, own: bytes | None = None, wrapped: bytes | None = None
     ) -> None:
-        """Make a table the ring's: first in the file, durably, then in memory.
+        """Install a table: first durably in the file, then in memory.
 
         Raises:
-            KeyFileError: the system refused; the ring is as it was.
+            KeyFileError: the system refused; the ring is unchanged.
         """
         own, wrapped = own or self._own, wrapped or self._wrapped
         if self.path is not None:
             content = self._packed(table, own, wrapped)
             try:
-                remove_unfinished(self.path)  # keys that may be shredded now
+                remove_unfinished(self.path)  # may hold keys that have been shredded since
                 owner = os.stat(self.path)
                 mode = stat.S_IMODE(owner.st_mode)
                 put_private(self.path, content, new=False, owner=owner, mode=mode)
             except OSError as exc:
-                self._sum, self._is_flushed = b"", False  # which of the two is there shows later
+                self._sum, self._is_flushed = b"", False  # reread: either file may be in place
                 msg = f"{self.path}: cannot write the key file ({exc.strerror}); try again"
                 raise KeyFileError(msg) from exc
             self._sum = content[-_SUM_BYTES:]
@@ -771,7 +772,7 @@ class KeyRing:
 
 def _proof_of(body: bytes) -> bytes:
     """Return the checksum at the end of a key file: SHA-256 of its body."""
-    from hashlib import sha256  # noqa: PLC0415 - brings OpenSSL: for encrypted databases alone
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL: only for encrypted databases
 
     return sha256(body).digest()
 
@@ -816,19 +817,19 @@ def _new_key(number: int) -> DataKey:
 
 
 def _sum_of(path: str) -> bytes:
-    """Read a key file's checksum: it differs after each replacement, as each has a new nonce."""
+    """Read a key file's checksum, which changes with each replacement because of its new nonce."""
     with open(path, "rb") as file:
         file.seek(-_SUM_BYTES, os.SEEK_END)
         return file.read()
 
 
-# --- The secret of a database: of its key ring, or 32 random bytes in a file of their own ---------
-# It is never in the database, but for a while on a device that has no room for its file (erasing
-# must not need room): what is derived from it (placeholders, pseudonyms, the key of receipts) says
-# nothing to whoever has that alone.
+# --- Secret of a database: from its key ring, or 32 random bytes in a separate file ---------------
+# It is not in the database, except temporarily on a device without space for its file (erasing must
+# not need space), so values derived from it (placeholders, pseudonyms, the receipt key) reveal
+# nothing to someone who has only the database.
 
 SUFFIX: Final = ".secret"
-"""Behind the path of the database."""
+"""Appended to the path of the database."""
 SECRET_BYTES: Final = 32
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PROOF_BYTES: Final = 16
@@ -845,17 +846,17 @@ class Substitute(Protocol):
         """Return True if the row exists, whether or not it holds a secret."""
 
     def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
-        """Replace the stored secret by ``fn`` of it (None: none) while no other process writes."""
+        """Replace the secret with ``fn(secret)``, None for none, while no other process writes."""
 
 
 class Secret:
-    """The secret of one open database, read when it is needed first.
+    """The secret of one open database, read on first use.
 
     Args:
-        path: of the database.
-        create: make the file if it is missing.
-        ring: the secret of the key ring of an encrypted database, which needs no file.
-        place: where it stands in for the file as long as no space is left for that.
+        path: path of the database.
+        create: create the file if it is missing.
+        ring: the secret of an encrypted database's key ring, which needs no file.
+        place: storage for the secret while there is no space for its file.
     """
 
     __slots__ = ("_create", "_path", "_place", "_value")
@@ -877,7 +878,7 @@ class Secret:
             self._value = blake2b(ring, person=b"memcore secret", digest_size=SECRET_BYTES).digest()
 
     def value(self) -> bytes:
-        """The 32 bytes; raises what ``secret_of`` raises."""
+        """Return the 32 bytes; raises what ``secret_of`` raises."""
         if self._value is None:
             self._value = self._found()
         return self._value
@@ -892,12 +893,12 @@ class Secret:
                 return kept
             if not self._create:
                 raise
-        # One at a time: two processes must not make two, one in the file and one in the database.
+        # Serialized: two processes must not create two, one in the file and one in the database.
         kept = None if place is None else place.change(self._made)
         return secret_of(self._path, create=place is None) if kept is None else kept
 
     def _made(self, kept: bytes | None) -> bytes | None:
-        """Make the secret's file; without space for it, return a new secret to keep elsewhere."""
+        """Create the secret's file; without space for it, return a new secret to store instead."""
         if kept is None:
             try:
                 secret_of(self._path, create=True)
@@ -906,19 +907,19 @@ class Secret:
         return kept
 
     def settle(self) -> bool:
-        """Make the file that there was no space for; True if nothing is left to do."""
+        """Create the file that there was no space for; return True if nothing is left to do."""
         if self._place is None or not (self._place.is_used() or self._has_leftover()):
             return True
         return self._place.change(self._moved) is None
 
     def _has_leftover(self) -> bool:
-        """Return True if the maker of the file was killed before it removed the second name."""
+        """Return True if the file's creator was killed before it removed the temporary name."""
         with suppress(OSError):
             return os.stat(os.path.realpath(self._path) + SUFFIX).st_nlink > 1
         return False
 
     def _moved(self, kept: bytes | None) -> bytes | None:
-        """Move what is kept elsewhere into the file; what cannot be moved."""
+        """Move the stored secret into the file; return it if it cannot be moved."""
         with suppress(OSError):
             remove_unfinished(os.path.realpath(self._path) + SUFFIX)
         if kept is not None:
@@ -929,7 +930,7 @@ class Secret:
         return None
 
     def found(self) -> bytes | None:
-        """Return the secret, or None if there is none and none may be made.
+        """Return the secret, or None if there is none and none may be created.
 
         Raises:
             The errors of ``value``, except NotFoundError.
@@ -941,17 +942,17 @@ class Secret:
 
 
 def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
-    """The secret of the database at a path; made on first use.
+    """Return the secret of the database at a path; created on first use.
 
     Args:
-        path: the database, ``":memory:"`` for one that has no file: it gets a random one each time.
-        create: make the file if it is missing.
-        made: what it is to hold then; None: random bytes.
+        path: the database; ``":memory:"`` gets a random secret each time.
+        create: create the file if it is missing.
+        made: the contents of a new file; None: random bytes.
 
     Raises:
-        NotFoundError: it is missing, and must not be made.
+        NotFoundError: it is missing and may not be created.
         StoreFullError: no space is left for it.
-        CorruptStoreError: the file is no secret.
+        CorruptStoreError: the file does not hold a secret.
         StoreAccessError: the system refuses to read or write it.
     """
     if path == ":memory:":
@@ -960,9 +961,9 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
     try:
         found = _read(file)
         if found is None and create:
-            remove_unfinished(file)  # of who was killed: it holds what would have been the secret
-            with suppress(FileExistsError):  # somebody else was faster: theirs stays
-                # Root may be the first to need it, for a database of somebody else's.
+            remove_unfinished(file)  # from a killed process: it holds a secret never used
+            with suppress(FileExistsError):  # another process was faster: its file stays
+                # Root may be the first to need it, for a database owned by another user.
                 owner = None if os.geteuid() else os.stat(path)
                 put_private(file, made or os.urandom(SECRET_BYTES), new=True, owner=owner)
             found = _read(file)
@@ -988,7 +989,7 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
 
 
 def veiled(secret: bytes, text: str) -> str:
-    """Encrypt a text under a secret, deterministically: equal texts give equal hexadecimal digits.
+    """Encrypt a text under a secret, deterministically: equal texts give equal hex digits.
 
     A keyed digest of the text is both its proof and the nonce of the key stream (as in AES-SIV),
     so that no random bytes are needed and no nonce repeats for different texts.
@@ -999,20 +1000,20 @@ def veiled(secret: bytes, text: str) -> str:
 
 
 def unveiled(secret: bytes, sealed: str) -> str | None:
-    """Decrypt what ``veiled`` made; None under another secret, or if it was changed."""
+    """Decrypt a result of ``veiled``; None if the secret differs or it was changed."""
     try:
         packed = bytes.fromhex(sealed)
         proof, packed = packed[:_PROOF_BYTES], packed[_PROOF_BYTES:]
         text = _streamed(secret, proof, packed).decode("utf-8", "surrogatepass")
     except ValueError:
         return None
-    from hmac import compare_digest  # noqa: PLC0415 - brings OpenSSL: for those who have names
+    from hmac import compare_digest  # noqa: PLC0415 - loads OpenSSL: only if there are names
 
     return text if compare_digest(veiled(secret, text), sealed) else None
 
 
 def _streamed(secret: bytes, proof: bytes, packed: bytes) -> bytes:
-    """The bytes with a key stream laid over them; twice gives them back."""
+    """XOR the bytes with a key stream; applied twice it returns the input."""
     stream = bytearray()
     for count in range(0, len(packed), _BLOCK_BYTES):
         block = proof + count.to_bytes(8, "big")

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-# --- The built-in classes: what ``_fast.find_sensitive`` looks for, by name and by number ---------
+# --- Built-in classes searched for by ``_fast.find_sensitive``, by name and by number -------------
 
 CLASSES: Final = {
     "email": 0,
@@ -59,27 +59,27 @@ CLASSES: Final = {
     "ipv4": 11,
     "ipv6": 12,
 }
-"""Numbers of the classes in the scanner, and bits of its masks."""
+"""Numbers of the classes in the scanner, and their bits in its masks."""
 CLASS_NAMES: Final = tuple(CLASSES)
 NUMERIC: Final = frozenset(("cn_mobile", "phone", "cn_id", "student_id", "card"))
-"""Classes whose values are the same however their digits are grouped."""
+"""Classes whose values are equal however their digits are grouped."""
 ID_CONTEXT: Final = 1 << 30
-"""The context of a key that says: this is an id."""
+"""Context given by a key that marks an id."""
 CODE_CONTEXT: Final = 1 << 21
-"""The context of a key for codes of digits: otp, 验证码."""
+"""Context given by a key for numeric codes: otp, 验证码."""
 NUMBERS: Final = ("cn_mobile", "phone", "student_id", "card")
-"""Classes that an id may look like."""
+"""Classes that an id may resemble."""
 _MOBILE_DIGITS: Final = 11
 _CHECK_LETTERS: Final = "xX\uff58\uff38"
 
 
 def mask_of(names: tuple[str, ...]) -> int:
-    """The bits of some classes; names of others than the built-in ones have none."""
+    """Return the bits of some classes; classes that are not built in have none."""
     return sum(1 << CLASSES[name] for name in names if name in CLASSES)
 
 
 def canonical(name: str, text: str) -> str:
-    """Normalise a value: texts with equal results get the same placeholder."""
+    """Normalise a value; texts with equal results get the same placeholder."""
     if name in {"email", "name"}:
         return text.casefold()
     if name not in NUMERIC:
@@ -92,14 +92,14 @@ def canonical(name: str, text: str) -> str:
     return digits[-_MOBILE_DIGITS:] if name == "cn_mobile" else digits
 
 
-# --- Placeholders: ``[EMAIL_7K2M9Q]``, the same for a value in a whole session --------------------
+# --- Placeholders: ``[EMAIL_7K2M9Q]``, the same for a value throughout a session ------------------
 # The six characters are a keyed hash of the value under the secret of the database, the app, the
-# user and the session. So a model can still tell two persons apart, nobody without the secret can
-# try values, and nothing has to be remembered: a retry writes the same bytes. Of a thousand
-# different values of one class two share a placeholder with a probability of 0.0005.
+# user and the session. So a model can still tell two persons apart, values cannot be guessed
+# without the secret, and no state is kept: a retry writes the same bytes. Among a thousand
+# different values of one class, two share a placeholder with a probability of 0.0005.
 
 LABEL: Final = re.compile(r"[A-Z](?:[A-Z_]{0,30}[A-Z])?")
-"""Label of a placeholder, before the hash. Without digits: no number can pass for one."""
+"""Label of a placeholder, before the hash. It has no digits, so no number can pass for one."""
 PLACEHOLDER: Final = re.compile(r"\[[A-Z](?:[A-Z_]{0,30}[A-Z])?_[0-9A-HJKMNP-TV-Z]{6}\]")
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Crockford's base 32: no letters that look like digits."""
@@ -107,7 +107,7 @@ _HASH_CHARS: Final = 6
 
 
 def key_of_place(secret: bytes, app: str, user: str, session: str | None) -> bytes:
-    """The key of all placeholders of a session; None for what sessions of a user share."""
+    """Derive the key of a session's placeholders; None: of what a user's sessions share."""
     made = blake2b(key=blake2b(secret, digest_size=32).digest(), person=b"memcore-redact")
     for part in (app, user, session):
         encoded = b"" if part is None else part.encode("utf-8", "surrogatepass")
@@ -117,7 +117,7 @@ def key_of_place(secret: bytes, app: str, user: str, session: str | None) -> byt
 
 
 def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
-    """Compile a pattern of placeholders: memcore's own and those made from templates."""
+    """Compile a pattern that matches placeholders: memcore's own and those from templates."""
     own = []
     for template in templates.values():
         text = re.escape(template).replace(r"\{id\}", "[0-9A-HJKMNP-TV-Z]{6}")
@@ -126,7 +126,7 @@ def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
 
 
 def placeholder(label: str, value: str, key: bytes, template: str | None = None) -> str:
-    """Make the placeholder of ``value``, of the class ``label`` (upper case)."""
+    """Build the placeholder of ``value``, of the class ``label`` (upper case)."""
     said = f"{label}:{value}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(said, key=key, digest_size=4).digest(), "big")
     chars = "".join(_ALPHABET[number >> 5 * at & 31] for at in range(_HASH_CHARS))
@@ -135,7 +135,7 @@ def placeholder(label: str, value: str, key: bytes, template: str | None = None)
     return template.replace("{id}", chars).replace("{class}", label)
 
 
-# --- Findings in a text, and the merging of those that overlap ------------------------------------
+# --- Findings in a text, and merging of overlapping ones ------------------------------------------
 
 KIND: Final = re.compile(r"[a-z](?:[a-z_]{0,30}[a-z])?")
 """The name of a class."""
@@ -158,9 +158,9 @@ class RedactionContext:
     app: str
     user: str
     session: str | None
-    """None: not of one session."""
+    """None: not from a single session."""
     key: str | None = None
-    """The JSON key that the text is the value of."""
+    """JSON key whose value is the text."""
 
 
 @runtime_checkable
@@ -168,10 +168,11 @@ class Redactor(Protocol):
     """Custom redactor, called for every text after the built-in classes."""
 
     def redact(self, text: str, context: RedactionContext) -> tuple[str, Iterable[Span]]:
-        """``(text, spans)``: what to redact, as offsets into the text that was given.
+        """Return ``(text, spans)``: what to redact, as offsets into the given text.
 
-        memcore puts its own placeholders there, so the first of the pair counts only without spans:
-        a text that differs is taken as it is. What is raised stops the write: nothing is stored.
+        memcore puts its own placeholders there. The returned text is only used without spans: if it
+        differs, the changed part counts as a finding. An exception aborts the write: nothing is
+        stored.
         """
         ...
 
@@ -180,7 +181,7 @@ def spans_of(redactor: Redactor, text: str, context: RedactionContext) -> list[S
     """Return the findings of a custom redactor in a text.
 
     Raises:
-        InvalidOptionError: its answer is not what ``Redactor.redact`` promises.
+        InvalidOptionError: the result does not follow ``Redactor.redact``.
     """
     made, given = redactor.redact(text, context)
     found = []
@@ -199,7 +200,7 @@ def spans_of(redactor: Redactor, text: str, context: RedactionContext) -> list[S
 
 
 def _difference(text: str, made: str) -> Span:
-    """The part of a text that a redactor changed without saying where."""
+    """Return the part of a text that a redactor changed without reporting a span."""
     start, stop, end = 0, len(text), len(made)
     while start < min(stop, end) and text[start] == made[start]:
         start += 1
@@ -212,8 +213,8 @@ def _difference(text: str, made: str) -> Span:
 def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHOLDER) -> list[Span]:
     """Sort spans, drop placeholders and empty ones, and merge those that overlap.
 
-    A merged span has the class of the one that was found first: built-in classes come before
-    names, names before patterns, patterns before redactors.
+    A merged span has the class of the span found first: built-in classes come before names, names
+    before patterns, patterns before redactors.
     """
     kept = [span for span in spans if span.stop > span.start]
     if not kept:
@@ -235,7 +236,7 @@ def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHO
 
 
 def _without(span: Span, holes: list[tuple[int, int]]) -> list[Span]:
-    """Return the parts of a span outside of placeholders."""
+    """Return the parts of a span outside placeholders."""
     parts, at = [], span.start
     for start, stop in holes:
         if stop <= at or start >= span.stop:
@@ -248,10 +249,10 @@ def _without(span: Span, holes: list[tuple[int, int]]) -> list[Span]:
     return parts
 
 
-# --- Redaction policies: what may not reach the file ----------------------------------------------
+# --- Redaction policies: content that may not reach the file --------------------------------------
 
 VERDICTS: Final = ("allow", "redact", "quarantine", "drop", "block")
-"""Verdicts on an item in which a class was found, lightest first."""
+"""Verdicts on an item in which a class was found, mildest first."""
 _SECRETS: Final = ("api_key", "jwt", "private_key", "token", "password")
 _PERSONAL: Final = ("email", "cn_mobile", "phone", "cn_id", "student_id", "card")
 _ADDRESSES: Final = ("ipv4", "ipv6")
@@ -266,23 +267,23 @@ class RedactionPolicy:
     """Classes, names and patterns to redact, and how; immutable."""
 
     classes: tuple[str, ...] = _PERSONAL + _SECRETS
-    """Built-in classes; IP addresses only if they are asked for."""
+    """Built-in classes; IP addresses must be requested."""
     names: tuple[str, ...] = ()
-    """Names that are matched literally; the longest that fits wins."""
+    """Names, matched literally; the longest match wins."""
     names_ignore_case: bool = True
     patterns: Mapping[str, str] = field(default_factory=dict)
-    """Patterns of your own by the name of their class, compiled by google-re2 and nothing else."""
+    """Custom patterns by class name, compiled by google-re2 only."""
     redactors: tuple[Redactor, ...] = ()
-    """Asked after everything else, in this order."""
+    """Called after everything else, in this order."""
     verdicts: Mapping[str, str] = field(default_factory=dict)
-    """By class, what a guard does with an item that has it: see ``VERDICTS``; else ``redact``.
+    """By class, a guard's verdict on an item that has it: see ``VERDICTS``; default ``redact``.
     Allowed classes are not searched for."""
     placeholders: Mapping[str, str] | str = field(default_factory=dict)
-    """Templates of placeholders, by class or (``"*"``, or one str) for all others: a text
-    with ``{id}`` (six characters, the same for the same value in a session) and ``{class}``."""
+    """Placeholder templates by class, or (``"*"``, or a single str) for all others: a text with
+    ``{id}`` (six characters, the same for the same value in a session) and ``{class}``."""
     allow_opaque: bool = False
-    """True: values that cannot be inspected may be stored: pickled ones of graph checkpoints,
-    those that a serializer of your own encrypts."""
+    """True: values that cannot be inspected may be stored: pickled ones of graph checkpoints, and
+    those encrypted by a custom serializer."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -307,23 +308,23 @@ class RedactionPolicy:
         return tuple(name for name in self.classes if self.verdicts.get(name) != "allow")
 
     def verdict(self, found: Iterable[str]) -> str:
-        """The heaviest verdict on classes that were found; ``allow`` for none."""
+        """Return the strictest verdict on the classes found; ``allow`` for none."""
         verdicts = [self.verdicts.get(name, "redact") for name in found]
         return max(verdicts, key=VERDICTS.index, default="allow")
 
     @property
     def templates(self) -> Mapping[str, str]:
-        """Custom placeholder templates by class; ``*`` is for all other classes."""
+        """Custom placeholder templates by class; ``*`` covers all other classes."""
         assert not isinstance(self.placeholders, str)  # noqa: S101 - made a mapping above
         return self.placeholders
 
     @property
     def redactor_ids(self) -> tuple[str, ...]:
-        """Identifiers of the redactors, for files that cannot hold them."""
+        """Identifiers of the redactors, which a file cannot store."""
         return tuple(_identity(redactor) for redactor in self.redactors)
 
     def mapping(self) -> dict[str, Any]:
-        """The policy as JSON, without its redactors: ``redaction_policy`` makes it again."""
+        """Return the policy as JSON, without its redactors; ``redaction_policy`` restores it."""
         return {
             "classes": list(self.classes),
             "names": list(self.names),
@@ -336,7 +337,7 @@ class RedactionPolicy:
 
     @property
     def policy_id(self) -> str:
-        """16 hexadecimal digits: equal for equal policies, in every process and version."""
+        """16 hexadecimal digits, equal for equal policies in every process and version."""
         parts = [
             "memcore-redaction-1",
             *sorted(f"class {name}" for name in self.sought),
@@ -355,7 +356,7 @@ class RedactionPolicy:
 
 
 def _identity(redactor: Redactor) -> str:
-    """A redactor's own ``redactor_id`` if it has one, else the name of its type."""
+    """Return a redactor's own ``redactor_id`` if it has one, else the name of its type."""
     own = getattr(redactor, "redactor_id", None)
     kind = type(redactor)
     return own if isinstance(own, str) else f"{kind.__module__}.{kind.__qualname__}"
@@ -455,7 +456,7 @@ def _checked_placeholders(policy: RedactionPolicy) -> dict[str, str]:
 
 
 def compiled_patterns(policy: RedactionPolicy) -> tuple[tuple[str, Any], ...]:
-    """The patterns of a policy, compiled by google-re2, which takes linear time for all of them.
+    """Compile a policy's patterns with google-re2, which takes linear time for all of them.
 
     Raises:
         InvalidOptionError: google-re2 is not installed, or it refuses a pattern.
@@ -501,9 +502,9 @@ POLICY_PRESETS: Final = MappingProxyType(
 
 
 def redaction_policy(given: object) -> RedactionPolicy | None:
-    """A policy from a preset's name, a mapping of its fields (``preset`` too) or a policy.
+    """Make a policy from a preset's name, a mapping of its fields (and ``preset``) or a policy.
 
-    None and False stay None: nothing is redacted. True is ``default``.
+    None and False give None: nothing is redacted. True is ``default``.
 
     Raises:
         InvalidOptionError: an unknown preset or field, or a bad value.

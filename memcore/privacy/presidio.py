@@ -1,8 +1,8 @@
 """Presidio as a redactor, for classes that only a model finds, such as names and places.
 
-It is slow (1.7 ms per KB without a model, 15 ms with one, against 4 us), so give it to the policies
-of databases whose appends may wait. Nothing is downloaded, ever: a model that is not installed is
-refused, where Presidio itself would fetch it.
+It is slow (1.7 ms per KB without a model, 15 ms with one, compared with 4 us), so use it only where
+appends may wait. It never downloads anything: a model that is not installed is refused, where
+Presidio itself would download it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LETTERS = re.compile(r"[^a-z]+")
 
 
 class PresidioRedactor:
-    """Asks a Presidio analyzer; for ``RedactionPolicy(redactors=...)``.
+    """Calls a Presidio analyzer; for ``RedactionPolicy(redactors=...)``.
 
     Args:
-        analyzer: an ``AnalyzerEngine`` of yours; None: one is made of ``models``.
+        analyzer: an existing ``AnalyzerEngine``; None: one is built from ``models``.
         models: by language, the name of an installed spaCy package or the path of a model.
-        language: the one that texts are analysed in.
-        entities: what is looked for, as ``("PERSON", "LOCATION")``; None: all that it knows.
-        score: findings of a lower score are left alone, 0 to 1.
+        language: the language to analyse texts in.
+        entities: entities to look for, such as ``("PERSON", "LOCATION")``; None: all it knows.
+        score: findings with a lower score are ignored, 0 to 1.
 
     Raises:
         InvalidOptionError: presidio-analyzer or a model is not installed, or a bad argument.
@@ -61,7 +61,7 @@ class PresidioRedactor:
         self.redactor_id = f"presidio {language} {score} {wanted}"
         """Identifier of the redactor in a policy's id."""
 
-    def redact(self, text: str, context: RedactionContext) -> tuple[str, list[Span]]:  # noqa: ARG002 - of the protocol
+    def redact(self, text: str, context: RedactionContext) -> tuple[str, list[Span]]:  # noqa: ARG002 - the protocol's
         """Return the text and the analyzer's findings; see ``memcore.privacy.Redactor``."""
         results = self._analyzer.analyze(
             text=text,
@@ -73,7 +73,7 @@ class PresidioRedactor:
 
 
 def _kind(entity: str) -> str:
-    """The class of an entity, in letters: ``US_SSN`` is ``us_ssn``."""
+    """Return the class of an entity, in letters: ``us_ssn`` for ``US_SSN``."""
     return _LETTERS.sub("_", entity.lower()).strip("_")[:32].strip("_") or "entity"
 
 

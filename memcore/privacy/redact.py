@@ -1,7 +1,7 @@
 """Redaction of messages and values: findings replaced by placeholders.
 
-One ``Redaction`` serves a database; ``for_place`` binds it to a session. What is found is replaced
-until nothing more is found, so that redacting what was redacted changes nothing.
+One ``Redaction`` serves a database; ``for_place`` binds it to a session. Redaction repeats until
+nothing more is found, so it is idempotent.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ __all__ = [
 ]
 
 
-# --- Texts that may be JSON: the arguments of calls, results of tools, files ----------------------
-# JSON is redacted leaf by leaf and never in its serialised form, which would break it and miss what
-# is escaped. It is written again only if something was found.
+# --- Texts that may be JSON: call arguments, tool results, files ----------------------------------
+# JSON is redacted leaf by leaf and never in its serialised form, which would break it and miss
+# escaped values. It is serialised again only if something was found.
 
 _INDENT: Final = re.compile(r"[\[{]\r?\n([ \t]+)")
 _DATA_URL: Final = re.compile(r"data:[\w.+/=;-]{0,120};base64,[A-Za-z0-9+/=_-]*\s*", re.ASCII)
@@ -77,7 +77,7 @@ _PAIRS: Final = {"{": "}", "[": "]"}
 
 
 class Handling(Protocol):
-    """Redaction of texts and values, see ``memcore.privacy.redact``."""
+    """Redaction of texts and values; see ``memcore.privacy.redact``."""
 
     def plain(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
         """Redact a plain text."""
@@ -95,7 +95,7 @@ class Handling(Protocol):
 def redact_text(
     how: Handling, text: str, found: Counter[str], *, context: int = 0, key: str | None = None
 ) -> str:
-    """The text with placeholders; the same object if nothing was found."""
+    """Redact a text; return the same object if nothing was found."""
     first = text[:1]
     if first == "d" and text.startswith("data:") and _DATA_URL.fullmatch(text):
         return text
@@ -107,10 +107,10 @@ def redact_text(
 
 
 class _Counts(Counter[str]):
-    """Counts of findings, and what became of the texts of JSON that were walked already.
+    """Counts of findings, and results for the JSON texts that were already walked.
 
-    A text is walked twice. Without ``known``, JSON in JSON would be walked twice as often with each
-    level that it lies deeper.
+    Each text is walked twice. Without ``known``, nested JSON would be walked twice as often with
+    each level of nesting.
     """
 
     def __init__(self, known: dict[str, tuple[str | None, Counter[str]]]) -> None:
@@ -119,12 +119,12 @@ class _Counts(Counter[str]):
 
 
 def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
-    """Redact a text that is a JSON object or array, as ``redact_text``; None if it is neither."""
+    """Redact a text that is a JSON object or array, like ``redact_text``; None if it is neither."""
     known = found.known if isinstance(found, _Counts) else {}
     if text in known:
         made, counts = known[text]
         found.update(counts)
-        return text if made is None else made  # the text itself says that nothing was found
+        return text if made is None else made  # None: nothing was found
     bare = text.strip()
     if not bare or _PAIRS.get(bare[0]) != bare[-1]:
         return None
@@ -135,7 +135,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
     result = text
     try:
         if how.value(value, _Counts(known), inside=True) is not value or how.suspects(text):
-            # Again without a loss: big integers stay what they are, and no key is there twice.
+            # Again without loss: big integers are kept exactly, and duplicate keys are refused.
             value = json.loads(bare, object_pairs_hook=_once, parse_float=_finite)
             redacted = how.value(value, counts, inside=True)
             if redacted is not value:
@@ -148,7 +148,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
 
 
 def _redacted_lines(how: Handling, text: str, found: Counter[str]) -> str | None:
-    """Redact a text of JSON lines, as ``redact_text``; None if the first line is not JSON."""
+    """Redact a text of JSON lines, like ``redact_text``; None if the first line is not JSON."""
     lines = text.splitlines(keepends=True)
     if _loaded(lines[0].strip()) is None:
         return None
@@ -157,7 +157,7 @@ def _redacted_lines(how: Handling, text: str, found: Counter[str]) -> str | None
 
 
 def _loaded(text: str) -> Any:
-    """The object or list, None if it is none."""
+    """Parse a JSON object or array; return None for anything else."""
     try:
         value = orjson.loads(text)
     except ValueError:
@@ -173,13 +173,13 @@ _ENDLESS_IN_JSON: Final = re.compile(rf'"{_ENDLESS}(-?[0-9.eE+-]+)"')
 
 
 def _finite(text: str) -> float | str:
-    """Parse a number; one beyond a float becomes a marked text, which ``_dumped`` restores."""
+    """Parse a number; one outside float range becomes a marked text, which ``_dumped`` restores."""
     number = float(text)
     return number if isfinite(number) else _ENDLESS + text
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; one with the same key twice hides values, so it is treated as a text."""
+    """Build an object; one with duplicate keys hides values, so it is treated as plain text."""
     made = dict(pairs)
     if len(made) < len(pairs):
         msg = "the same key twice"
@@ -188,7 +188,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _dumped(value: Any, like: str) -> str:
-    """The JSON, written as it was: with blanks or without, with escapes or without."""
+    """Serialise JSON in the style of ``like``: its spacing, indentation and escapes."""
     indent = _INDENT.match(like)
     spaced = '": ' in like or ('":' not in like and ", " in like)
     made = json.dumps(
@@ -200,17 +200,17 @@ def _dumped(value: Any, like: str) -> str:
     return _ENDLESS_IN_JSON.sub(r"\1", made) if _ENDLESS in made else made
 
 
-# --- Bytes: texts and JSON in whatever encoding, binary content left alone ------------------------
+# --- Bytes: texts and JSON in any encoding; binary content is left alone --------------------------
 
 _ENCODINGS: Final = ("utf-8", "gb18030", "latin-1")
-"""Tried in this order; those that extend ASCII find all that is written in it."""
+"""Tried in this order; any encoding that extends ASCII exposes everything written in ASCII."""
 _BOMS: Final = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
 def redact_bytes(
     how: Handling, content: bytes, found: Counter[str], under: str | None = None
 ) -> bytes:
-    """The content with placeholders in its own encoding; the same object if nothing was found."""
+    """Redact content in its own encoding; return the same object if nothing was found."""
     decoded = decoded_text(content)
     if decoded is None:
         return content
@@ -224,13 +224,13 @@ def redact_bytes(
 def encoded_text(text: str, decoded: tuple[str, str] | None) -> bytes:
     """Encode a redacted text in the encoding that ``decoded_text`` found.
 
-    A custom placeholder with characters that the encoding lacks is written with escapes.
+    Characters of a custom placeholder that the encoding lacks are written as escapes.
     """
     return text.encode("utf-8" if decoded is None else decoded[1], "backslashreplace")
 
 
 def decoded_text(content: bytes) -> tuple[str, str] | None:
-    """The text and its encoding, None for what is no text."""
+    """Return the text and its encoding, or None for content that is not text."""
     for mark, encoding in _BOMS:
         if content.startswith(mark):
             return _round_trip(content, encoding)
@@ -251,14 +251,14 @@ def _round_trip(content: bytes, encoding: str) -> tuple[str, str] | None:
         return None
 
 
-# --- Protected entries: frameworks and providers pair, route and verify by them -------------------
+# --- Protected entries, by which frameworks and providers pair, route and verify ------------------
 
 ALWAYS_IDS: Final = frozenset(
     ("tool_call_id", "tool_use_id", "call_id", "toolCallId", "toolUseId", "callId")
 )
-"""Ids of calls: wherever they stand."""
+"""Call ids, wherever they occur."""
 ID_KEYS: Final = frozenset(("id", "_id", "uuid", "UUID"))
-"""Ids in arguments, results and states: a number there is no telephone number."""
+"""Ids in arguments, results and states: a number there is not a phone number."""
 _IDS: Final = ALWAYS_IDS | frozenset(
     (
         "id", "response_id", "previous_response_id", "responseId", "item_id", "message_id",
@@ -304,11 +304,11 @@ DATA_KEYS: Final = frozenset(
         "artifact", "structured_content", "structuredContent",
     )
 )  # fmt: skip
-"""Keys of messages below which any key may stand."""
+"""Keys of messages under which any key may occur."""
 INHERITING_KEYS: Final = frozenset(
     ("number", "value", "no", "num", "digits", "raw", "formatted", "text", "default")
 )
-"""Keys that say nothing: what they hold is what the key around them says."""
+"""Generic keys: the context of their values is that of the enclosing key."""
 _MARKS: Final = frozenset(
     (
         "parts", "tool_calls", "toolCalls", "function", "functionCall", "function_call",
@@ -323,7 +323,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/=_\-\s]*", re.ASCII)
 
 
 def is_envelope(value: Mapping[Any, Any]) -> bool:
-    """Return True if a dict is a message, a block of one or a call, with a structure of its own."""
+    """Return True if a dict is a message, a block of one or a call, with a fixed structure."""
     role, sort = value.get("role"), value.get("type")
     if isinstance(role, str) and role in _ROLES:
         return True
@@ -347,7 +347,7 @@ def is_protected(key: str, entry: Any) -> bool:
 
 
 def is_media(block: Mapping[Any, Any], key: str) -> bool:
-    """Return True if an entry is media in base64, or was encrypted by a provider."""
+    """Return True if an entry is base64 media, or was encrypted by a provider."""
     if key not in _MEDIA_KEYS:
         return False
     entry = block[key]
@@ -372,16 +372,16 @@ def looks_like_id(value: Any) -> bool:
     return len(value) <= _ID_CHARS_MAX and "@" not in value and not any(map(str.isspace, value))
 
 
-# --- JSON values: their leaves are redacted, what frameworks pair by is not -----------------------
-# A value is walked without recursion. What was found nothing in is handed back itself, whole or in
-# parts. Inside messages and their blocks, ids, types, roles and the names of tools stay; inside the
-# arguments of calls, results and states, where any key may stand, only the ids of calls do.
+# --- JSON values: leaves are redacted, except the ones that frameworks pair by --------------------
+# A value is walked without recursion. Parts in which nothing was found are returned as the same
+# object. Inside messages and their blocks, ids, types, roles and tool names stay; inside call
+# arguments, results and states, where any key may occur, only call ids do.
 
 Redact = Callable[[str, int, str | None, Counter[str]], str]
-"""``(text, context, key, found)``: one text."""
+"""Redacts one text: ``(text, context, key, found)``."""
 
 _DEPTH_MAX: Final = 520
-"""Stored values are nested at most 512 levels deep; a few more are around them."""
+"""Stored values are nested at most 512 levels deep; the rest is for enclosing levels."""
 _KEY_CHARS_MAX: Final = 128
 _FIELD_CHARS_MAX: Final = 19
 _NUMBER_LEAST: Final = 1_000
@@ -393,12 +393,12 @@ _NUMBERS: Final = CODE_CONTEXT | sum(
 
 @lru_cache(maxsize=2048)
 def _context_of(key: str) -> int:
-    """The context that a key gives; the name of a class in a placeholder gives none."""
+    """Return the context that a key gives; the name of a class in a placeholder gives none."""
     return key_context(PLACEHOLDER.sub(" ", key) if "[" in key else key)
 
 
 class _Frame:
-    """One container on the way down."""
+    """One container on the path being walked."""
 
     __slots__ = ("changed", "context", "entries", "inside", "key", "place", "sort", "source")
 
@@ -407,7 +407,7 @@ class _Frame:
     ) -> None:
         self.source = source
         self.place = place
-        """Its position in the container around it."""
+        """Its position in the enclosing container."""
         self.key = key
         self.context = context
         self.inside = inside
@@ -429,10 +429,9 @@ class ValueWalk:
     """Walks values for one redaction.
 
     Args:
-        redact: redacts one text as it is.
-        suspects: whether something may be found in a text.
-        own: whether names, patterns or redactors of the caller's are looked for: then any key may
-            be a value.
+        redact: redacts one plain text.
+        suspects: returns True if a text may have findings.
+        own: names, patterns or redactors of the caller are in use: then any key may be a value.
     """
 
     __slots__ = ("_own", "plain", "suspects")
@@ -443,7 +442,7 @@ class ValueWalk:
         self._own = own
 
     def value(self, value: Any, found: Counter[str], *, inside: bool = False) -> Any:
-        """The value with placeholders; the same object if nothing was found.
+        """Redact a value; return the same object if nothing was found.
 
         Raises:
             InvalidItemError: it is nested deeper than 520 levels, or circular.
@@ -472,7 +471,7 @@ class ValueWalk:
                 _put(stack[-1], frame.place, made)
 
     def _advance(self, frame: _Frame, found: Counter[str]) -> _Frame | None:
-        """Redact leaves up to the next container, which is returned; None at the end."""
+        """Redact leaves up to the next container and return it; None at the end."""
         for place, entry in frame.entries:
             key, context = frame.key, frame.context
             inside = frame.inside
@@ -510,9 +509,9 @@ class ValueWalk:
         return value
 
     def _with_keys(self, value: Any, found: Counter[str], *, own: bool) -> Any:
-        """A dict whose keys are redacted too, in the same order; none is lost.
+        """Return a dict whose keys are redacted too, in the same order; no entry is lost.
 
-        ``own``: plain ones too, which names and patterns of the caller's may find.
+        With ``own`` plain keys are included, since the caller's names and patterns may match them.
         """
         changed: dict[str, str] = {}
         for key in value:
@@ -523,7 +522,7 @@ class ValueWalk:
         if not changed:
             return value
         taken = set(value) - set(changed)
-        more: Counter[str] = Counter()  # of many spellings of one value, none begins to count anew
+        more: Counter[str] = Counter()  # spellings of one value continue its numbering
         for key, made in changed.items():
             name = made
             while name in taken:
@@ -535,7 +534,7 @@ class ValueWalk:
 
 
 def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
-    """The context that a key gives an entry; None: it stays as it is."""
+    """Return the context that a key gives an entry; None: the entry is left unchanged."""
     if not isinstance(key, str):
         return None
     if frame.sort == _ENVELOPE:
@@ -552,7 +551,7 @@ def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
 
 
 def inherited(around: str | None, key: str) -> str:
-    """Return the key that describes an entry: its own, or the one around it if that is generic."""
+    """Return the key that describes an entry: its own, or if generic, the enclosing one."""
     says_nothing = key in INHERITING_KEYS and not _context_of(key)
     return around if says_nothing and around is not None else key
 
@@ -563,18 +562,18 @@ def _is_field(key: str) -> bool:
 
 
 def _put(frame: _Frame, place: Any, made: Any) -> None:
-    """Replace an entry in the container's copy, which is made at the first change."""
+    """Replace an entry in a copy of the container, made on the first change."""
     if frame.changed is None:
         frame.changed = dict(frame.source) if frame.sort else list(frame.source)
     frame.changed[place] = made
 
 
-# --- Redaction: placeholders in the place of what a policy looks for ------------------------------
+# --- Redaction: placeholders in place of what a policy matches ------------------------------------
 
 Content: TypeAlias = bytes
-"""A name that the method ``bytes`` does not hide."""
+"""Alias that is not shadowed by the method ``bytes``."""
 _PASSES_MAX: Final = 16
-"""A placeholder may bring a word nearer to a number: what is found then takes a pass more."""
+"""A placeholder may bring a word closer to a number; what that exposes takes another pass."""
 _SECRET_BYTES_MIN: Final = 16
 
 
@@ -582,9 +581,9 @@ class Redaction:
     """A policy with the secret of a database.
 
     Args:
-        policy: what is looked for.
-        secret: at least 16 bytes that are not in the file; without them nobody can find out which
-            value a placeholder stands for by trying values.
+        policy: what to look for.
+        secret: at least 16 bytes that are not in the file; without them nobody can find the value
+            of a placeholder by trial.
     """
 
     __reduce_ex__ = uncopied
@@ -619,13 +618,13 @@ class Redaction:
         return united(spans, text, self._placeholders)
 
     def for_place(self, app: str, user: str, session: str | None) -> PlacedRedaction:
-        """The redaction of one session; ``session`` None: of what a user's sessions share."""
+        """Return the redaction of one session; None: of what a user's sessions share."""
         key = key_of_place(self._secret, app, user, session)
         return PlacedRedaction(self, RedactionContext(app, user, session), key)
 
 
 class PlacedRedaction:
-    """Redacts texts and values of one session; made by ``Redaction.for_place``. Has no state."""
+    """Redacts texts and values of one session; made by ``Redaction.for_place``. Stateless."""
 
     __slots__ = ("_context", "_extended", "_id_mask", "_key", "_mask", "_redaction", "_walk")
     __reduce_ex__ = uncopied
@@ -641,25 +640,25 @@ class PlacedRedaction:
 
     @property
     def policy_id(self) -> str:
-        """Id of the policy: see ``RedactionPolicy.policy_id``."""
+        """Id of the policy; see ``RedactionPolicy.policy_id``."""
         return self._redaction.policy_id
 
     def text(self, text: str) -> str:
-        """The text with placeholders; the same object if nothing was found. JSON stays JSON."""
+        """Redact a text; return the same object if nothing was found. JSON stays JSON."""
         if not self._extended and not holds_sensitive(text, self._mask):
             return text
         return redact_text(self._walk, text, Counter())
 
     def counted(self, text: str) -> tuple[str, Counter[str]]:
-        """``(text, found)``: as ``text``, and how often each class was found."""
+        """Redact like ``text``; return the text and the number of findings by class."""
         found: Counter[str] = Counter()
         return redact_text(self._walk, text, found), found
 
     def value(self, value: Any) -> tuple[Any, Counter[str]]:
-        """``(value, found)`` of a JSON value: an item, a message, arguments, an entry of a state.
+        """Redact a JSON value (item, message, arguments, state entry); return ``(value, found)``.
 
-        Only the leaves change, and keys that are values themselves; never ids or what frameworks
-        pair by. What was given is not changed; it is handed back itself if nothing was found.
+        Only leaves change, and keys that are values themselves; never ids or what frameworks pair
+        by. The given value is not modified; it is returned itself if nothing was found.
 
         Raises:
             InvalidItemError: the value is nested deeper than 520 levels, or circular.
@@ -670,30 +669,30 @@ class PlacedRedaction:
         return self._walk.value(value, found), found
 
     def bytes(self, content: Content) -> Content:
-        """Content with placeholders: texts and JSON in any encoding that extends ASCII, and UTF-16.
+        """Redact content: texts and JSON in any encoding that extends ASCII, and UTF-16.
 
-        The same object if nothing was found. Binary content, with NUL bytes, stays as it is.
+        Returns the same object if nothing was found. Binary content, with NUL bytes, is left alone.
         """
         return self.counted_bytes(content)[0]
 
     def counted_bytes(
         self, content: Content, under: str | None = None
     ) -> tuple[Content, Counter[str]]:
-        """``(content, found)``: as ``bytes``, and how often each class was found.
+        """Redact like ``bytes``; return the content and the number of findings by class.
 
-        ``under``: the key that the content stands under, which tells what it may be.
+        ``under``: the key that the content is stored under, which hints at what it may be.
         """
         found: Counter[str] = Counter()
         return redact_bytes(self._walk, content, found, under), found
 
     def spans(self, text: str) -> list[Span]:
-        """Return the spans that would be redacted in a text, in order; for reports."""
+        """Return the spans of a text that would be redacted, in order; for reports."""
         return self._spans(text, 0, None)
 
     # --- one text ---------------------------------------------------------------------------------
 
     def _redact(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
-        """``context``: the classes whose context the JSON key ``key`` gives."""
+        """Redact a text; ``context``: the classes whose context the JSON key ``key`` gives."""
         if type(text) is not str:
             made = self._redact(str.__str__(text), context, key, found)
             return text if made == text else made
@@ -731,19 +730,19 @@ class PlacedRedaction:
 
 
 _RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""Attributes of every log record: all others were given as ``extra``."""
+"""Attributes of every log record; all others come from ``extra``."""
 
 
 class RedactingFilter(logging.Filter):
-    """Puts placeholders into log records: messages, tracebacks and what is given as ``extra``.
+    """Redacts log records: messages, tracebacks and the values of ``extra``.
 
-    Add it to handlers: a logger's filters see nothing of what its children log. A record that
-    cannot be redacted passes without its text, which would be worse than a line that says so.
+    Add it to handlers: a logger's filters do not see what its children log. If a record cannot be
+    redacted, a line saying so replaces its text.
 
     Args:
-        redact: the policy: as ``memcore.open`` takes it.
-        secret: what placeholders are made with; None: one of this filter's own, so that they are
-            the same for the same value in this process. ``Database.log_filter`` has the file's.
+        redact: the policy, as for ``memcore.open``.
+        secret: the secret for placeholders; None: one of this filter's own, so that a value has the
+            same placeholder throughout this process. ``Database.log_filter`` uses the file's.
 
     Raises:
         InvalidOptionError: ``redact`` is no policy.
@@ -759,10 +758,10 @@ class RedactingFilter(logging.Filter):
         self._redacts = made.for_place("", "", None)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Redact the record in its place; always True: none is left out."""
+        """Redact the record in place; always True: none is dropped."""
         try:
             self._redact(record)
-        except Exception as exc:  # noqa: BLE001 - a filter that raises would end whoever logs
+        except Exception as exc:  # noqa: BLE001 - a filter that raises would break its caller
             record.msg = f"[a log record could not be redacted: {type(exc).__name__}]"
             record.exc_text = record.stack_info = None
             for name in vars(record).keys() - _RECORD:

@@ -1,8 +1,8 @@
 """Redaction inside serialized values of graph runtimes.
 
 LangGraph writes an object as a msgpack extension that holds module, name and arguments, packed once
-more. What its serialiser makes of redacted arguments is an object all the same; where a constructor
-refuses a placeholder (an IP address, a decimal), it hands out the placeholder alone.
+more. From redacted arguments its serializer still builds an object; where a constructor refuses a
+placeholder (an IP address, a decimal), it returns the bare placeholder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-# --- msgpack as values: read, and written again. Extensions keep their code and their bytes -------
+# --- msgpack as values: decoding and encoding. Extensions keep their code and their bytes ---------
 
 # ruff: noqa: PLR2004 - the marks are numbers
 _NARROW: Final = {
@@ -52,7 +52,7 @@ _MAPS: Final = {0xDE: 2, 0xDF: 4}
 
 
 class Extension(NamedTuple):
-    """An application's own type."""
+    """An application-defined msgpack type."""
 
     code: int
     content: bytes
@@ -65,12 +65,12 @@ class Extension(NamedTuple):
             if type(found) is list and [type(part) for part in found[:2]] == [str, str]:
                 named = f": {found[0]}.{found[1]}"
         except (ValueError, RecursionError):
-            pass  # an application's own bytes
+            pass  # application-defined bytes
         return f"<ext {self.code}: {len(self.content)} bytes{named:.80}>"
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A map whose keys are not all strings, or not all different."""
+    """A map whose keys are not all strings, or not all distinct."""
 
 
 class _Reader:
@@ -80,7 +80,7 @@ class _Reader:
         self.content = content
         self.at = 0
 
-    def value(self) -> Any:  # noqa: C901, PLR0911, PLR0912 - a branch a sort, as the format has them
+    def value(self) -> Any:  # noqa: C901, PLR0911, PLR0912 - one branch per kind, as in the format
         mark = self.content[self.at]
         self.at += 1
         if mark < 0x80:
@@ -142,10 +142,10 @@ class _Reader:
 
 
 def unpack(content: bytes) -> Any:
-    """The one value that the bytes are.
+    """Decode a single value.
 
     Raises:
-        ValueError: they are no msgpack, or more than one value.
+        ValueError: the bytes are not msgpack, or more than one value.
         RecursionError: nested too deep.
     """
     reader = _Reader(content)
@@ -161,7 +161,7 @@ def unpack(content: bytes) -> Any:
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of what ``unpack`` gave, in the shortest form; floats take eight bytes."""
+    """Encode a result of ``unpack`` in the shortest form; floats take eight bytes."""
     parts: list[bytes] = []
     _write(value, parts)
     return b"".join(parts)
@@ -225,42 +225,42 @@ def _extended(extension: Extension) -> bytes:
     return _head(len(content), (0, 0), (0xC7, 0xC8, 0xC9)) + bytes((code & 0xFF,)) + content
 
 
-# --- Serialised values of a graph runtime: redacted as the JSON that they would be ----------------
-# A value is *told* as JSON: an object by its arguments, bytes by their text, a map whose keys are
-# no strings by its pairs. That is redacted in one walk, so a key says the same of all that stands
-# under it, whatever it is wrapped in; what was replaced is then put in its place.
+# --- Serialised values of a graph runtime: redacted in their JSON form ----------------------------
+# A value has a JSON form (``_told``): an object is its arguments, bytes are their text, a map with
+# keys that are not strings is its pairs. It is redacted in one walk, so a key gives the same
+# context to everything below it, however it is wrapped; replaced parts are then put back.
 
 _ARGUMENT: Final = 2
-"""Index of the arguments, behind module and name."""
+"""Index of the arguments, after module and name."""
 _OBJECTS: Final = frozenset(range(6))
 _ARRAY: Final = 6
 _VALUES: Final = frozenset(("uuid", "datetime", "zoneinfo"))
 """Modules of values that hold no text."""
 _SEND: Final = ["langgraph.types", "Send"]
 _CONSTRUCTED: Final = 0
-"""An object that is made of one argument."""
+"""An object constructed from one argument."""
 _SETS: Final = (["builtins", "set"], ["builtins", "frozenset"])
 _NUMERIC: Final = frozenset("?bBiufcmM")
 """Kinds of arrays that hold no text."""
 _CHAR_BYTES: Final = {"U": 4, "S": 1}
 _CELLS: Final = 3
-"""Index of an array's memory, behind its type, shape and order."""
+"""Index of an array's memory, after its type, shape and order."""
 
 
-class OpaqueContent(ValueError):  # noqa: N818 - said of content, told as an error one layer up
+class OpaqueContent(ValueError):  # noqa: N818 - describes content; callers turn it into an error
     """Content that cannot be inspected."""
 
 
 def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) -> bytes:
-    """A packed value with placeholders; the same object if nothing was found.
+    """Redact a packed value; return the same object if nothing was found.
 
     Args:
-        redacts: of the place.
-        content: msgpack, as LangGraph's serialiser writes it.
-        under: the key that the value stands under.
+        redacts: the redactor of the place.
+        content: msgpack as written by LangGraph's serializer.
+        under: the key that the value is stored under.
 
     Raises:
-        OpaqueContent: it is no msgpack, or holds what is not known: another extension, an array of
+        OpaqueContent: it is not msgpack, or holds something unknown: another extension, an array of
             records.
     """
     try:
@@ -275,7 +275,7 @@ def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) ->
 
 
 def redact_parts(redacts: Redacts, value: Any, under: str | None = None) -> Any:
-    """Redact an unpacked value, JSON, or bytes; otherwise as ``redact_packed``.
+    """Redact an unpacked value, JSON, or bytes; otherwise like ``redact_packed``.
 
     Raises:
         ValueError: it cannot be inspected.
@@ -289,7 +289,7 @@ def redact_parts(redacts: Redacts, value: Any, under: str | None = None) -> Any:
 
 
 def _told(value: Any) -> Any:
-    """The value as JSON; the same object where it is."""
+    """Return the JSON form of a value; parts that are JSON already are the same objects."""
     kind = type(value)
     if kind is list:
         row = [_told(entry) for entry in value]
@@ -327,7 +327,7 @@ def _restored(value: Any, told: Any, made: Any) -> Any:
 
 
 def _restored_object(opened: _Opened, told: Any, made: Any) -> Extension:
-    """The object. Of members of a set that became the same, all but the first are numbered."""
+    """Restore an object. Set members that became equal are numbered, except the first."""
     if not opened.is_set:
         return opened.with_content(_restored(opened.content, told, made))
     distinct = _Distinct({_read_as(each) for each in opened.content})
@@ -336,7 +336,7 @@ def _restored_object(opened: _Opened, told: Any, made: Any) -> Extension:
 
 
 def _sorted_out(pairs: Pairs) -> tuple[dict[str, Any], Pairs]:
-    """The entries whose keys are strings, each for the first time; and all others."""
+    """Separate the first entry of each string key from all other entries."""
     named: dict[str, Any] = {}
     odd = Pairs()
     for key, entry in pairs:
@@ -348,7 +348,7 @@ def _sorted_out(pairs: Pairs) -> tuple[dict[str, Any], Pairs]:
 
 
 def _name_of(key: Any) -> str:
-    """Return the name in a serialized key that is not a string: of a tuple, its words joined."""
+    """Return the name in a serialized key that is not a string; a tuple's words are joined."""
     told = _told(key)
     if isinstance(told, list):
         return "_".join(filter(None, map(_name_of, told)))
@@ -356,7 +356,7 @@ def _name_of(key: Any) -> str:
 
 
 def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
-    """The pairs in their order. Of keys that became the same, all but the first are numbered."""
+    """Restore the pairs in order. Keys that became equal are numbered, except the first."""
     named, odd = _sorted_out(value)
     others = _restored(named, told[0], made[0])
     keyed = dict(zip(named, others.items(), strict=True))
@@ -378,7 +378,7 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
 class _Distinct:
     """Keeps keys of a map or members of a set distinct: those that became equal are numbered.
 
-    Where there is no place for a number they stay equal, and a reader finds one of them.
+    If they have no place for a number they stay equal, and a reader finds only one of them.
     """
 
     __slots__ = ("_more", "_taken")
@@ -386,10 +386,10 @@ class _Distinct:
     def __init__(self, taken: set[Hashable]) -> None:
         self._taken = taken
         self._more: Counter[Hashable] = Counter()
-        """Of many spellings of one value, none begins to count anew."""
+        """Spellings of one value continue its numbering."""
 
     def restored(self, key: Any, told: Any, made: Any) -> Any:
-        """Restore a key as ``_restored``; if it changed, make it differ from all taken ones."""
+        """Restore a key like ``_restored``; if it changed, make it differ from all taken ones."""
         name = numbered = _restored(key, told, made)
         if name is key:
             return name
@@ -407,8 +407,8 @@ class _Distinct:
 def _read_as(value: Any) -> Hashable:
     """Return a key that is equal for values that deserialize to equal ones, in any order.
 
-    Classes are not imported: one that is built from one argument counts as the argument, as a
-    constructor that refuses a placeholder leaves it alone.
+    Classes are not imported: one constructed from a single argument counts as the argument, because
+    a constructor that refuses a placeholder leaves just that.
     """
     kind = type(value)
     if kind is list:
@@ -424,14 +424,14 @@ def _read_as(value: Any) -> Hashable:
 
 
 def _numbered(value: Any, name: Any, number: int) -> Any:
-    """A key or member with a number behind what was replaced first in it.
+    """Append a number to the first replaced text in a key or member.
 
-    The same object if that was nothing but names of fields and keys.
+    Returns the same object if only names of fields and keys were replaced.
 
     Args:
-        value: as it was.
-        name: what is in its place.
-        number: is not given twice.
+        value: the original.
+        name: its redacted form.
+        number: a number not used before.
     """
     kind = type(name)
     if kind is list:
@@ -467,7 +467,7 @@ def _numbered_entries(value: Any, name: Any, number: int) -> Any:
 def _numbered_in(
     values: list[Any], names: list[Any], number: int, *, apart: bool = False
 ) -> list[Any]:
-    """Number one of several values, as ``_numbered``; ``apart``: it must differ from the others."""
+    """Number one of several values, like ``_numbered``; ``apart``: distinct from the others."""
     for at, (value, name) in enumerate(zip(values, names, strict=True)):
         made = name if value == name else _numbered(value, name, number)
         if made is name:
@@ -481,7 +481,7 @@ def _numbered_in(
 
 
 class _Opened:
-    """An extension, and the one part of it that holds content."""
+    """An extension, and the part of it that holds content."""
 
     __slots__ = ("_code", "_found", "_path", "content")
 
@@ -510,7 +510,7 @@ class _Opened:
 
     @property
     def read_as(self) -> Hashable:
-        """Key of the object, as ``_read_as``: its contents, with its class if it has several."""
+        """Key of the object, like ``_read_as``: its contents, and its class if needed."""
         if self.content is None or self._code not in _OBJECTS or not self._path:
             return self._code, pack(self._found)
         if self.is_set:
@@ -531,7 +531,7 @@ class _Opened:
             self._path, self.content = (_ARGUMENT,), argument
 
     def with_content(self, content: Any) -> Extension:
-        """The extension with other content."""
+        """Return the extension with other content."""
         if self._code == _ARRAY:
             return Extension(self._code, pack(_with_cells(self._found, content)))
         for at in reversed(self._path):
@@ -541,10 +541,10 @@ class _Opened:
 
 
 def _cells_in(array: Any) -> list[Any] | None:
-    """The texts of an array of numpy, in the order of its memory; None: it holds numbers.
+    """Return the texts of a numpy array in memory order; None: it holds numbers.
 
     Raises:
-        OpaqueContent: it holds neither.
+        OpaqueContent: it holds neither texts nor numbers.
     """
     form = array[0] if type(array) is list and len(array) > _CELLS else None
     if type(form) is str and type(array[_CELLS]) is bytes:
@@ -570,7 +570,7 @@ def _wide(form: str) -> str:
 
 
 def _with_cells(array: list[Any], cells: list[Any]) -> list[Any]:
-    """The array with other texts, as wide as the longest."""
+    """Return the array with other texts, as wide as the longest."""
     form, width = array[0], max(map(len, cells))
     if form[1] == "S":
         content = b"".join(cell.ljust(width, b"\0") for cell in cells)

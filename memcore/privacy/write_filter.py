@@ -1,8 +1,8 @@
-"""Write filter: guards and redaction for everything that is about to be stored.
+"""Write filter: guards and redaction for everything about to be stored.
 
-Everything above the store hands what it persists to a ``ScopeFilter``, before it is encoded,
-counted, hashed or compared. What is looked up by (keys, namespaces, authors, types) stays as it is:
-if something is found in it, it is refused. Names of users and sessions, and ids, do not pass.
+Every layer above the store passes what it persists through a ``ScopeFilter``, before it is encoded,
+counted, hashed or compared. Lookup values (keys, namespaces, authors, types) are never altered: a
+finding in one is refused. Names of users and sessions, and ids, do not go through the filter.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Redacts(Protocol):
         """Redact a JSON value; return it (the same object without findings) and counts by class."""
 
     def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
-        """Redact a text, as ``value``."""
+        """Redact a text, like ``value``."""
 
     def counted_bytes(
         self, content: bytes, /, under: str | None = None
     ) -> tuple[bytes, Mapping[str, int]]:
-        """Redact bytes stored under a key, as ``value``; bytes that are not text stay unchanged."""
+        """Redact bytes stored under a key, like ``value``; bytes that are not text are kept."""
 
 
 class RedactsPlaces(Protocol):
@@ -56,27 +56,26 @@ class RedactsPlaces(Protocol):
 
 
 class Filtered(NamedTuple):
-    """A value as it may be stored."""
+    """A value in the form in which it may be stored."""
 
     value: Any
     redacted: bool | None
     """True if something in it was replaced; None: not examined."""
     reason: str | None = None
-    """Reason for quarantining it; None: not quarantined."""
+    """Reason for the quarantine; None: not quarantined."""
     dropped: bool = False
-    """True if nothing of it may be stored."""
+    """True if none of it may be stored."""
 
 
 class WriteFilter:
-    """Guards and redaction of everything that is written to one database.
+    """Guards and redaction for everything written to one database.
 
     Args:
-        redaction: gives the redactors; None: nothing is redacted.
+        redaction: source of redactors; None: nothing is redacted.
         guards: judge each value; may be empty.
-        reserve: makes redactors for values that a guard wants redacted, if ``redaction`` is None.
-        verdicts: the most severe verdict on the classes found; None: ``redact`` for all.
-        allow_opaque: whether content that cannot be inspected (pickled, encrypted by a caller)
-            may be stored.
+        reserve: source of redactors for values that a guard wants redacted, without ``redaction``.
+        verdicts: returns the strictest verdict on the classes found; None: ``redact`` for all.
+        allow_opaque: allow content that cannot be inspected (pickled, encrypted by a caller).
         told: called with the counts of all findings.
     """
 
@@ -100,7 +99,7 @@ class WriteFilter:
         self.told = told
 
     def at(self, app: str, user: str, session: str | None = None) -> ScopeFilter:
-        """The filter of a place: of a session, of a user, or of an application (no user)."""
+        """Return the filter of a session, a user, or an application (no user)."""
         return ScopeFilter(self, app, user, session)
 
     def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
@@ -139,7 +138,7 @@ class _Telling:
 
 
 class ScopeFilter:
-    """Write filter of one place. May be shared by threads."""
+    """Write filter of one place. Thread-safe."""
 
     __slots__ = ("_redacts", "_reserved", "_shared", "app", "session", "user", "write_filter")
 
@@ -155,7 +154,7 @@ class ScopeFilter:
 
     @property
     def shared(self) -> tuple[ScopeFilter, ScopeFilter]:
-        """The filters of what the sessions of the user share, and of what all users do."""
+        """Filters of what the user's sessions share, and of what all users share."""
         if self._shared is None:
             at = self.write_filter.at
             self._shared = at(self.app, self.user), at(self.app, "")
@@ -172,7 +171,7 @@ class ScopeFilter:
         return self._redacts is None or self.write_filter.allow_opaque
 
     def beside(self, session: str | None) -> ScopeFilter:
-        """The filter of another session of the same user."""
+        """Return the filter of another session of the same user."""
         return (
             self if session == self.session else self.write_filter.at(self.app, self.user, session)
         )
@@ -217,7 +216,7 @@ class ScopeFilter:
         return made if under is None else _only(made)
 
     def text(self, text: str, kind: str, *, source: str = "caller") -> str:
-        """A text; raises what ``value`` raises."""
+        """Filter a text; raises what ``value`` raises."""
         redacts, write = self._admitted(text, kind, source, None)
         if redacts is None:
             return text
@@ -234,7 +233,7 @@ class ScopeFilter:
         under: str | None = None,
         source: str = "caller",
     ) -> bytes:
-        """Bytes, which are redacted if they are text; raises what ``value`` raises."""
+        """Filter bytes, redacted if they are text; raises what ``value`` raises."""
         redacts, write = self._admitted(content, kind, source, name)
         if redacts is None:
             return content
@@ -245,10 +244,10 @@ class ScopeFilter:
     def name(self, name: Any, what: str) -> None:
         """Refuse a name with findings: names are looked up and cannot hold placeholders.
 
-        The error does not repeat it. A value that is no text passes: its taker refuses it.
+        The error does not repeat it. A value that is not a str passes: its consumer refuses it.
 
         Raises:
-            BlockedError: there is a policy, and it finds something.
+            BlockedError: there is a policy, and it has findings.
         """
         if self._redacts is None or not isinstance(name, str):
             return
@@ -262,18 +261,18 @@ class ScopeFilter:
             raise BlockedError(msg, verdict="block", reason=reason)
 
     def judge(self, value: Any, kind: str, *, name: str | None = None) -> None:
-        """Judge what is redacted elsewhere; raises what ``value`` raises."""
+        """Judge a value that is redacted elsewhere; raises what ``value`` raises."""
         self._admitted(value, kind, "caller", name)
 
     def again(self, value: Any, under: str | None = None) -> Any:
-        """JSON that came of what was admitted: it is redacted, and not judged once more."""
+        """Redact JSON derived from an admitted value, without judging it again."""
         return value if self._redacts is None else redacted_value(self._redacts, value, under)
 
     def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
         """Judge values by name and return their redactor, or None.
 
         Raises:
-            BlockedError: as ``value``.
+            BlockedError: as for ``value``.
         """
         found = self._redacts
         if self.write_filter.guards:
@@ -293,7 +292,7 @@ class ScopeFilter:
             return self._redacts, self._write(kind, source, name)
         write = self._write(kind, source, name)
         verdict, reason = privacy.judged(self.write_filter.guards, value, write)
-        if verdict in _IN_LOGS:  # there is no log that could hold a placeholder of it
+        if verdict in _IN_LOGS:  # there is no log that could hold its placeholder
             raise privacy.blocked(write, reason)
         return self._redactor(verdict), write
 
@@ -302,7 +301,7 @@ class ScopeFilter:
         return privacy.WriteContext(*place, kind, source, name, operator=privacy.is_operator())
 
     def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
-        """Hold what was found against the verdicts of the policy."""
+        """Apply the policy's verdicts to the findings."""
         if found and write is not None and self.write_filter.verdicts is not None:
             verdict, reason = self._ruled(found, "allow", "", write)
             if verdict in _IN_LOGS:
@@ -311,8 +310,8 @@ class ScopeFilter:
     def _ruled(
         self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
     ) -> tuple[str, str]:
-        """The stricter of a verdict and that of the policy on the classes that were found."""
-        assert self.write_filter.verdicts is not None  # noqa: S101 - whoever calls looked
+        """Return the stricter of a verdict and the policy's verdict on the classes found."""
+        assert self.write_filter.verdicts is not None  # noqa: S101 - checked by the callers
         by_policy = self.write_filter.verdicts(found)
         told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
         if by_policy == "block":
@@ -344,6 +343,6 @@ def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:
 
 
 def _only(made: dict[str, Any]) -> Any:
-    """The value of the one entry; its key may have been replaced, too."""
+    """Return the value of the only entry, whose key may have been replaced, too."""
     (value,) = made.values()
     return value

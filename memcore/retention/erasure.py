@@ -1,14 +1,15 @@
 """Erasure of a user: names first, then keys, rows and bytes.
 
-1. One transaction takes the names of all their scopes away, buries the numbers and writes down what
-   is to be done. From then on no handle of any process reaches a scope or writes into it.
-2. The data keys are shredded, where the file is encrypted. That takes room for a new key file: if
-   there is none, they await it, until the next commit or opening that finds some.
-3. The rows leave, a piece a transaction.
+1. One transaction deletes the names of all their scopes, writes tombstones for the numbers and
+   records the remaining work. From then on no handle of any process can reach a scope or write to
+   it.
+2. If the file is encrypted, the data keys are shredded. That needs space for a new key file;
+   without it, the next commit or open that finds space shreds them.
+3. The rows are deleted in pieces, one transaction each.
 4. The file is swapped for a compact copy without free pages, slack and redo records.
 
-Cut short anywhere, the rest is done by ``finish_erasures``, by the next ``erase`` of that user, and
-all but the last step by the next opening for writing.
+If it is interrupted at any point, the rest is done by ``finish_erasures``, by the next ``erase`` of
+that user and, except for the last step, by the next open for writing.
 """
 
 from __future__ import annotations
@@ -98,47 +99,47 @@ __all__ = [
 _log = logger("memcore.retention")
 
 
-# --- An erasure under way: a row that says which scopes are to go, how far it is, and holds no ----
-# ``12 | 0 u64 | 02 | 02 | id 16``: one row an erasure, from its first transaction until the bytes
-# are gone. What a killed process leaves is gone on with by whoever comes next.
+# --- Unfinished erasures: a row with the scopes to erase, the progress, and no names --------------
+# ``12 | 0 u64 | 02 | 02 | id 16``: one row per erasure, from its first transaction until the bytes
+# are gone. Any later caller can resume what a killed process left.
 
 HIDDEN: Final = "hidden"
-"""Nobody reaches the scopes any more."""
+"""The scopes are unreachable."""
 SHREDDED: Final = "shredded"
-"""Their data keys are gone, or there are none, or there is no room to write that they go."""
+"""Their data keys are destroyed, there are none, or there is no space to record it."""
 REMOVED: Final = "removed"
-"""Their rows are gone; bytes of them may be left in free pages."""
+"""Their rows are deleted; bytes of them may remain in free pages."""
 GONE: Final = "gone"
-"""Their bytes are gone; whoever asks for receipts gets one and drops the row."""
+"""Their bytes are gone; the next request for receipts gets one and drops the row."""
 _STAGES: Final = (HIDDEN, SHREDDED, REMOVED, GONE)
 
 
 @dataclass(slots=True)
 class Pending:
-    """One erasure that is not finished."""
+    """An unfinished erasure."""
 
     id: str
     """32 hex digits."""
     user: str
-    """A digest of the user's name under the database's own key: who asks again finds it."""
+    """Digest of the user's name under the database's own key; a repeated request finds it."""
     app: str | None
-    """One of the application's; None: all of them."""
+    """Digest of the application's name, likewise; None: all applications."""
     told_user: str
-    """The digests that stand in the receipt: under the key that signs it."""
+    """Digest for the receipt, under the key that signs it; ``told_app`` likewise."""
     told_app: str | None
     scopes: list[int]
     asked_ms: int
     bytes_before: int
-    """Of the file, when it was asked."""
+    """Size of the file when the erasure was requested."""
     bytes_after: int = 0
-    """Of the file, when the bytes were gone."""
+    """Size of the file when the bytes were gone."""
     finished_ms: int = 0
     stage: str = HIDDEN
     shredded: bool = False
     """True if there were data keys and they are destroyed."""
     overrode_hold: bool = False
     counts: dict[str, int] = field(default_factory=dict)
-    """Rows that are gone, by what they were."""
+    """Deleted rows by kind."""
 
 
 def _key(id_: str) -> bytes:
@@ -146,7 +147,7 @@ def _key(id_: str) -> bytes:
 
 
 def put_pending(txn: Txn, pending: Pending) -> None:
-    """Write how far it is."""
+    """Store the progress of an erasure."""
     key = _key(pending.id)
     fields = {name: getattr(pending, name) for name in Pending.__slots__ if name != "id"}
     body, flags = encode_json(fields)
@@ -154,7 +155,7 @@ def put_pending(txn: Txn, pending: Pending) -> None:
 
 
 def drop_pending(txn: Txn, id_: str) -> bool:
-    """Delete the row of a finished erasure; True if there was one."""
+    """Delete the row of a finished erasure; return True if it existed."""
     return txn.delete(_key(id_))
 
 
@@ -169,7 +170,7 @@ def pending_of(txn: ReadTxn, id_: str) -> Pending | None:
 
 
 def all_pending(txn: ReadTxn) -> Iterator[Pending]:
-    """Every erasure that is not finished.
+    """Yield every unfinished erasure.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -189,12 +190,12 @@ def _unpacked(key: bytes, value: bytes) -> Pending:
     return pending
 
 
-# --- A raw look for names and markers in the files of a database: the proof of an erasure ---------
-# A name outside of all rows cannot be told from a remain of the erased user; one in the rows of
-# other users is theirs (a colleague who mentions the name). So hits are counted apart.
+# --- Raw scan of a database's files for names and markers: proof of an erasure --------------------
+# A match outside all rows may be a remnant of the erased user; one in the rows of other users is
+# their own data (a colleague who mentions the name). So the two are counted separately.
 
 _NEEDLE_BYTES_MIN: Final = 5
-"""Shorter names stand anywhere by chance."""
+"""Shorter names occur by chance."""
 _NEEDLES_MAX: Final = 64
 
 
@@ -206,21 +207,21 @@ class Scan:
     needles: int = 0
     hits: int = 0
     in_rows: int = 0
-    """Of these, hits in live rows, which belong to other users."""
+    """Hits in live rows, which belong to other users."""
 
     @property
     def stray(self) -> int:
-        """Hits outside of all rows."""
+        """Hits outside all rows."""
         return self.hits - self.in_rows
 
 
 def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
-    """Return the byte strings to scan for, longest first; those too short are left out."""
+    """Return the byte strings to scan for, longest first, without those that are too short."""
     found = {
         text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         for text in texts
     }
-    found |= {text.replace(b"\0", b"\0\xff") for text in found}  # as it stands in a key
+    found |= {text.replace(b"\0", b"\0\xff") for text in found}  # as encoded in a key
     long = sorted((t for t in found if len(t) >= _NEEDLE_BYTES_MIN), key=len, reverse=True)
     return long[:_NEEDLES_MAX]
 
@@ -242,7 +243,7 @@ def _count(content: mmap.mmap | bytes, needle: bytes) -> int:
 
 
 def scan_copy(path: str, needles: list[bytes]) -> Scan:
-    """Scan a file that nobody writes for the needles."""
+    """Scan a file that is not being written for the needles."""
     hits = scan_file(path, needles)
     size = Path(path).stat().st_size
     return Scan(size, len(needles), hits, _hits_in_rows(path, needles) if hits else 0)
@@ -260,27 +261,27 @@ def _hits_in_rows(path: str, needles: list[bytes]) -> int:
             for row in leaf
             if row.key[0]  # the store's own rows hold the redo slots
         )
-        # Branches of a copy hold beginnings of the keys that there are.
+        # Branch pages of a copy hold prefixes of existing keys.
         held = chain(rows, store.separators(fd, path))
         return sum(_count(content, needle) for content in held for needle in needles)
     except store.DamageError:
-        return 0  # the copy is refused by who proves it
+        return 0  # verification refuses the copy
     finally:
         os.close(fd)
 
 
 def _bytes_of(fd: int, walk: TreeWalk, row: LeafRow) -> bytes:
     if not row.run:
-        return row.key + row.value  # they stand side by side
-    # Between them stands the page number: no needle can reach across.
+        return row.key + row.value  # adjacent in the page
+    # The page number separates them, so no needle can span both.
     at = walk.run(row.run, row.size)
     return row.key + b"\0\0\0\0\0\0\0\0" + os.pread(fd, row.size, at)
 
 
 def files_beside(path: str) -> list[str]:
-    """Files whose names begin with that of the database: backups that a restore left, and others.
+    """List files whose names begin with the database's: backups left by a restore, and others.
 
-    The lock file holds no content.
+    The lock file is left out, as it holds no content.
     """
     own = Path(path)
     beside = (str(each) for each in own.parent.iterdir() if each.is_file())
@@ -288,10 +289,10 @@ def files_beside(path: str) -> list[str]:
     return sorted(each for each in beside if each.startswith(str(own)) and each not in known)
 
 
-# --- The last step of erasures: the file swapped for a compact copy, proven and scanned -----------
+# --- Last step of erasures: the file swapped for a compact copy, verified and scanned -------------
 
 Judge = Callable[[str], list[str]]
-"""Looks at a finished copy by its path; findings in words."""
+"""Verifies a finished copy by its path; returns the findings as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +307,9 @@ class Compacted:
 def compact_away(
     store: LmdbStore, ids: Iterable[str], probes: list[bytes], judge: Judge
 ) -> Compacted:
-    """Swap the file; erasures other than ``ids`` whose bytes go with it are marked.
+    """Swap the file for a compact copy, marking other erasures than ``ids`` that it completes.
 
-    The copy is scanned for the probes before it gets its name.
+    The copy is scanned for the probes before it is renamed into place.
     """
     scans: list[Scan] = []
 
@@ -322,14 +323,14 @@ def compact_away(
     try:
         with marking_gone(store, but=set(ids)):
             _, after = store.copy_compact(judge=scanned)
-    except (StorageError, WrongKeyError, InvalidOptionError) as error:  # the last: in memory
+    except (StorageError, WrongKeyError, InvalidOptionError) as error:  # the last: in-memory store
         return Compacted(scan=scans[0] if scans else Scan(), problem=str(error))
     return Compacted(after, scans[0] if scans else Scan())
 
 
 @contextmanager
 def marking_gone(store: LmdbStore, *, but: set[str] | None = None) -> Iterator[None]:
-    """Around a compaction: mark the erasures whose bytes go with it, for who asks for receipts."""
+    """Mark erasures whose bytes a compaction inside the block removes, for later receipts."""
     before = store.read(lambda txn: [p.id for p in all_pending(txn) if p.stage == REMOVED])
     yield
     others = [each for each in before if each not in (but or ())]
@@ -347,18 +348,18 @@ def marking_gone(store: LmdbStore, *, but: set[str] | None = None) -> Iterator[N
     store.transact(closure, makes_room=True)
 
 
-# --- The scopes that a user owns, in one application or in all of them, and their names -----------
+# --- Scopes that a user owns, in one application or in all of them, and their names ---------------
 
 _NAMES = bytes((Kind.SCOPE_NAME,))
 
 
 def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]:
-    """Return ``(scope, app)`` of a user; without an application in all of them, a lookup each.
+    """Return ``(scope, app)`` of a user, in one application or, with a lookup each, in all.
 
     Raises:
-        InvalidOptionError: a name is not legal.
-        CorruptValueError: a row of the user's names is damaged, or any whose names do not fit its
-            key.
+        InvalidOptionError: a name is invalid.
+        CorruptValueError: a name row of the user is damaged, or any row of a name that is too long
+            for its key.
     """
     names.check_name(user, "user")
     if app is not None:
@@ -372,7 +373,7 @@ def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]
         scope = names.scope_of(txn, each, user)
         if scope is not None:
             found[scope] = each
-        start = _NAMES + packed + b"\xff"  # a longer name with a NUL there is another one
+        start = _NAMES + packed + b"\xff"  # an app that continues with a NUL starts here
     for key, value in txn.scan(stop, keys.after(_NAMES)):
         number, texts = names.unpack_name(open_value(key, value)[1])
         if texts[1:] == (user,):
@@ -381,13 +382,13 @@ def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]
 
 
 def drop_names(txn: Txn, scope: int, app: str, user: str) -> None:
-    """Take both rows of a scope's name away; its number is never given out again."""
+    """Delete both name rows of a scope; its number is never reused."""
     txn.delete(keys.name_key(_NAMES, app, user))
     txn.delete(keys.scoped(Kind.SCOPE, scope))
 
 
 def drop_names_of(txn: Txn, scopes: Iterable[int]) -> dict[str, list[int]]:
-    """Take the names of scopes away, damaged ones too; which of the scopes each user had."""
+    """Delete the names of scopes, damaged ones too; return the deleted scopes of each user."""
     found: dict[str, list[int]] = {}
     gone = set(scopes)
     named: dict[bytes, tuple[int, str]] = {}
@@ -405,10 +406,10 @@ def drop_names_of(txn: Txn, scopes: Iterable[int]) -> dict[str, list[int]]:
 
 
 def _first_text(packed: bytes) -> bytes:
-    """The first of several ``pack_text`` in a row, packed as it is.
+    """Return the first of several concatenated ``pack_text`` results, still packed.
 
     Raises:
-        CorruptValueError: they are no packed texts.
+        CorruptValueError: they are not packed texts.
     """
     end = packed.find(b"\x00")
     while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
@@ -419,13 +420,13 @@ def _first_text(packed: bytes) -> bytes:
     return packed[: end + 1]
 
 
-# --- The rows of erased scopes leave, a piece a transaction ---------------------------------------
-# Nothing is decoded: a scope is one range under every kind, so damaged rows go like the others.
-# Only expiry rows lie elsewhere; they are looked through when all others are gone and none can
-# come.
+# --- Deletion of erased scopes' rows, one transaction per piece -----------------------------------
+# Nothing is decoded: a scope is one key range under each kind, so damaged rows are deleted like any
+# others. Only expiry rows are elsewhere; they are scanned when all others are gone and no new ones
+# can appear.
 
 SCOPED_KINDS: Final = tuple(sorted({each.kind for each in ROWS if each.owner == "scope"}))
-"""Kinds whose keys go on with the number of a scope."""
+"""Kinds whose keys continue with the number of a scope."""
 _ROW_AT: Final = 17
 _EXPIRY_PAGE: Final = 4096
 _EXPIRY_SCOPE_AT: Final = 10
@@ -433,12 +434,12 @@ _EXPIRY_SCOPE_AT: Final = 10
 
 
 def has_rows(txn: ReadTxn, scope: int) -> bool:
-    """Return True if rows of the scope are left, other than expiry rows."""
+    """Return True if rows of the scope remain, apart from expiry rows."""
     return next(_ranges(txn, [scope]), None) is not None
 
 
 def _ranges(txn: ReadTxn, scopes: list[int]) -> Iterator[tuple[bytes, bytes]]:
-    """The ranges of the scopes that hold a row."""
+    """Yield the key ranges of the scopes that hold a row."""
     for scope in scopes:
         for kind in SCOPED_KINDS:
             start = keys.scoped(kind, scope)
@@ -448,7 +449,7 @@ def _ranges(txn: ReadTxn, scopes: list[int]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def count_rows(txn: ReadTxn, scope: int, counts: dict[str, int]) -> None:
-    """Add the rows of a scope, by what they are; ``rows`` is all of them."""
+    """Add the number of rows of a scope, by kind; ``rows`` is the total."""
     for start, stop in _ranges(txn, [scope]):
         for key, _ in txn.scan(start, stop):
             _count_removing(key, counts)
@@ -462,7 +463,7 @@ def _count_removing(key: bytes, counts: dict[str, int]) -> None:
 
 
 def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:
-    """Delete the rows of an erasure in up to so many transactions; True if none is left.
+    """Delete an erasure's rows in at most ``pieces`` transactions; return True if none remain.
 
     Raises:
         StorageError: the rest is still to be deleted.
@@ -474,7 +475,7 @@ def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -
                 return False
             done = store.transact(lambda txn: _remove_piece(txn, pending.id), makes_room=True)
             pieces = None if pieces is None else pieces - 1
-        # No transaction writes into a dead scope, so these are the last ones.
+        # No transaction writes to an erased scope, so these are the last ones.
         for batch in _batches(_expiry_rows(store, frozenset(pending.scopes))):
             store.transact(lambda txn, batch=batch: _delete_all(txn, batch), makes_room=True)  # type: ignore[misc]
         if store.transact(lambda txn: _finish(txn, pending.id), makes_room=True):
@@ -482,13 +483,13 @@ def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -
 
 
 def _remove_piece(txn: Txn, id_: str) -> bool:
-    """Delete rows in one transaction; True if none is left in the ranges of the scopes."""
+    """Delete rows in one transaction; return True if none remain in the ranges of the scopes."""
     pending = pending_of(txn, id_)
     if pending is None or pending.stage != SHREDDED:
-        return True  # somebody else was here
+        return True  # another process was faster
     piece, whole, before = DeleteBudget(), True, pending.counts.get("rows", 0)
     for start, stop in _ranges(txn, pending.scopes):
-        if start[0] == Kind.CARE:  # the last kind: nothing of the scope is noted any more
+        if start[0] == Kind.CARE:  # the last kind: nothing of the scope is recorded after it
             audit.end_scope(txn, keys.split_scoped(start)[0])
         whole = _clear(txn, start, stop, piece, pending.counts)
         if not whole:
@@ -501,7 +502,7 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
 def _clear(
     txn: Txn, start: bytes, stop: bytes, piece: DeleteBudget, counts: dict[str, int]
 ) -> bool:
-    """Delete rows of a range within the transaction's budget; True if that was the whole range."""
+    """Delete rows of a range within the transaction's budget; return True if it is empty now."""
     until = stop
     sessions: set[tuple[int, int]] = set()
     for key, value in txn.scan(start, stop):
@@ -518,7 +519,7 @@ def _clear(
 
 
 def _finish(txn: Txn, id_: str) -> bool:
-    """Advance the erasure to REMOVED if no row is left; True if it is there."""
+    """Advance the erasure to REMOVED if no row remains; return True if it is there."""
     pending = pending_of(txn, id_)
     if pending is None or pending.stage != SHREDDED:
         return True
@@ -530,7 +531,7 @@ def _finish(txn: Txn, id_: str) -> bool:
 
 
 def _expiry_rows(store: LmdbStore, scopes: frozenset[int]) -> list[bytes]:
-    """The expiry rows of the scopes; a short read for each page of all."""
+    """List the expiry rows of the scopes, with one short read per page."""
     found: list[bytes] = []
     start: bytes | None = keys.expiry_row(0, b"")
     while start is not None:
@@ -547,7 +548,7 @@ def _page(txn: ReadTxn, start: bytes) -> list[bytes]:
 
 
 def _batches(rows: list[bytes]) -> Iterator[list[bytes]]:
-    for at in range(0, len(rows), PIECE_ROWS // 4):  # they lie apart: each takes a page of its own
+    for at in range(0, len(rows), PIECE_ROWS // 4):  # scattered: each delete touches its own page
         yield rows[at : at + PIECE_ROWS // 4]
 
 
@@ -556,11 +557,11 @@ def _delete_all(txn: Txn, rows: list[bytes]) -> None:
         txn.delete(row)
 
 
-# --- Erasing a user: gone at once for everybody, then the rows, then the bytes --------------------
+# --- Erasing a user: unreachable in one commit, then the rows, then the bytes ---------------------
 
 _NAMES_LOOKED_AT = 64
 _NAME_CHARS_MIN = 16
-"""Shorter names of sessions are those of others', too."""
+"""Shorter session names may occur for other users, too."""
 _FREE_PAGES: Final = "free pages, where a kill or a power cut may have left what was not stored yet"
 
 
@@ -578,7 +579,7 @@ class ErasureRequest:
 
 
 def erase(engine: Engine, asked: ErasureRequest, judge: Judge) -> ErasureReceipt:
-    """Erase a user; what was done and what is still to be done is in the receipt.
+    """Erase a user; the receipt lists what was done and what remains to be done.
 
     Raises:
         HeldError: a hold covers something of the user's; nothing was changed.
@@ -609,7 +610,7 @@ def erase(engine: Engine, asked: ErasureRequest, judge: Judge) -> ErasureReceipt
 
 
 def would_erase(engine: Engine, user: str, app: str | None) -> dict[str, int]:
-    """Count the scopes and rows that an erasure would remove, by sort. Changes nothing."""
+    """Count the scopes and rows that an erasure would remove, by kind. Changes nothing."""
 
     def count(txn: ReadTxn) -> dict[str, int]:
         found = [scope for scope, _ in scopes_of(txn, user, app)]
@@ -629,7 +630,7 @@ def count_pending(engine: Engine) -> int:
 def finish_erasures(
     engine: Engine, judge: Judge, *, key: bytes | None = None
 ) -> list[ErasureReceipt]:
-    """Do what is left of all erasures, with one compaction; a receipt for each.
+    """Finish all erasures with a single compaction; return a receipt for each.
 
     Raises:
         InvalidOptionError, ReadOnlyError, StorageError
@@ -648,7 +649,7 @@ def finish_erasures(
 
 
 def resume_erasures(engine: Engine, *, pieces: int) -> None:
-    """Continue unfinished erasures: keys, and rows in so many transactions; no compaction.
+    """Resume erasures: keys, and rows in up to ``pieces`` transactions each; no compaction.
 
     Errors are left to the next attempt.
     """
@@ -658,15 +659,15 @@ def resume_erasures(engine: Engine, *, pieces: int) -> None:
                 _Work(engine, each).advance(pieces=pieces)
 
 
-# --- files and key files of different times -------------------------------------------------------
+# --- key files and data files of different age ----------------------------------------------------
 
 
 def bury_shredded(engine: Engine) -> None:
-    """Erase users whose keys are destroyed but whom the file, a backup, still has; and the reverse.
+    """Erase users whose keys are destroyed but who remain in the file, a backup; and vice versa.
 
-    Their names and rows are deleted as in any erasure, and their numbers are not given out again.
-    The reverse: a user who is erased here and has keys, since an older key file was put in place,
-    loses them again.
+    Their names and rows are deleted as in any erasure, and their numbers are not reused. Vice
+    versa, a user who is erased here but has keys, because an older key file was restored, loses
+    them again.
 
     If the key file cannot be written, the rest is done and those keys are destroyed later.
 
@@ -680,7 +681,7 @@ def bury_shredded(engine: Engine) -> None:
     if store.read(lambda txn: _unburied(txn, ring)):
         _bury_all(engine, ring)
     if store.read(lambda txn: _revived(txn, ring)):
-        store.make_durable()  # no power cut may bring their names back
+        store.make_durable()  # no power failure may bring their names back
         try:
             store.transact(lambda txn: vault.shred(_revived(txn, ring)), makes_room=True)
         except (KeyFileError, WrongKeyError) as error:
@@ -690,7 +691,7 @@ def bury_shredded(engine: Engine) -> None:
 
 def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:
     """List the scopes whose keys are destroyed and that have no tombstone."""
-    shredded = ring.shredded()  # before the look at the file: who erases buries first
+    shredded = ring.shredded()  # read before the file: an erasure writes tombstones first
     dead = set(buried(txn)) if shredded else set()
     return [scope for scope in shredded if scope not in dead]
 
@@ -738,7 +739,7 @@ def _bury_all(engine: Engine, ring: KeyRing) -> None:
 
 
 def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending | None, list[str]]:
-    """Take the user's names away; what is to be done, and some of the names for the scan."""
+    """Delete the user's names; return the erasure, and some of the names to scan for."""
     own = retention.receipt_key(engine.store)
     user, app = retention.digest_of(own, "user", asked.user), _app_digest(own, asked.app)
     told = retention.digest_of(key, "user", asked.user), _app_digest(key, asked.app)
@@ -747,7 +748,7 @@ def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending |
 
     def closure(txn: Txn) -> tuple[Pending | None, list[str]]:
         scopes = scopes_of(txn, asked.user, asked.app)
-        if not scopes:  # who asks again goes on with what was begun
+        if not scopes:  # a repeated request resumes the erasure
             begun = (p for p in all_pending(txn) if p.user == user and p.app == app)
             return next(begun, None), []
         if not asked.override_hold:
@@ -771,19 +772,19 @@ def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending |
 
 
 def _forget(engine: Engine, scopes: Iterable[int]) -> None:
-    """Drop what this process remembers of the content."""
+    """Drop this process's caches of the content."""
     engine.graphs.forget()
     for scope in scopes:
         engine.logs.forget_scope(scope)
 
 
 def _long_names(txn: ReadTxn, scope: int) -> list[str]:
-    """Some names of sessions and threads that are so long that only this user has them."""
+    """Return some session and thread names long enough to be unique to this user."""
     found = []
     for kind in (Kind.SESSION_NAME, Kind.THREAD_NAME):
         start = keys.scoped(kind, scope)
         for key, _ in txn.scan(start, keys.after(start), limit=_NAMES_LOOKED_AT):
-            with suppress(MemcoreError):  # a damaged key leaves with the others
+            with suppress(MemcoreError):  # a damaged key is deleted with the others
                 found.append(keys.unpack_text(keys.split_scoped(key)[1]))
     return [name for name in found if len(name) >= _NAME_CHARS_MIN]
 
@@ -798,7 +799,7 @@ def _need_writable(engine: Engine) -> None:
         raise ReadOnlyError(msg)
 
 
-# --- the rest -------------------------------------------------------------------------------------
+# --- remaining steps ------------------------------------------------------------------------------
 
 
 class _Work:
@@ -831,16 +832,16 @@ class _Work:
         self._reread()
 
     def _shred(self) -> None:
-        """Drop the data keys; if the key file cannot be written, go on and leave it for later."""
+        """Drop the data keys; if the key file cannot be written, continue and defer it."""
         vault = self._store.vault
-        self._store.make_durable()  # no power cut may bring the names back without their keys
+        self._store.make_durable()  # no power failure may bring the names back without their keys
 
         def closure(txn: Txn, *, later: bool = False) -> None:
             pending = pending_of(txn, self.pending.id)
             if pending is None or pending.shredded:
                 return
             if vault is not None and not later:
-                vault.shred(pending.scopes)  # done once more, it changes nothing
+                vault.shred(pending.scopes)  # idempotent
                 pending.shredded = True
             if pending.stage == HIDDEN:
                 pending.stage = SHREDDED
@@ -869,24 +870,24 @@ class _Work:
             self.pending = found or self.pending
 
     def _keep(self, txn: Txn) -> None:
-        """Store that the bytes are gone and the keys are not: the next attempt does the rest."""
+        """Record that the bytes are gone but not the keys; the next attempt does the rest."""
         if pending_of(txn, self.pending.id) is not None:
             put_pending(txn, self.pending)
 
     def wipe(self) -> None:
-        """Blank the redo slots of the file that stays."""
+        """Blank the redo slots of a file that is not replaced."""
         try:
             self._store.wipe_records()
         except StorageError as error:
             self.note(f"the redo records: {error}")
 
     def compact(self, probes: list[bytes], judge: Judge) -> None:
-        """Have the bytes leave."""
+        """Remove the bytes by a compaction."""
         if self.pending.stage == REMOVED:
             self.compacted(compact_away(self._store, [self.pending.id], probes, judge))
 
     def compacted(self, done: Compacted) -> None:
-        """Take over what a compaction came to."""
+        """Record the result of a compaction."""
         self._scan = done.scan
         if done.problem:
             self.note(f"the bytes: {done.problem}")
@@ -941,7 +942,7 @@ def _verification(rows_left: int, scan: Scan) -> dict[str, int]:
 
 
 def out_of_reach(path: str) -> tuple[str, ...]:
-    """Describe copies that an erasure cannot reach; files beside the database by name."""
+    """Describe copies that an erasure cannot reach; files next to the database are named."""
     found = ["backups and exports that were made before", "blocks that the device gave up"]
     if os.path.isabs(path):
         with suppress(OSError):
@@ -950,7 +951,7 @@ def out_of_reach(path: str) -> tuple[str, ...]:
 
 
 def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceipt:
-    """The receipt for a user of whom nothing is stored: the file stays as it is."""
+    """Return the receipt for a user of whom nothing is stored; the file is unchanged."""
     size, now = engine.store.stats()["file_bytes"], engine.now_ms() / 1000
     return retention.ErasureReceipt(
         id=os.urandom(16).hex(),

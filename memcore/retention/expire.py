@@ -1,6 +1,6 @@
-"""Expiry: sessions, items, graph threads and checkpoints selected and deleted.
+"""Expiry: selects and deletes sessions, items, graph threads and checkpoints.
 
-Nothing is decoded but what stands in clear, and no object is made of it: a sweep needs neither the
+Only what is stored in clear is decoded, and no objects are built from it: a sweep needs neither the
 framework nor the serialiser that wrote a thread.
 """
 
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-# --- Threads of graphs that go: at a time of their own, idle ones, and checkpoints of those -------
+# --- Graph threads: expired or idle ones, and checkpoints of the others ---------------------------
 
 _PAGE = 256
 IsDue = Callable[[ReadTxn], bool]
@@ -102,7 +102,7 @@ def remove_thread(run: SweepRun, scope: int, name: str, is_due: IsDue) -> bool:
         run.report.held += 1
         return False
     if run.write is not None:
-        run.report.kept += 1  # no line of an archive holds a thread
+        run.report.kept += 1  # an archive cannot hold a thread
         return False
     if run.dry:
         run.report.threads += 1
@@ -122,7 +122,7 @@ def remove_thread(run: SweepRun, scope: int, name: str, is_due: IsDue) -> bool:
 
 
 def keep_threads(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) -> None:
-    """Apply the rules of a scope, or of the database, to threads without own ones."""
+    """Apply the rules of a scope, or of the database, to threads without rules of their own."""
     whole = [rule for rule in rules if rule.what == "threads"]
     inside = [rule for rule in rules if rule.what == "thread_checkpoints"]
     if not whole and not inside:
@@ -140,13 +140,13 @@ def keep_threads(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) -> N
 
 
 def keep_thread(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> None:
-    """Apply the rules of one thread's own."""
+    """Apply the rules of a single thread."""
     if not _remove_idle(run, scope, name, [rule for rule in rules if rule.what == "threads"]):
         _prune(run, scope, name, [rule for rule in rules if rule.what == "thread_checkpoints"])
 
 
 def _remove_idle(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> bool:
-    """Remove a thread that did not change for longer than a rule allows; whether it is one."""
+    """Remove a thread idle for longer than a rule allows; return True if it was, or is damaged."""
     since = max((rule.since_ms(run.now_ms) or 0 for rule in rules), default=0)
 
     def is_idle(txn: ReadTxn) -> bool:
@@ -157,14 +157,14 @@ def _remove_idle(run: SweepRun, scope: int, name: str, rules: Sequence[Retention
         is_due = bool(since) and run.engine.store.read(is_idle)
     except CorruptValueError:
         run.report.damaged += 1
-        return True  # check() tells; nothing of it goes
+        return True  # check() reports it; it is left untouched
     if is_due:
         remove_thread(run, scope, name, is_idle)
     return is_due
 
 
 def _remove_beyond(run: SweepRun, scope: int, keep: int) -> None:
-    """Remove the threads that are not among the last to have changed."""
+    """Remove all threads except the ``keep`` most recently changed."""
     known: list[_KnownThread] = []
     for page in _pages(run, scope):
         known += run.engine.store.read(lambda txn, page=page: list(_aged(txn, run, scope, page)))  # type: ignore[misc]
@@ -181,7 +181,7 @@ def _remove_beyond(run: SweepRun, scope: int, keep: int) -> None:
 
 
 def _prune(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> None:
-    """Remove the checkpoints of a thread that rules name, but what others are rebuilt from."""
+    """Remove a thread's checkpoints selected by rules, except those others are rebuilt from."""
     if not rules:
         return
     rule = limits_rule(
@@ -215,7 +215,7 @@ def _pruned(run: SweepRun, scope: int, name: str, rule: Rule) -> int:
     if run.dry or not (count or plan.strays or plan.abandoned):
         return count
     if run.write is not None:
-        run.report.kept += count  # as remove_thread
+        run.report.kept += count  # as in remove_thread
         return 0
     return graph.prune(name, rule, StoredCoder()).checkpoints
 
@@ -234,7 +234,7 @@ def _no_new_scope(_: Txn) -> int:
 
 
 def _pages(run: SweepRun, scope: int) -> Iterator[list[str]]:
-    """The threads of a scope by name that follow the rules of others."""
+    """Yield the names of a scope's threads without rules of their own, in pages."""
     after: str | None = None
     while True:
         look = partial(_page, run=run, scope=scope, after=after)
@@ -253,7 +253,7 @@ def _page(
             if read_terms(txn, thread_terms(scope, number)).rules is None:
                 found.append(name)
         except CorruptValueError:
-            run.report.damaged += 1  # nobody knows what is to stay there
+            run.report.damaged += 1  # its rules are unknown, so everything stays
         if at == _PAGE:
             return found, name
     return found, None
@@ -266,7 +266,7 @@ def _aged(txn: ReadTxn, run: SweepRun, scope: int, page: list[str]) -> Iterator[
         except CorruptValueError:
             run.report.damaged += 1
             continue
-        if changed is not None:  # nothing says that one without a time is old
+        if changed is not None:  # without a time it cannot be called old
             yield _KnownThread(changed, name)
 
 
@@ -276,18 +276,18 @@ def _changed(txn: ReadTxn, scope: int, name: str) -> int | None:
     return None if found is None else changed_ms(txn, found.place)
 
 
-# --- Selection of a session's items that expire by a rule, in one snapshot ------------------------
-# The items that a session owns are looked at in the order of their seqs, undone ones too, from the
-# rule's mark on: what is before the mark is settled for good. The first that may stay ends it, so
-# an item whose clock went back waits for those before it, and none goes before its time.
+# --- Selection of a session's items that a rule expires, in one snapshot --------------------------
+# The items that a session owns, including undone ones, are examined in seq order from the rule's
+# mark on: everything before the mark is settled for good. The first item that may stay ends the
+# scan, so an item whose clock went backwards waits for those before it, and none expires early.
 
 _LOOK_ROWS: Final = 4096
-"""Rows that one snapshot looks at."""
+"""Most rows examined in one snapshot."""
 _BACK_ROWS: Final = 256
-"""Rows before a result among which its call is searched."""
+"""Rows before a result that are searched for its call."""
 _PAGE_SETTLING: Final = 256
 _TEXTS: Final = (EXPIRED_TEXT, ".", "")
-"""Replacements of texts: the first that has no more tokens than the text is used."""
+"""Replacement texts: the first with no more tokens than the original text is used."""
 _TYPES: Final = {
     ItemKind.USER: "user_input",
     ItemKind.ASSISTANT: "final",
@@ -306,9 +306,9 @@ class ExpiredItems:
 
     planned: list[Rewriting] = field(default_factory=list)
     mark: int = 0
-    """The seq up to which all items are settled once the plan is carried out."""
+    """Seq up to which all items are settled once the plan is carried out."""
     seen: int = 0
-    """The last seq examined."""
+    """Last seq examined."""
     more: bool = False
     """True if it stopped before the end because the plan was full."""
     damaged: int = 0
@@ -316,9 +316,9 @@ class ExpiredItems:
 
 class _Exempt(NamedTuple):
     pins: int
-    """The last seq of the leading items that stay."""
+    """Last seq of the leading items that stay."""
     open: frozenset[int]
-    """Seqs of own items whose calls wait for a result."""
+    """Seqs of own items with calls that have no result yet."""
 
 
 class Settler:
@@ -333,19 +333,19 @@ class Settler:
         with suppress(CounterUnavailableError):
             self._counter = engine.counter_named(head.counter)
         self._names: dict[Any, str] = {}
-        """The tools of the calls that were seen."""
+        """Tool names of the calls seen so far."""
 
     @property
     def first(self) -> int:
-        """The first seq that the session owns."""
+        """First seq that the session owns."""
         return self._head.parent_seq + 1
 
     def settle(
         self, txn: ReadTxn, rule: RetentionRule, mark: int, limit: int, *, seen: int = 0
     ) -> ExpiredItems:
-        """Plan what is to expire behind a mark, at most ``limit`` items.
+        """Plan the expiry of at most ``limit`` items after a mark.
 
-        Where an open call holds the mark up, ``seen`` tells how far the last look came.
+        If an open call holds the mark back, ``seen`` is the last seq examined before.
 
         Raises:
             CorruptValueError: the index or the segments of the session are damaged.
@@ -376,7 +376,7 @@ class Settler:
             else:
                 exempt = exempt or self._exempt(txn)
                 if seq in exempt.open and self._is_meant(txn, rule, row):
-                    settled = False  # it is looked at again until its result is there
+                    settled = False  # it is examined again until its result arrives
                 elif seq > exempt.pins:
                     self._plan(txn, rule, row, record, found)
             found.seen = seq
@@ -421,7 +421,7 @@ class Settler:
         return found
 
     def _learn(self, txn: ReadTxn, spans: Iterable[tuple[int, int, int, int]]) -> None:
-        """The names of the tools that are called in these rows."""
+        """Collect the names of the tools that are called in these rows."""
         for at, owner, lo, hi in spans:
             for row in read_rows(txn, self._scope, owner, position=at, lo=lo, hi=hi):
                 if not isinstance(row, CorruptValueError) and row[3][0] != ItemKind.EVENT:
@@ -429,7 +429,7 @@ class Settler:
                         self._tools_of(opened(txn, self._scope, row)[0])
 
     def _cut(self, txn: ReadTxn, rule: RetentionRule) -> int:
-        """The seq up to which items are beyond the rule's count or size; 0: none is."""
+        """Return the seq up to which items exceed the rule's count or size; 0: none does."""
         if rule.keep_last is None and rule.max_bytes is None:
             return 0
         history = History(self._head.all_segments(txn, self._scope))
@@ -438,7 +438,7 @@ class Settler:
             return history.seq_at(before - 1) if before > 0 else 0
         count = size = 0
         for stop in range(history.count, 0, -_PAGE_SETTLING):
-            if rule.tools:  # a result is met before its call
+            if rule.tools:  # scanning backwards meets a result before its call
                 self._learn(txn, history.spans(max(stop - _PAGE_SETTLING - _BACK_ROWS, 0), stop))
             rows = [
                 row
@@ -457,7 +457,7 @@ class Settler:
         return 0
 
     def positions_beyond(self, txn: ReadTxn, rule: RetentionRule, pins: int) -> int:
-        """The first position, behind the pins, of an item that may stay."""
+        """Return the first position, after the pins, of an item that may stay."""
         history = History(self._head.all_segments(txn, self._scope))
         cut, since_ms = self._cut(txn, rule), rule.since_ms(self._now_ms)
         since_us = 0 if since_ms is None else since_ms * 1000
@@ -494,7 +494,7 @@ class Settler:
         own = frozenset(seq for owner, seq in located if owner == self._session)
         return _Exempt(history.seq_at(pins - 1) if pins else 0, own)
 
-    # --- what stays of it -------------------------------------------------------------------------
+    # --- remains of an item -----------------------------------------------------------------------
 
     def _plan(
         self, txn: ReadTxn, rule: RetentionRule, row: StoredRow, record: bytes, found: ExpiredItems
@@ -508,7 +508,7 @@ class Settler:
             tokens, _, _, tag = index.RECORD.unpack_from(record)
             message = self._remains(item, tokens, is_counted=self._is_tag(tag))
             if value is None or message == item.message:
-                return  # it expired before
+                return  # it has expired already
             place = (self._scope, self._session, seq)
             pair = (item.message, message)
             planned = plan_rewriting(
@@ -574,15 +574,15 @@ def pieces(planned: list[Rewriting], *, rows: int, size: int) -> Iterator[list[R
         yield taken
 
 
-# --- Items of one session that expire: planned, archived, and rewritten piece by piece ------------
+# --- Expiry of one session's items: planned, archived, and rewritten piece by piece ---------------
 
 _PLAN_ITEMS: Final = 2048
-"""Items that are archived together."""
+"""Items archived together."""
 _PIECE_ITEMS: Final = 256
 _PIECE_BYTES: Final = 96 * 1024
-"""Approximate limit of one transaction: it fits a redo slot beside other writes of its batch."""
+"""Approximate limit of one transaction: it fits a redo slot with other writes of its batch."""
 _MARK_STEP: Final = 1024
-"""Items that did not expire after which it is written down that they were looked at."""
+"""Number of unexpired items after which the mark is stored anyway."""
 
 
 def head_of_session(txn: ReadTxn, scope: int, session: int) -> Head | None:
@@ -597,7 +597,7 @@ def head_of_session(txn: ReadTxn, scope: int, session: int) -> Head | None:
 
 
 def expire_items(run: SweepRun, scope: int, session: int, rules: Sequence[RetentionRule]) -> None:
-    """Let the items of a session expire that are beyond one of the rules."""
+    """Expire the items of a session that exceed one of the rules."""
     for rule in rules:
         mark: int | None = None
         seen = 0
@@ -714,13 +714,13 @@ def _write(
     return done
 
 
-# --- Whole sessions that go, and the beginning of a history where nothing else refers to it -------
+# --- Removal of whole sessions, and of the start of a history that nothing else refers to ---------
 
 _OPTIONS: Final = SessionOptions(None, None, "keep")
 
 
 def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
-    """Remove a session that is due, if it is still as it was when it was archived."""
+    """Remove a session that is due, unless it changed since it was archived."""
     store = run.engine.store
 
     def look(txn: ReadTxn) -> tuple[bytes | None, bool, int]:
@@ -742,7 +742,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
     try:
         run.archive(lambda exporter: exporter.session(scope, name))
     except CorruptValueError:
-        run.report.damaged += 1  # what cannot be archived stays
+        run.report.damaged += 1  # a session that cannot be archived stays
         return False
 
     def closure(txn: Txn) -> tuple[bool, int]:
@@ -751,13 +751,13 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
             return False, 0
         run.engine.drafts.flush_opened(txn, scope, session)
         if txn.get(head_key(scope, session)) != before:
-            return False, 0  # somebody used it meanwhile
+            return False, 0  # it was used in the meantime
         taken = _size_of_departing(txn, scope, session)
         return start_removal(txn, run.engine, scope, name)[0], taken
 
     try:
         done, size = store.transact(closure, makes_room=True)
-    except LeaseHeldError:  # its owner is at work: the next sweep looks again
+    except LeaseHeldError:  # its owner is at work: the next sweep retries
         done, size = False, 0
     resume_removals(store)
     run.report.sessions += done
@@ -775,10 +775,10 @@ def _size_of_departing(txn: ReadTxn, scope: int, session: int) -> int:
 def remove_beginning(
     run: SweepRun, place: tuple[int, int], title: tuple[str, str, str], rule: RetentionRule
 ) -> bool:
-    """Take away what is beyond a rule, up to the last safe cut; False if items must stay in place.
+    """Remove the start of a history beyond a rule, up to the last safe cut; False if impossible.
 
-    They must where checkpoints, views or forks refer to the session, and where what stays is too
-    much for one transaction. Pins stay, and so does all from the first open call on.
+    Items must stay in place if checkpoints, views or forks refer to the session, or if the rest is
+    too much for one transaction. Pins stay, and so does everything from the first open call on.
     """
     scope, session = place
     address = SessionRef(run.engine, *title, _OPTIONS)
@@ -824,7 +824,7 @@ def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count:
     except CorruptValueError:
         run.report.damaged += 1
         return
-    except LeaseHeldError:  # as remove_session
+    except LeaseHeldError:  # as in remove_session
         left = None
     if left is None:
         run.report.kept += count
@@ -835,7 +835,7 @@ def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count:
 
 
 def _again(run: SweepRun, draft: SessionTxn, start: int, stop: int) -> list[Prepared]:
-    """The items at positions ``start .. stop``, ready to be appended once more."""
+    """Prepare the items at positions ``start .. stop`` to be appended again."""
     rows = draft.last_rows(draft.count - start)[: stop - start] if start < stop else []
     seed, counter = run.engine.seed, draft.log.counter
     return [again(draft.txn, draft.log.scope, row, counter, seed) for row in rows]
@@ -844,7 +844,7 @@ def _again(run: SweepRun, draft: SessionTxn, start: int, stop: int) -> list[Prep
 def _beyond(
     txn: ReadTxn, run: SweepRun, place: tuple[int, int], rule: RetentionRule
 ) -> tuple[int, int, list[int]] | None:
-    """The cut, how many pins stay, and the seqs that go; None if items must stay in their place."""
+    """Return the cut, the number of pins, and the seqs to remove; None if items must stay."""
     head = head_of_session(txn, *place)
     if head is None or head.hidden or head.unfinished or not head.count:
         return 0, 0, []

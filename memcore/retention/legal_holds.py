@@ -48,11 +48,11 @@ __all__ = [
 ]
 
 
-# --- The check of what is kept of holds and erasures ----------------------------------------------
+# --- Check of stored holds and erasures -----------------------------------------------------------
 
 
 def cared_for(txn: ReadTxn) -> list[int]:
-    """The scopes that have rows of care."""
+    """List the scopes that have rows of the kind CARE."""
     found: list[int] = []
     start, stop = keys.scoped(Kind.CARE, 1), bytes((Kind.CARE + 1,))
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
@@ -62,11 +62,11 @@ def cared_for(txn: ReadTxn) -> list[int]:
 
 
 def check_care(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
-    """Verify holds and erasures; return the findings in words. An unfinished erasure is none.
+    """Verify holds and erasures; return findings as texts. An unfinished erasure is not a finding.
 
     Args:
         txn: the snapshot.
-        is_shredded: whether the keys of a scope are destroyed.
+        is_shredded: returns True if the keys of a scope are destroyed.
     """
     try:
         return [*_erasures(txn), *_holds(txn, is_shredded)]
@@ -97,7 +97,7 @@ def _holds(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
     return [f"the holds of the database are {found}, its row of them says {told}"]
 
 
-# --- Legal holds: what is under one is not deleted by anybody, until the hold is released ---------
+# --- Legal holds: data under one cannot be deleted until it is released ---------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Hold:
     app: str
     user: str
     session_id: str | None
-    """The session that it covers; None: all that the user has in the application."""
+    """The session that it covers; None: everything the user owns in the application."""
     reason: str
     since: float
     """Seconds since 1970."""
@@ -116,27 +116,27 @@ class Hold:
 def hold_user(
     engine: Engine, user: str, app: str | None, session: str | None, *, reason: str
 ) -> list[tuple[str, bool]]:
-    """Put all that a user has under a hold, or their sessions of a name, in one commit.
+    """Put everything a user owns, or their sessions of one name, under a hold in one commit.
 
     Args:
         engine: the database.
-        user: whose.
-        app: only in this application; None: in each one that there is, as ``erase`` goes about it.
-        session: the name of sessions; None: all that the user has.
+        user: the user.
+        app: only in this application; None: in each existing one, as for ``erase``.
+        session: the name of sessions; None: everything the user owns.
         reason: a text of 1 to 1,000 characters.
 
     Returns:
-        The applications, and whether there was no such hold there before.
+        The applications, each with True if there was no such hold before.
 
     Raises:
-        InvalidOptionError: a name or the reason is not legal.
+        InvalidOptionError: a name or the reason is invalid.
         NotFoundError: the user has no session of that name.
     """
     told, now_ms = checked_reason(reason), engine.now_ms()
 
     def closure(txn: Txn) -> list[tuple[str, bool]]:
         places = _places(txn, user, app, session)
-        if not places and session is None:  # what is stored from now on
+        if not places and session is None:  # covers what is stored from now on
             own = app or "default"
             places = [(names.ensure_scope(txn, own, user), 0, own)]
         if not places:
@@ -154,7 +154,7 @@ def hold_user(
 
 
 def release_user(engine: Engine, user: str, app: str | None, session: str | None) -> list[str]:
-    """Release the holds of ``hold_user``; return the applications in which there was one."""
+    """Release the holds of ``hold_user``; return the applications that had one."""
 
     def closure(txn: Txn) -> list[str]:
         places = _places(txn, user, app, session)
@@ -166,7 +166,7 @@ def release_user(engine: Engine, user: str, app: str | None, session: str | None
 def _places(
     txn: ReadTxn, user: str, app: str | None, session: str | None
 ) -> list[tuple[int, int, str]]:
-    """Scope, session (0: all) and application of what is meant."""
+    """List the scope, session (0: all) and application of each place."""
     found = []
     for scope, its_app in scopes_of(txn, user, app):
         number = 0 if session is None else names.session_of(txn, scope, session)
@@ -206,16 +206,16 @@ def holds(engine: Engine, app: str | None = None, user: str | None = None) -> li
     return engine.store.read(look)
 
 
-# --- Opting out of memory: nothing long-term is written or searched for who does not want it ------
+# --- Opting out of memory: no long-term memories are written or searched for the user -------------
 
 MEMORY_NAMESPACES: Final = ("adk.memory", "langgraph.store")
-"""Key/value namespaces that hold memories, besides those that are marked."""
+"""Key/value namespaces that hold memories, in addition to marked ones."""
 _OF_FILES: Final = "deepagents:"
 """Name prefix of namespaces that hold an agent's files."""
 
 
 def opted_out(engine: Engine, app: str, user: str) -> bool:
-    """Return True if the user opted out of memory; as ``is_opted_out``, by names."""
+    """Return True if the user opted out of memory; ``is_opted_out`` by name."""
 
     def look(txn: ReadTxn) -> bool:
         scope = names.scope_of(txn, app, user)
@@ -225,29 +225,29 @@ def opted_out(engine: Engine, app: str, user: str) -> bool:
 
 
 def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False) -> list[str]:
-    """Remember nothing of the user from now on, in one commit; the applications that it covers.
+    """Stop remembering a user, in one commit; return the applications that it covers.
 
     Args:
         engine: the database.
-        user: whose.
-        app: only in this application; None: in each one that there is, as ``erase`` goes about it.
-        remove: what was remembered is to be removed, which is not done here.
+        user: the user.
+        app: only in this application; None: in each existing one, as for ``erase``.
+        remove: existing memories will be removed, by the caller.
 
     Raises:
-        HeldError: what was remembered is to be removed, and a hold covers it.
+        HeldError: memories will be removed, and a hold covers them.
     """
 
     def closure(txn: Txn) -> list[str]:
         places = scopes_of(txn, user, app)
         for scope, _ in places if remove else ():
             need_free(txn, scope, 0, what=f"what is remembered of user {user[:40]!r}")
-        if not places:  # what would be remembered from now on
+        if not places:  # covers what would be remembered from now on
             own = app or "default"
             places = [(names.ensure_scope(txn, own, user), own)]
         for scope, _ in places:
             if is_opted_out(txn, scope):
                 continue
-            for namespace in MEMORY_NAMESPACES:  # who is about to make it finds the row there
+            for namespace in MEMORY_NAMESPACES:  # a later first use of it finds the opt-out
                 names.ensure_namespace(txn, scope, namespace)
             record_event(txn, scope, "opt out", {})
             txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
@@ -274,7 +274,7 @@ def memories(engine: Engine, app: str, user: str) -> list[str]:
 
 
 def opt_in(engine: Engine, user: str, app: str | None) -> list[str]:
-    """The user wants memory again; the applications in which they had opted out."""
+    """Undo ``opt_out``; return the applications in which the user had opted out."""
 
     def closure(txn: Txn) -> list[str]:
         found = []

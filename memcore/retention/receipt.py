@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-# --- The receipt of an erasure: what was asked, what was done, and a signature over it ------------
+# --- Receipt of an erasure: the request, the result, and a signature over both --------------------
 
 _VERSION: Final = 1
 _KEY_BYTES_MIN: Final = 16
@@ -29,37 +29,37 @@ _TEXTS: Final = ("id", "user_digest", "signature")
 
 @dataclass(frozen=True, slots=True)
 class ErasureReceipt:
-    """Result of ``erase``, signed. Names nobody unless asked to; verify with ``verify_receipt``.
+    """Signed result of ``erase``. Names nobody unless requested; verify with ``verify_receipt``.
 
     Times are seconds since 1970.
     """
 
     id: str
     user_digest: str
-    """HMAC-SHA256 of the user's name under the key that signs."""
+    """HMAC-SHA256 of the user's name under the signing key."""
     user: str | None
-    """The name, if the caller wanted it in the receipt."""
+    """The name, if the caller requested it."""
     app_digest: str | None
-    """As ``user_digest``, of the one application that was asked for; None: all of them."""
+    """Like ``user_digest``, for the requested application; None: all applications."""
     scopes: int
-    """Applications in which the user had anything."""
+    """Number of applications in which the user owned anything."""
     counts: Mapping[str, int]
-    """Removed rows by sort; ``rows`` is the total."""
+    """Removed rows by kind; ``rows`` is the total."""
     method: tuple[str, ...]
-    """Of ``removed`` (rows), ``shredded`` (data keys) and ``compacted`` (bytes)."""
+    """Any of ``removed`` (rows), ``shredded`` (data keys) and ``compacted`` (bytes)."""
     bytes_gone: bool
     """True if no byte of the user's data is left in the database file."""
     bytes_before: int
     bytes_after: int
     verification: Mapping[str, int]
-    """``rows_left`` of the scopes; and of the raw scan ``bytes_scanned``, ``probes`` that were
-    looked for, ``found`` (outside of the rows of others: a finding), ``mentions`` (in these)."""
+    """``rows_left`` in the scopes; and for the raw scan ``bytes_scanned``, ``probes`` (number
+    searched), ``found`` (outside other users' rows: a finding) and ``mentions`` (inside them)."""
     overrode_hold: bool
     asked_at: float
     finished_at: float | None
-    """Time at which the bytes were gone; None: they are not."""
+    """Time at which the bytes were gone; None: they are not gone."""
     pending: tuple[str, ...]
-    """Steps still to be done, with the reason."""
+    """Steps that remain, with the reason."""
     out_of_reach: tuple[str, ...]
     """Copies that an erasure of this database cannot reach."""
     version: int = _VERSION
@@ -67,7 +67,7 @@ class ErasureReceipt:
     """HMAC-SHA256 over ``canonical()``."""
 
     def fields(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """Return all fields in JSON types."""
         return asdict(self) | {
             "counts": dict(self.counts),
             "verification": dict(self.verification),
@@ -77,21 +77,21 @@ class ErasureReceipt:
         }
 
     def canonical(self) -> bytes:
-        """Return the signed bytes: ASCII JSON, sorted keys, no blanks, without the signature."""
+        """Return the signed bytes: ASCII JSON, sorted keys, no spaces, without the signature."""
         fields = self.fields()
         del fields["signature"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
 
     def to_json(self) -> str:
-        """The receipt as JSON, to be kept."""
+        """Return the receipt as JSON, for storage."""
         return json.dumps(self.fields(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes | Mapping[str, Any]) -> Self:
-        """The receipt that ``to_json`` gave.
+        """Parse a result of ``to_json``.
 
         Raises:
-            InvalidOptionError: it is none.
+            InvalidOptionError: it is not a receipt.
         """
         try:
             found: Any = text if isinstance(text, Mapping) else json.loads(text)
@@ -107,7 +107,7 @@ class ErasureReceipt:
         return receipt
 
     def signed(self, key: bytes) -> Self:
-        """The same with its signature."""
+        """Return a copy with its signature."""
         return replace(self, signature=_sign(key, self.canonical()))
 
     def is_about(self, user: str, *, key: bytes) -> bool:
@@ -118,27 +118,27 @@ class ErasureReceipt:
 def verify_receipt(
     receipt: ErasureReceipt | Mapping[str, Any] | str | bytes, *, key: bytes
 ) -> bool:
-    """Return True if a receipt is unchanged, to the last field, since it was signed under ``key``.
+    """Return True if no field of a receipt has changed since it was signed with ``key``.
 
     Args:
         receipt: the receipt, or its ``to_json``.
         key: the key that signed it: the caller's ``key``, or ``Database.receipt_key``.
 
     Raises:
-        InvalidOptionError: this is no receipt, or no key.
+        InvalidOptionError: it is not a receipt, or ``key`` is not a key.
     """
     checked_key(key)
     found = receipt if isinstance(receipt, ErasureReceipt) else ErasureReceipt.from_json(receipt)
     try:
         expected = _sign(key, found.canonical())
     except (TypeError, ValueError):
-        return False  # a field holds what no receipt has
+        return False  # a field has a value that no receipt has
     given = found.signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(expected.encode(), given)
 
 
 def checked_key(key: object) -> bytes:
-    """A key to sign with.
+    """Validate a signing key.
 
     Raises:
         InvalidOptionError: it is not bytes, or too short.
@@ -160,14 +160,14 @@ def _sign(key: bytes, content: bytes) -> str:
     return hmac.digest(key, b"memcore receipt\0" + content, hashlib.sha256).hex()
 
 
-# --- The key that receipts are signed with when the caller gives none -----------------------------
+# --- Default key for signing receipts -------------------------------------------------------------
 
 
 def receipt_key(store: LmdbStore) -> bytes:
-    """32 bytes that follow from the database's secret, which is not in its file.
+    """Derive 32 bytes from the database's secret, which is not in its file.
 
     Raises:
-        NotFoundError: there is none yet, and the database is open read-only.
-        StorageError: the file of the secret cannot be used.
+        NotFoundError: there is no secret yet, and the database is open read-only.
+        StorageError: the secret's file cannot be used.
     """
     return hmac.digest(store.secret.value(), b"memcore receipts", hashlib.sha256)

@@ -1,4 +1,4 @@
-"""Retention: the handle of retention rules and expiry times."""
+"""Retention: handle for retention rules and expiry times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Edit = Callable[[Terms], Terms]
 class Retention:
     """Retention rules and expiry times; ``Database.sweep`` applies them. Made by ``db.retention``.
 
-    They are stored in the file, so every process that sweeps it applies the same ones.
+    They are stored in the file, so every process that sweeps it applies the same rules.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -55,23 +55,23 @@ class Retention:
         session: str | None = None,
         thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """Give rules to the database, a user, a session or thread of theirs.
+        """Set the rules of the database, a user, or one of their sessions or threads.
 
-        The rules of a user reach as far as ``erase``: an application that the user comes to later
-        goes by those of the database until they are set again.
+        A user's rules cover the applications that ``erase`` would: one that the user joins later
+        follows the database's rules until they are set again.
 
         Args:
-            rules: a preset's name, a mapping, a RetentionRule or a list; ``[]``: everything stays
-                there, whatever is said elsewhere; None: what is said elsewhere applies again.
-            user: whose; ``"default"`` if only ``app`` is given.
-            app: only in this application; None: in all of the user's, or of a session or thread
-                that in ``"default"``.
-            session: one session of them.
-            thread: one thread of a graph runtime, instead.
+            rules: a preset's name, a mapping, a RetentionRule or a list; ``[]``: everything there
+                stays, whatever outer rules say; None: outer rules apply again.
+            user: the user; ``"default"`` if only ``app`` is given.
+            app: only in this application; None: in all of the user's, or for a session or thread,
+                in ``"default"``.
+            session: only this session.
+            thread: only this thread of a graph runtime.
 
         Raises:
-            InvalidOptionError: they are no rules, or of a thread and not about threads.
-            NotFoundError: there is no such session or thread.
+            InvalidOptionError: they are not rules, or a thread's rules are not about threads.
+            NotFoundError: the session or thread does not exist.
             ReadOnlyError, StorageError
         """
         found = None if rules is None else retention_rules(rules)
@@ -100,9 +100,9 @@ class Retention:
         session: str | None = None,
         thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """The rules that the database, a user, a session or thread was given itself; None: none.
+        """Return the rules set for the database, a user, a session or thread itself; None: none.
 
-        Of a user without ``app`` those in ``"default"``, or in the first of their applications.
+        For a user without ``app``, those in ``"default"``, or in the first of their applications.
         """
 
         def look(txn: ReadTxn) -> Terms | None:
@@ -127,13 +127,13 @@ class Retention:
         user: str = "default",
         app: str = "default",
     ) -> int | None:
-        """Let a session go at a time, whatever is done with it until then; None: it stays.
+        """Expire a session after a time, whatever happens to it until then; None: it stays.
 
         Returns:
-            When it goes, in milliseconds since 1970.
+            Its expiry time, in milliseconds since 1970.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the session does not exist.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at = self._at(ttl_seconds)
@@ -149,17 +149,17 @@ class Retention:
         user: str = "default",
         app: str = "default",
     ) -> int | None:
-        """Let a field of a state go at a time, with all the values it had; None: it stays.
+        """Expire a state field after a time, with all its earlier values; None: it stays.
 
         Args:
             field: its name; ``user:`` and ``app:`` fields are those that sessions share.
-            ttl_seconds: how long it stays, whatever is written to it until then.
-            session: whose state, for a field without prefix.
-            user: who owns it.
-            app: which application's.
+            ttl_seconds: time until it expires, whatever is written to it until then.
+            session: the session, for a field without prefix.
+            user: the owner.
+            app: the application.
 
         Raises:
-            NotFoundError: there is no such session.
+            NotFoundError: the session does not exist.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at, prefix = self._at(ttl_seconds), prefix_of(field)
@@ -190,10 +190,10 @@ class Retention:
         user: str = "default",
         app: str = "default",
     ) -> int | None:
-        """Let a checkpoint of a session go at a time, by number or the newest of a name.
+        """Expire a session's checkpoint after a time, by number or the newest of a name.
 
         Raises:
-            NotFoundError: there is no such session or checkpoint.
+            NotFoundError: the session or checkpoint does not exist.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at = self._at(ttl_seconds)
@@ -221,10 +221,10 @@ class Retention:
         user: str = "default",
         app: str = "default",
     ) -> int | None:
-        """Let a thread of a graph go at a time, with all its checkpoints; None: it stays.
+        """Expire a graph thread after a time, with all its checkpoints; None: it stays.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the thread does not exist.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at = self._at(ttl_seconds)
@@ -234,7 +234,7 @@ class Retention:
     def terms(
         self, *, user: str | None = None, app: str | None = None, session: str | None = None
     ) -> dict[str, Any]:
-        """All that is said of the database, a user or a session, as a mapping; empty: nothing."""
+        """Return the terms of the database, a user or a session as a mapping; empty: none."""
 
         def look(txn: ReadTxn) -> Terms | None:
             key = self._find(txn, user, app, session)
@@ -243,7 +243,7 @@ class Retention:
         found = self._engine.store.read(look)
         return {} if found is None else mapping_of(found)
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- places -----------------------------------------------------------------------------------
 
     def _find(
         self, txn: ReadTxn, user: str | None, app: str | None, session: str | None
@@ -345,7 +345,7 @@ def _checkpoint_of(txn: ReadTxn, place: tuple[int, int], which: int | str) -> in
         try:
             saved = read_checkpoint(txn, *place, number)
         except CorruptValueError:
-            continue  # its name is not known
+            continue  # its name is unknown
         if saved is not None and which in (number, saved.checkpoint.name):
             return number
     msg = f"the session has no checkpoint {which!r:.80}; session.checkpoints() lists them"

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-# --- Rules of retention: what stays, as data; of mappings, TOML and JSON --------------------------
+# --- Retention rules as data, from mappings, TOML and JSON ----------------------------------------
 
 _THREADS: Final = ("threads", "thread_checkpoints")
 _WHATS: Final = ("sessions", "items", "checkpoints", *_THREADS, "audit")
@@ -60,30 +60,30 @@ class RetentionRule:
     """Limits beyond which data is deleted.
 
     Raises:
-        InvalidOptionError: a field is out of range, or does not fit what the rule is about.
+        InvalidOptionError: a field is out of range, or does not apply to ``what``.
     """
 
     what: str
     """``items`` of a session, ``sessions`` of a scope, ``checkpoints`` of a session, ``threads`` of
-    a graph runtime, ``thread_checkpoints`` of one of these, or entries of the ``audit``."""
+    a graph runtime, ``thread_checkpoints`` of a thread, or entries of the ``audit``."""
     max_age_seconds: float | None = None
-    """Older ones go: sessions and threads by their last change, others by when they were made."""
+    """Older ones are deleted; sessions and threads age by last change, others by creation."""
     keep_last: int | None = None
-    """All but so many of the last ones go, of the classes below; sessions and threads by their last
-    change, checkpoints of a thread in each of its namespaces."""
+    """All but this many of the most recent are deleted, among the classes below; sessions and
+    threads are ordered by last change, a thread's checkpoints are counted per namespace."""
     max_bytes: int | None = None
-    """Items: those before the last ones that take so many bytes go."""
+    """Items: those before the most recent ones that take up this many bytes are deleted."""
     kinds: tuple[str, ...] = ()
-    """Items: only those of these kinds, as ``result``; empty: of any."""
+    """Items: only those of these kinds, such as ``result``; empty: any."""
     types: tuple[str, ...] = ()
-    """Items: only those whose envelope or event is of these types; empty: of any."""
+    """Items: only those whose envelope or event has one of these types; empty: any."""
     tools: tuple[str, ...] = ()
-    """Items: only calls and results of these tools; empty: all."""
+    """Items: only calls and results of these tools; empty: any."""
     action: str = "expire"
-    """Items: ``expire`` leaves their place and calls, ``remove`` takes the beginning of a history
-    away where nothing else refers to it, and else expires it."""
+    """Items: ``expire`` keeps their place and calls; ``remove`` removes the start of a history if
+    nothing else refers to it, and expires it otherwise."""
     summaries: str = "keep"
-    """Items: whether compaction's summaries of what expires stay (``keep``) or go (``drop``)."""
+    """Items: ``keep`` or ``drop`` the summaries that compaction made of expired items."""
 
     def __post_init__(self) -> None:
         checked_choice("what", self.what, _WHATS)
@@ -121,7 +121,7 @@ class RetentionRule:
             raise InvalidOptionError(msg)
 
     def mapping(self) -> dict[str, Any]:
-        """The mapping that makes an equal rule."""
+        """Return a mapping that makes an equal rule."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -183,14 +183,14 @@ RETENTION_PRESETS: Final[Mapping[str, Callable[[], tuple[RetentionRule, ...]]]] 
     "standard": _standard,
     "minimal": _minimal,
 }
-"""Rules by name: sessions of a day; a year with contents of 90 days; a month with those of 7."""
+"""Rules by name: sessions for a day; a year, contents for 90 days; a month, contents for 7."""
 
 
 def retention_rules(given: object) -> tuple[RetentionRule, ...]:
-    """Rules from a preset's name, a mapping ``{"rules": [...]}``, a rule, or a list of rules.
+    """Make rules from a preset's name, a mapping ``{"rules": [...]}``, a rule, or a list of rules.
 
     Raises:
-        InvalidOptionError: an unknown name or key (with the near match), or a bad value.
+        InvalidOptionError: an unknown name or key (with the closest match), or a bad value.
     """
     if isinstance(given, str):
         checked_choice("retention preset", given, RETENTION_PRESETS)
@@ -225,11 +225,11 @@ def _rule(given: object) -> RetentionRule:
 
 
 def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
-    """Rules from a file: TOML, or JSON if its name ends so.
+    """Read rules from a file: TOML, or JSON if its name ends in ``.json``.
 
     Raises:
-        NotFoundError: there is no such file.
-        InvalidOptionError: it is no TOML or JSON, or as ``retention_rules``.
+        NotFoundError: the file does not exist.
+        InvalidOptionError: it is not TOML or JSON, or as for ``retention_rules``.
     """
     return retention_rules(read_mapping("retention rules", path))
 
@@ -237,14 +237,14 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
 # --- Archives: expired data is written to them before it is deleted -------------------------------
 
 ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
-"""A file that lines are added to, or what is called with each line."""
+"""A file that lines are appended to, or a callable that gets each line."""
 
 
 def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
     """Return a function that writes lines durably and returns their number.
 
-    A file is flushed to the device. Of a callable, its own method ``flush`` is called, if it has
-    one; how durable the lines are then is up to it. Errors are raised, and nothing is deleted.
+    A file is flushed to the device. A callable's method ``flush`` is called, if it has one, and
+    determines how durable the lines are. Errors are raised, and nothing is deleted.
 
     Raises:
         InvalidOptionError: it is neither a path nor callable.
@@ -279,7 +279,7 @@ def _calling(target: Callable[[bytes], Any]) -> Callable[[Iterable[bytes]], int]
 
 
 def _put(lines: Iterable[bytes], put: Callable[[bytes], Any]) -> int:
-    """Whole lines, one call each: an export comes in pieces of any size."""
+    """Pass on whole lines, one call each: an export comes in chunks of any size."""
     count, rest = 0, b""
     for piece in lines:
         *whole, rest = (rest + piece).split(b"\n")
@@ -292,24 +292,24 @@ def _put(lines: Iterable[bytes], put: Callable[[bytes], Any]) -> int:
 # --- Report and state of a sweep ------------------------------------------------------------------
 
 AuditSweep = Callable[[Engine, int, int, int, int], int]
-"""Removes entries of an audit: ``(engine, scope, session, before ms, at most) -> how many``; 0 as
-session is the scope's own audit, 0 as scope the database's."""
+"""Removes audit entries: ``(engine, scope, session, before ms, at most) -> count``; session 0 is
+the scope's own audit, scope 0 the database's."""
 
 
 class Exporter(Protocol):
-    """Writes what is about to leave as lines of an export."""
+    """Writes data about to be deleted as lines of an export."""
 
     def session(self, scope: int, name: str) -> Iterator[bytes]:
-        """Everything of a session."""
+        """Export everything of a session."""
 
     def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
-        """Items that a session owns, behind a title of their own."""
+        """Export items that a session owns, after a title line of their own."""
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:
-        """Fields of a state as lines of their own sort; session 0: of what sessions share."""
+        """Export state fields as lines of a separate kind; session 0: of a shared state."""
 
     def entry(self, key: bytes, value: bytes) -> bytes:
-        """A key/value entry as a line of its own sort, which no import reads."""
+        """Return a key/value entry as a line of a separate kind, which no import reads."""
 
 
 @dataclass(slots=True)
@@ -329,22 +329,22 @@ class SweepReport:
     checkpoints: int = 0
     threads: int = 0
     thread_checkpoints: int = 0
-    """Checkpoints of threads that stay."""
+    """Checkpoints of threads that are not removed."""
     audit: int = 0
     """Entries of the audit log."""
     bytes: int = 0
     """Approximate bytes of all this, without index rows."""
     archived: int = 0
-    """Lines that were written to the archive."""
+    """Lines written to the archive."""
     held: int = 0
     """Due, but under a legal hold."""
     kept: int = 0
-    """Due, but kept: threads if there is an archive, which cannot hold them, checkpoints
-    that a serialiser encrypted, and what changed meanwhile or is leased."""
+    """Due, but kept: threads if there is an archive, which cannot hold them; checkpoints encrypted
+    by a serialiser; and whatever changed in the meantime or is leased."""
     damaged: int = 0
     """Rows that were due and cannot be read; ``check`` lists them."""
     complete: bool = True
-    """True if all that is due was examined; False: call it again."""
+    """True if everything due was examined; False: call it again."""
 
     @property
     def total(self) -> int:
@@ -355,7 +355,7 @@ class SweepReport:
         )  # fmt: skip
 
     def mapping(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """Return the report in JSON types."""
         return asdict(self) | {"total": self.total}
 
 
@@ -369,12 +369,12 @@ class SweepRun:
     report: SweepReport
     exporter: Exporter | None = None
     write: Callable[[Iterable[bytes]], int] | None = None
-    """Puts lines into the archive and flushes it; without one nothing is archived."""
+    """Writes lines to the archive and flushes it; None: nothing is archived."""
     audit: AuditSweep | None = None
 
     @property
     def dry(self) -> bool:
-        """True if nothing is to be changed."""
+        """True if nothing may be changed."""
         return self.report.dry_run
 
     @property
@@ -384,7 +384,7 @@ class SweepRun:
 
     @contextmanager
     def while_alive(self, scope: int) -> Iterator[None]:
-        """Around what is done in a scope: if its user is erased meanwhile, the erasure does it."""
+        """Ignore errors in a scope whose user was erased concurrently: the erasure finishes it."""
         try:
             yield
         except MemcoreError:
@@ -392,6 +392,6 @@ class SweepRun:
                 raise
 
     def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> None:
-        """Write and flush what is about to be deleted to the archive, if there is one."""
+        """Write data about to be deleted to the archive, if there is one, and flush it."""
         if self.write is not None and self.exporter is not None and not self.dry:
             self.report.archived += self.write(lines(self.exporter))

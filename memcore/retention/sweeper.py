@@ -1,4 +1,4 @@
-"""Sweep: deletes what the expiry index and the rules say is due."""
+"""Sweep: deletes everything due according to the expiry index and the rules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-# --- Fields of states and checkpoints whose time has come -----------------------------------------
+# --- Due state fields and checkpoints -------------------------------------------------------------
 
 _PIECE: Final = 64
 
@@ -68,9 +68,9 @@ class _Due(NamedTuple):
 
 
 def expire_fields(run: SweepRun, key: bytes, place: tuple[int, int]) -> None:
-    """Remove the fields and checkpoints of a session whose time has come; session 0: of a scope.
+    """Remove the due fields and checkpoints of a session; session 0: of a scope.
 
-    Of a field nothing stays, not what it was before either.
+    Nothing of a field remains, not even its earlier values.
     """
     while run.left:
         due = run.engine.store.read(lambda txn: _due(run, read_terms(txn, key)))
@@ -130,7 +130,7 @@ def _remove(
 
 
 def _clear(txn: Txn, place: tuple[int, int], fields: list[str], *, seq: int) -> int:
-    """Remove fields with all that they were; how many had a value."""
+    """Remove fields with all their versions; return how many had a value."""
     there = [name for name in fields if _has_value(txn, place, name)]
     if there:
         change = StateChange(None)
@@ -140,7 +140,7 @@ def _clear(txn: Txn, place: tuple[int, int], fields: list[str], *, seq: int) -> 
         versions = keys.state_field(keys.state_rows(*place), packed_field(name))
         size = len(versions) + 8
         rows = [key for key, _ in txn.scan(versions, keys.after(versions)) if len(key) == size]
-        for key in rows[:-1]:  # the last one says that it was deleted
+        for key in rows[:-1]:  # the last one is the tombstone
             txn.delete(key)
     return len(there)
 
@@ -186,8 +186,8 @@ def drop_checkpoints(run: SweepRun, place: tuple[int, int], numbers: list[int]) 
 
 
 # --- Rules of a database, a scope or a session, applied to sessions -------------------------------
-# The nearest place that has rules says it all: those of a session stand in the place of those of
-# its scope, and these in the place of the database's.
+# The most specific rules win: those of a session replace those of its scope, which replace those of
+# the database.
 
 _PAGE: Final = 256
 
@@ -199,10 +199,10 @@ class _KnownSession(NamedTuple):
 
 
 def rules_in(terms: Terms) -> tuple[RetentionRule, ...]:
-    """The rules that terms hold.
+    """Parse the rules stored in terms.
 
     Raises:
-        CorruptValueError: a later memcore wrote them, or nobody did.
+        CorruptValueError: they were written by a later version, or are damaged.
     """
     try:
         return retention_rules(list(terms.rules or ()))
@@ -212,7 +212,7 @@ def rules_in(terms: Terms) -> tuple[RetentionRule, ...]:
 
 
 def keep_session(run: SweepRun, scope: int, session: int, terms: Terms) -> None:
-    """Apply the rules of one session's own."""
+    """Apply the rules of a single session."""
     rules = _rules(run, terms)
     aged = [rule for rule in rules if rule.what == "sessions"]
     head = run.engine.store.read(lambda txn: _head(txn, run, scope, session))
@@ -226,12 +226,12 @@ def keep_session(run: SweepRun, scope: int, session: int, terms: Terms) -> None:
 
 
 def keep_graph(run: SweepRun, scope: int, terms: Terms) -> None:
-    """Apply the rules of one thread's own."""
+    """Apply the rules of a single thread."""
     keep_thread(run, scope, terms.name, _rules(run, terms))
 
 
 def keep_scope(run: SweepRun, scope: int, terms: Terms) -> None:
-    """Apply the rules of a scope, or of the database (scope 0), to sessions without own ones."""
+    """Apply the rules of a scope, or of the database (scope 0), to sessions without their own."""
     rules = _rules(run, terms)
     if not rules:
         return
@@ -265,11 +265,11 @@ def _follows(txn: ReadTxn, run: SweepRun, key: bytes) -> bool:
         return read_terms(txn, key).rules is None
     except CorruptValueError:
         run.report.damaged += 1
-        return False  # nobody knows what is to stay there
+        return False  # its rules are unknown, so everything stays
 
 
 def _head(txn: ReadTxn, run: SweepRun, scope: int, session: int) -> int | None:
-    """Return the time of a session's last change; None without it, or while it is imported."""
+    """Return the time of a session's last change; None if missing or still being imported."""
     try:
         head = head_of_session(txn, scope, session)
     except CorruptValueError:
@@ -300,7 +300,7 @@ def _keep_sessions(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) ->
 def _sessions(
     txn: ReadTxn, run: SweepRun, scope: int, start: bytes
 ) -> tuple[list[int], bytes | None]:
-    """Sessions that follow the rules of others, hidden ones too, and where the next page begins."""
+    """List sessions without rules of their own, hidden ones too; return the next page's start."""
     found: list[int] = []
     stop = keys.after(keys.scoped(Kind.SESSION, scope))
     for _ in range(_PAGE):
@@ -315,7 +315,7 @@ def _sessions(
 
 
 def _known(run: SweepRun, scope: int) -> Iterator[_KnownSession]:
-    """The sessions of a scope that have a name and follow the rules of others."""
+    """Yield the named sessions of a scope that have no rules of their own."""
     after: str | None = None
     while True:
         page = run.engine.store.read(lambda txn, after=after: list(_named(txn, run, scope, after)))  # type: ignore[misc]
@@ -338,7 +338,7 @@ def _named(txn: ReadTxn, run: SweepRun, scope: int, after: str | None) -> Iterat
 
 
 def _remove_sessions(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) -> None:
-    """Whole sessions that are too old, or not among the last."""
+    """Remove whole sessions that are too old, or not among the most recent."""
     since = max((rule.since_ms(run.now_ms) or 0 for rule in rules), default=0)
     keep = min((rule.keep_last for rule in rules if rule.keep_last is not None), default=None)
     if keep is None:
@@ -357,7 +357,7 @@ def _remove_sessions(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) 
 def _keep_contents(
     run: SweepRun, scope: int, session: int, rules: Sequence[RetentionRule], name: str
 ) -> None:
-    """Items, checkpoints and audit of one session."""
+    """Apply rules to the items, checkpoints and audit of one session."""
     place = scope, session
     items = [rule for rule in rules if rule.what == "items"]
     removing = [rule for rule in items if rule.action == "remove" and name]
@@ -389,7 +389,7 @@ def _is_removed(
 def _old_checkpoints(
     run: SweepRun, place: tuple[int, int], rules: Sequence[RetentionRule]
 ) -> list[int]:
-    """The numbers of checkpoints that are too old or not among the last; damaged ones stay."""
+    """List the checkpoints that are too old or not among the most recent; damaged ones stay."""
 
     def look(txn: ReadTxn) -> list[tuple[int, float]]:
         found = []
@@ -420,18 +420,15 @@ def _sweep_audit(run: SweepRun, scope: int, session: int, rules: Sequence[Retent
         since_ms = rule.since_ms(run.now_ms)
         if rule.what == "audit" and since_ms is not None and run.left:
             if scope and run.engine.store.read(lambda txn: is_held(txn, scope, session)):
-                return  # what is held keeps its proof
+                return  # data under a hold keeps its proof
             run.report.audit += run.audit(run.engine, scope, session, since_ms, run.left)
 
 
-# --- The sweep: what the index says is due, in its order, and what rules say of all the rest ------
-
-
-"""Rows of the index that one snapshot looks at."""
+# --- Sweep: due rows of the expiry index in order, including the rules of each place --------------
 
 
 def sweep(run: SweepRun) -> None:
-    """Delete what is due, up to ``run.limit`` things; each index row is read once."""
+    """Delete everything due, up to ``run.limit`` things; each index row is read once."""
     start: bytes | None = keys.expiry_row(0, b"")
     while start is not None:
         page, start = run.engine.store.read(lambda txn, start=start: _page(txn, run, start))  # type: ignore[misc]
@@ -458,7 +455,7 @@ def note_sweep(run: SweepRun) -> None:
 
 
 def _page(txn: ReadTxn, run: SweepRun, start: bytes) -> tuple[list[bytes], bytes | None]:
-    """Rows of the index whose time has come, and where the next page begins."""
+    """Return due rows of the index, and the start of the next page."""
     stop = keys.expiry_row(run.now_ms + 1, b"")
     rows = [row for row, _ in txn.scan(start, stop, limit=_PAGE)] if start < stop else []
     return rows, rows[-1] + b"\x00" if len(rows) == _PAGE else None
@@ -500,7 +497,7 @@ def _lines(run: SweepRun, exporter: Exporter, found: list[tuple[bytes, bytes]]) 
 
 
 def _scope_of(row: bytes) -> int:
-    """The scope of what a row of the index leads to."""
+    """Return the scope of the row that an index row refers to."""
     return keys.split_scoped(keys.split_expiry_row(row)[1])[0]
 
 
@@ -509,7 +506,7 @@ def _is_held_entry(txn: ReadTxn, row: bytes) -> bool:
 
 
 def _entries(txn: ReadTxn, rows: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """The entries behind rows of the index, if they are due by their own account."""
+    """Yield the entries that index rows refer to, if their own expiry times agree."""
     for row in rows:
         expires_ms, key = keys.split_expiry_row(row)
         value = txn.get(key)
@@ -564,7 +561,7 @@ def _sweep_session(run: SweepRun, key: bytes, terms: Terms) -> None:
         if remove_session(run, scope, session, terms.name) or run.dry:
             return
         if _is_named(run, scope, session, terms.name):
-            return  # held, or somebody used it meanwhile: the next sweep looks again
+            return  # held, or used in the meantime: the next sweep retries
         _forget_expiry(run, key)
     expire_fields(run, key, (scope, session))
     keep_session(run, scope, session, terms)
@@ -579,7 +576,7 @@ def _is_named(run: SweepRun, scope: int, session: int, name: str) -> bool:
 
 
 def _forget_expiry(run: SweepRun, key: bytes) -> None:
-    """Drop the expiry of a session that has no name any more: its forks keep it."""
+    """Drop the expiry of a session without a name, which its forks keep."""
     if not run.dry:
         run.engine.store.transact(
             lambda txn: write_terms(txn, key, replace(read_terms(txn, key), expires_ms=None)),
@@ -594,7 +591,7 @@ def _sweep_thread(run: SweepRun, key: bytes, terms: Terms) -> None:
         return names.thread_of(txn, scope, terms.name) == thread
 
     if not run.engine.store.read(is_known):
-        if not run.dry:  # it was deleted by who knows no terms
+        if not run.dry:  # deleted by a version that does not know terms
             run.engine.store.transact(
                 lambda txn: None if is_known(txn) else drop_terms(txn, key), makes_room=True
             )
@@ -606,23 +603,23 @@ def _sweep_thread(run: SweepRun, key: bytes, terms: Terms) -> None:
         keep_graph(run, scope, terms)
 
 
-# --- A thread that sweeps a database at intervals -------------------------------------------------
+# --- Background thread that sweeps a database at intervals ----------------------------------------
 
 
 class Sweeper:
-    """Sweeps every so many seconds until it is stopped; a context manager.
+    """Sweeps at intervals until it is stopped; a context manager.
 
-    Every sweep goes piece by piece, so writers wait for one small transaction at most. What a sweep
-    raises is kept in ``error`` and given to ``failed``; the next one tries again.
+    Each sweep works in small pieces, so a writer waits for at most one small transaction. An
+    exception of a sweep is kept in ``error`` and passed to ``failed``; the next sweep retries.
 
-    It keeps its database from nothing: one that is dropped without being closed ends it.
+    It only holds a weak reference to its database: if that is dropped unclosed, the sweeper ends.
 
     Args:
-        database: what is swept, as long as somebody has it.
-        sweep: one bounded sweep of it.
-        interval_seconds: between the end of one and the beginning of the next; a sweep that did not
-            get to its end is gone on with at once.
-        failed: called with what a sweep raised, on its thread.
+        database: the database to sweep, for as long as something else references it.
+        sweep: runs one bounded sweep.
+        interval_seconds: pause between the end of a sweep and the start of the next; an incomplete
+            sweep is continued immediately.
+        failed: called on the sweeper's thread with each exception.
     """
 
     def __init__(
@@ -633,7 +630,7 @@ class Sweeper:
         *,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        # A lock, not an Event: the database may be forgotten with the lock of an Event held.
+        # A lock, not an Event: the weakref callback may run while an Event's lock is held.
         self._bell = bell = allocate_lock()
         bell.acquire()
         self._database = ref(database, lambda _: _ring(bell))
@@ -643,7 +640,7 @@ class Sweeper:
         self._stopping = False
         self._process = os.getpid()
         self.last: SweepReport | None = None
-        """The report of the last sweep."""
+        """Report of the last sweep."""
         self.sweeps = 0
         """Number of completed sweeps."""
         self.error: Exception | None = None
@@ -668,7 +665,7 @@ class Sweeper:
         return self._process == os.getpid() and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop; wait for the transaction that is under way. Idempotent."""
+        """Stop, waiting for the transaction in progress. Idempotent."""
         self._stopping = True
         _ring(self._bell)
         if self.running:
@@ -676,7 +673,7 @@ class Sweeper:
 
     @property
     def stopping(self) -> bool:
-        """True after the sweeper was told to stop."""
+        """True once ``stop`` was called."""
         return self._stopping
 
     def _run(self) -> None:
@@ -691,7 +688,7 @@ class Sweeper:
                 again = not self.last.complete and self.last.total > 0
             except ClosedError:
                 return
-            except Exception as exc:  # noqa: BLE001 - told, and tried again
+            except Exception as exc:  # noqa: BLE001 - reported, and retried
                 if self._failed is not None:
                     self._failed(exc)
                 self.error = _without_frames(exc)
@@ -705,7 +702,7 @@ class Sweeper:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """The error without its tracebacks: their frames would keep the database."""
+    """Strip an error's tracebacks, whose frames would keep the database alive."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
@@ -720,5 +717,5 @@ def _without_frames(error: Exception) -> Exception:
 
 
 def _ring(bell: LockType) -> None:
-    with suppress(RuntimeError):  # it rang before
+    with suppress(RuntimeError):  # already rung
         bell.release()
