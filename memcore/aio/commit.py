@@ -1,4 +1,4 @@
-"""Commits from an event loop: the writer thread runs them, the loop goes on."""
+"""Commits from an event loop, run by the writer thread without blocking the loop."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = [
 ]
 
 
-# --- Committing from a loop: the store's writer thread does it, the loop goes on ------------------
+# --- Committing from a loop through the store's writer thread -------------------------------------
 
 T = TypeVar("T")
 
 
 class CommitFuture(asyncio.Future[T]):
-    """A future that cannot be cancelled: who awaits it learns of a cancellation when it is done."""
+    """A future that cannot be cancelled; cancelling its awaiter takes effect once it is done."""
 
-    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as asyncio calls it
-        """Refused: the change is stored or refused, never in doubt."""
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - signature required by asyncio
+        """Refuse, so that the change is either stored or rejected, never in doubt."""
         return False
 
 
 async def commit(session: Session, change: Change[T], *, large: bool = False) -> T:
-    """``commit_to`` the session's store."""
+    """Commit a change to the session's store; see ``commit_to``."""
     makes_room = change.makes_room
     return await commit_to(store_of(session), change, makes_room=makes_room, large=large)
 
@@ -47,13 +47,13 @@ async def commit_to(
     makes_room: bool = False,
     large: bool = False,
 ) -> T:
-    """Commit a closure and return its result. Cancelled, it first waits for the outcome.
+    """Commit a closure and return its result. If cancelled, it first waits for the outcome.
 
     Args:
         store: the store to commit to.
         closure: as for ``Store.transact``.
         makes_room: as for ``Store.transact``.
-        large: the closure computes for more than a millisecond.
+        large: True if the closure computes for more than a millisecond.
     """
     loop = asyncio.get_running_loop()
     outcome: CommitFuture[T] = CommitFuture(loop=loop)
@@ -61,14 +61,14 @@ async def commit_to(
     try:
         return await outcome
     finally:
-        del outcome  # what it raised holds this frame
+        del outcome  # its exception refers to this frame: break the cycle
 
 
 async def settled(future: asyncio.Future[T]) -> T:
-    """The outcome of a change that was submitted.
+    """The outcome of a submitted change.
 
-    Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
-    doubt.
+    If cancelled, it still waits for the outcome, so that the change is either stored or rejected,
+    never in doubt.
     """
     if future.done():
         return future.result()
@@ -79,15 +79,15 @@ async def settled(future: asyncio.Future[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
         if not future.cancelled():
-            future.exception()  # it was refused: nobody is left to be told
+            future.exception()  # mark a rejection as retrieved: its caller was cancelled
         raise
 
 
-# --- Committing steps from a loop: the store's writer thread does it, the loop goes on ------------
+# --- Committing a sequence of steps from a loop through the store's writer thread -----------------
 
 
 async def drive(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:
-    """Commit one closure after the other; what the generator returns."""
+    """Commit the generator's closures one after another; return its return value."""
     try:
         closure = next(steps)
         while True:

@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 
-# --- Sessions that wait for a compaction: each once, oldest first, and no more than so many -------
+# --- A bounded FIFO queue of sessions waiting for a compaction, without duplicates ----------------
 
 Key = tuple[str, bytes, str, str, str]
-"""The path and the seed of a file (a copy shares the one, stores in memory the other), and the
-app, user and name of the session: equal for all handles of one session."""
+"""The path and seed of a file, and the app, user and name of the session; equal for all handles of
+one session. A copy has the same seed, and in-memory stores share a path, so both are needed."""
 
 _now: Final = time.monotonic
 
@@ -56,7 +56,7 @@ class _Entry(NamedTuple):
 
 
 class Waiting:
-    """A bounded queue in which a session stands once, however often it is put in. Thread-safe."""
+    """A bounded queue that holds a session at most once, however often it is put. Thread-safe."""
 
     __slots__ = ("_entries", "_lock", "_open", "dropped", "most")
 
@@ -85,7 +85,10 @@ class Waiting:
             return True
 
     def take(self, *, but: Container[Key]) -> tuple[Key, Session] | None:
-        """The first one that is not among ``but``, off the queue."""
+        """Remove and return the first session whose key is not in ``but``; None if there is none.
+
+        The result is ``(key, session)``.
+        """
         with self._lock:
             for key, entry in self._entries.items():
                 if key not in but:
@@ -94,26 +97,26 @@ class Waiting:
         return None
 
     def close(self) -> None:
-        """Take in no more, and forget who waits."""
+        """Refuse further sessions, and drop the waiting ones."""
         with self._lock:
             self._open = False
             self._entries.clear()
 
     @property
     def lag_seconds(self) -> float:
-        """Time that the first entry has been waiting."""
+        """Seconds that the first entry has been waiting; 0.0 if the queue is empty."""
         with self._lock:
             first = next(iter(self._entries.values()), None)
         return 0.0 if first is None else max(_now() - first.since, 0.0)
 
 
-# --- The background compactor: a runtime tells it which sessions changed, and goes on -------------
+# --- The background compactor, notified by the runtime of the sessions that changed ---------------
 
 WAITING_MAX: Final = 1_024
-"""Sessions that may wait by default: a handle each."""
+"""Default limit on waiting sessions, each of which holds a handle."""
 ERRORS_KEPT: Final = 32
 STALLS_KEPT: Final = 4_096
-"""Sessions with a stage that was given up, which are remembered; the oldest is forgotten first."""
+"""Maximum sessions remembered for a stage that was given up; the oldest is forgotten first."""
 _log = logger()
 
 Before = Callable[[AsyncSession, Plan, Pressure], bool | Awaitable[bool | None] | None]
@@ -121,7 +124,7 @@ After = Callable[[AsyncSession, CompactionResult], object]
 
 
 class CompactionFailure(NamedTuple):
-    """Failed compaction of one session; the others went on."""
+    """The failed compaction of one session; other sessions are not affected."""
 
     session: AsyncSession
     error: Exception
@@ -130,41 +133,44 @@ class CompactionFailure(NamedTuple):
 class Compactor:
     """Compacts sessions in the background, so that no turn of an agent waits for a summary.
 
-    A runtime tells it which sessions changed, and goes on::
+    A runtime notifies it of changed sessions and continues without waiting::
 
         async with memcore.aio.Compactor(summarize, timeout_seconds=60) as compactor:
             await session.append(item)
             compactor.notify(session)      # never waits, never fails for being busy
 
-    What is appended while the summarizer runs stays behind the summary. A session is compacted once
-    at a time; notifications that come meanwhile count as one and have it looked at again. Which
-    stages run, what a lost race does and when a stage is given up is as in ``memcore.Compactor``.
+    Items appended while the summarizer runs stay after the summary. Compactions of one session
+    never overlap; notifications that arrive during one are merged into a single further check. The
+    stages that run, the handling of lost races and the giving up of a stage are as in
+    ``memcore.Compactor``.
 
-    **Back-pressure.** At most ``waiting_max`` sessions wait. Beyond that ``notify`` returns False
-    and ``dropped`` counts; no append is held up, and nothing is lost: being due is a state of the
-    session, so its next notification serves as well. A runtime that wants to slow down looks at
-    ``full`` or ``lag_seconds``, or awaits ``drained(session)`` before the next turn of a session.
+    **Back-pressure.** At most ``waiting_max`` sessions wait. Beyond that, ``notify`` returns False
+    and ``dropped`` is incremented; no append is delayed, and nothing is lost: being due is a state
+    of the session, so its next notification serves just as well. A runtime that wants to slow down
+    can watch ``full`` or ``lag_seconds``, or await ``drained(session)`` before a session's next
+    turn.
 
-    **Errors** of a session (of its file, of a hook) are logged, kept in ``errors`` and given to
-    ``on_error``; a summarizer that fails is no error, but a fallback (``CompactionResult.error``).
+    **Errors** in a session (from its file or a hook) are logged, kept in ``errors`` and passed to
+    ``on_error``; a failing summarizer is not an error but a fallback (``CompactionResult.error``).
 
-    Nothing runs by the clock: a stage that is due by ``idle_seconds`` waits for a notification.
+    There is no timer: a stage that is due by ``idle_seconds`` waits for a notification.
 
     Args:
-        summarize: a function, which runs in a thread, or a coroutine function; None: what is folded
-            is trimmed.
+        summarize: a function, which runs in a thread, or a coroutine function; None: folded items
+            are trimmed.
         policy: a CompactionPolicy, a preset's name or a mapping; None: each session's own.
-        concurrency: sessions that are compacted in parallel.
-        waiting_max: sessions that may wait for their turn.
-        timeout_seconds: how long ``summarize`` may take.
-        close_seconds: how long leaving the block waits for what is running; None: until it ends.
-        before: called on the loop with the session, the plan and the pressure, when that of
-            ``memcore.Compactor`` is; may be a coroutine function. False ends this session's run.
+        concurrency: maximum sessions compacted in parallel.
+        waiting_max: maximum sessions that wait for their turn.
+        timeout_seconds: time limit for ``summarize``.
+        close_seconds: time that leaving the block waits for running compactions; None: until they
+            end.
+        before: called on the loop with the session, the plan and the pressure, at the same point as
+            in ``memcore.Compactor``; may be a coroutine function. False ends this session's run.
         after: called on the loop with the session and the result; may be a coroutine function.
         on_error: called on the loop with a CompactionFailure.
 
     Raises:
-        InvalidOptionError: an argument is of a wrong type or out of range.
+        InvalidOptionError: an argument has the wrong type or is out of range.
     """
 
     def __init__(
@@ -197,7 +203,7 @@ class Compactor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
@@ -217,12 +223,12 @@ class Compactor:
         await self.close(cancel=kind is not None)
 
     async def close(self, *, cancel: bool = False) -> None:
-        """Stop: forget the sessions that wait, and let those that run end.
+        """Stop: drop the waiting sessions and let running compactions finish.
 
-        After ``close_seconds``, at once with ``cancel`` (as when the block is left by an
-        exception) and when this is cancelled itself, those that run are cancelled. Each session
-        then has the view it had before or, if the commit was under way, the new one. To have all of
-        them compacted first, await ``drained()``.
+        Running compactions are cancelled after ``close_seconds``, immediately with ``cancel`` (as
+        when the block is left by an exception), and when this call itself is cancelled. Each
+        session then has its previous view or, if the commit was in progress, the new one. To have
+        all of them compacted first, await ``drained()``.
         """
         self._waiting.close()
         try:
@@ -234,46 +240,46 @@ class Compactor:
             if self._running:
                 await asyncio.wait(self._running.values())
 
-    # --- what a runtime calls ---------------------------------------------------------------------
+    # --- interface for the runtime ----------------------------------------------------------------
 
     def notify(self, session: AsyncSession | Session) -> bool:
-        """Have a session looked at soon: call it after appends. From any thread; never waits.
+        """Queue a session for a check; call it after appends. Thread-safe; never waits.
 
         Returns:
-            Whether it will be looked at; not if too many wait, or the compactor was closed.
+            True if the session will be checked; False if the queue is full or the compactor closed.
 
         Raises:
-            InvalidOptionError: it is no session.
+            InvalidOptionError: ``session`` is not a session.
         """
         handle = _handle(session)
         if not self._waiting.put(key_of(handle), handle):
             return False
         loop = self._loop
         if loop is None:
-            return True  # entering looks at it
+            return True  # checked on entering
         if _running_loop() is loop:
             self._pump()
             return True
         try:
             loop.call_soon_threadsafe(self._pump)
-        except RuntimeError:  # the loop was closed, and the compactor with it
+        except RuntimeError:  # the loop is closed, and with it the compactor
             return False
         return True
 
     async def drained(self, session: AsyncSession | Session | None = None) -> None:
-        """Wait until no session waits or is compacted; with ``session``: until this one does not.
+        """Wait until no session, or not ``session`` if given, is waiting or being compacted.
 
-        Not to be awaited by a hook or a summarizer of the same compactor.
+        A hook or summarizer of the same compactor may not await this, as it could deadlock.
 
         Raises:
-            ClosedError: there are sessions that wait, and the compactor was not entered.
+            ClosedError: sessions are waiting, but the compactor has not been entered.
         """
         key = None if session is None else key_of(_handle(session))
         while self._is_busy(key):
             if self._loop is None:
                 msg = "the compactor does not run yet: use 'async with'"
                 raise ClosedError(msg)
-            self._pump()  # a notification of another thread may be on its way
+            self._pump()  # a notification from another thread may not have been processed yet
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
 
     @property
@@ -288,7 +294,7 @@ class Compactor:
 
     @property
     def full(self) -> bool:
-        """True if ``notify`` would reject a session that is not waiting yet."""
+        """True if ``notify`` would reject a session that is not already waiting."""
         return len(self._waiting) >= self._waiting.most
 
     @property
@@ -298,10 +304,10 @@ class Compactor:
 
     @property
     def lag_seconds(self) -> float:
-        """Waiting time of the session that has waited longest; 0.0 if none waits."""
+        """Seconds that the longest-waiting session has waited; 0.0 if none waits."""
         return self._waiting.lag_seconds
 
-    # --- the work ---------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------
 
     def _is_busy(self, key: Key | None) -> bool:
         if key is None:
@@ -309,14 +315,14 @@ class Compactor:
         return key in self._waiting or key in self._running
 
     def _pump(self) -> None:
-        """Begin what may begin; on the loop's thread."""
-        assert self._loop is not None  # noqa: S101 - what its callers looked at
+        """Start as many compactions as ``concurrency`` allows; on the loop's thread."""
+        assert self._loop is not None  # noqa: S101 - checked by its callers
         while len(self._running) < self.concurrency:
             found = self._waiting.take(but=self._running)
             if found is None:
                 return
             key, session = found
-            # Not in the context of whoever notified: it has nothing to do with the work.
+            # Use the compactor's context: the notifier's has nothing to do with the work.
             task = self._loop.create_task(
                 self._serve(key, AsyncSession(session)),
                 name="memcore-compactor",
@@ -340,7 +346,7 @@ class Compactor:
             failure = RuntimeError("a hook was cancelled")
             failure.__cause__ = exc
             self._failed(session, failure)
-        except Exception as exc:  # noqa: BLE001 - one session's trouble is not that of the others
+        except Exception as exc:  # noqa: BLE001 - one session's failure may not affect others
             self._failed(session, exc)
 
     async def _compact(self, key: Key, session: AsyncSession) -> CompactionResult | None:
@@ -364,14 +370,14 @@ class Compactor:
                     self._stalled.popitem(last=False)
 
     def _failed(self, session: AsyncSession, error: Exception) -> None:
-        # Not the error itself: its text may hold content. ``on_error`` and ``errors`` have it.
+        # Log only the type: the text may hold content. ``on_error`` and ``errors`` have the error.
         _log.error("session %r: the compaction failed: %s", session.id, type(error).__name__)
         failure = CompactionFailure(session, error)
         self.errors.append(failure)
         if self._on_error is not None:
             try:
                 self._on_error(failure)
-            except Exception as exc:  # noqa: BLE001 - nor is that of the hook that is told of it
+            except Exception as exc:  # noqa: BLE001 - nor may a failing error hook
                 _log.error("session %r: on_error failed: %s", session.id, type(exc).__name__)
 
 

@@ -55,7 +55,7 @@ class GuardedGroup(TyperGroup):
     """Reports exceptions of a verb as one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
+        """Run the verb, turning exceptions into an error line and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -66,7 +66,7 @@ class GuardedGroup(TyperGroup):
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except Exception as error:
             if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
-                raise  # typer's own: usage errors, and verbs that are done
+                raise  # typer's own: usage errors, and verbs that exit
             _report(error, debug=isinstance(ctx.obj, ProgramOptions) and ctx.obj.debug)
             raise typer.Exit(exit_code_of(error)) from None
         return result

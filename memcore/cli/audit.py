@@ -64,9 +64,9 @@ def verify(
     anchor: AnchorPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify every entry, and every row by its entry; name the first bad one of each chain.
+    """Verify every entry, and every row by its entry; report the first bad one of each chain.
 
-    Findings are listed on stdout, and the exit code is 1.
+    Findings are listed on stdout; the exit code is then 1.
     """
     key = _audit(key_file).key_bytes()
     with reading(store) as db, progress("verifying") as report:
@@ -104,7 +104,7 @@ def show(
 ) -> None:
     """List the entries of a chain: the recorded operations and times.
 
-    Needs no key, proves nothing.
+    Needs no key and proves nothing.
     """
     with reading(store) as db:
         if session is not None:
@@ -135,7 +135,7 @@ def anchor(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Write an anchor: the present end of every chain. Nothing is written to the database."""
+    """Write an anchor: the current end of every chain. Nothing is written to the database."""
     if reset and not yes:
         complain("--reset gives up what was anchored before: say --yes, too")
         raise typer.Exit(ExitCode.REFUSED)
@@ -154,7 +154,7 @@ def cut(
     anchor: AnchorPath = None,
     yes: Yes = False,
 ) -> None:
-    """Delete old entries of the audit. What they prove of present rows stays proven."""
+    """Delete old audit entries. What they prove about existing rows stays proven."""
     if not yes:
         complain("say --yes to forget entries of the audit")
         raise typer.Exit(ExitCode.REFUSED)

@@ -1,4 +1,4 @@
-"""``memcore backup``: a proven copy while others write."""
+"""``memcore backup``: a verified copy of a database in use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def back_up(
 ) -> None:
     """Copy the database to a new file and verify the copy.
 
-    Readers and writers can work meanwhile.
+    Readers and writers can continue meanwhile.
     """
     started = time.perf_counter()
     with reading(store) as db:

@@ -1,4 +1,4 @@
-"""``memcore bundle``: a minimal, redacted reproduction of what went wrong in a session."""
+"""``memcore bundle``: a minimal, redacted reproduction of a failure in a session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bundle_session(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a minimal reproduction of a failure: few items, redacted, without names and paths.
+    """Write a minimal reproduction of a failure: few items, redacted, without names or paths.
 
     The bundle is one JSON object; --json wraps it like the output of other verbs.
     """
@@ -51,7 +51,7 @@ def bundle_session(
         with beside(out) as (temporary, fd):
             with open(fd, "wb", closefd=False) as file:
                 file.write(found + b"\n")
-            os.fsync(fd)  # before it has its name: a power cut must not leave half a file under it
+            os.fsync(fd)  # before publishing, so that a power failure leaves no partial file
             publish(temporary, out)
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})

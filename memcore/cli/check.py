@@ -1,4 +1,4 @@
-"""``memcore check``: check a file, and list the repairs that its findings call for."""
+"""``memcore check``: check a file, and list the repairs for its findings."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_store(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Walk the whole file: structure, checksums, index, chains, references.
+    """Check the whole file: structure, checksums, index, chains, references.
 
-    Findings are listed on stdout, and the exit code is 1. A file that is too damaged to be opened
-    is an error; with --repair-plan, the error is planned for as a finding is.
+    Findings are listed on stdout; the exit code is then 1. A file too damaged to be opened is an
+    error; with --repair-plan, the plan covers that error like a finding.
     """
     try:
         findings, hygiene, sessions, items = _findings(store)
@@ -49,8 +49,8 @@ def check_store(
 
 
 def _findings(store: str) -> tuple[list[str], list[str], int, int]:
-    """Findings, what could be tidied up, sessions, items."""
-    with reading(store, verify=False) as db:  # check judges it, and lists what it finds
+    """Findings, leftovers that could be removed, and the numbers of sessions and items."""
+    with reading(store, verify=False) as db:  # the check itself verifies, and lists findings
         with progress("checking") as report:
             findings = db.check(progress=report)
         entries = list(db.sessions())
@@ -93,7 +93,7 @@ def _report(
 
 
 def _print_plan(plan: RepairPlan) -> None:
-    """Print the steps of a repair plan, and then the findings by subject."""
+    """Print the steps of a repair plan, then the findings by kind of damage."""
     for number, step in enumerate(plan.steps, 1):
         print(escape(f"{number}. {step}"))
     for repair in plan.repairs:

@@ -64,7 +64,7 @@ def compact_session(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Represent a session's older items by a summary that is made here, without a model.
+    """Replace a session's older items in contexts with an extractive summary, without a model.
 
     The log keeps every item; only contexts change.
     """
@@ -85,7 +85,7 @@ def compact_session(
 
 
 def _policy(given: str | None) -> CompactionPolicy:
-    """A preset by name, else the policy of a file."""
+    """A preset by name, else the policy in a file."""
     if given is None or given in memcore.PRESETS or not os.path.exists(given):
         return memcore.compaction_policy(given)
     return memcore.read_policy(given)
@@ -116,7 +116,7 @@ def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:
 
 
 def _told(reason: str) -> str:
-    """A reason that names options as the command line does."""
+    """A reason with options named as on the command line."""
     return reason.replace("force=True or stage=", "--force or --stage")
 
 

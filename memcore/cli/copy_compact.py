@@ -28,7 +28,7 @@ def copy_compact(
     verify: VerifyCopy = True,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the file by a compact, verified copy of it. No other process may have it open."""
+    """Replace the file with a compact, verified copy. No other process may have it open."""
     started = time.perf_counter()
     with writing(store) as db, progress("checking the copy") as report:
         done = db.copy_compact(

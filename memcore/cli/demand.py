@@ -31,10 +31,10 @@ def demand_of_store(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which redaction and guards a file requires of its writers, or change them.
+    """Show the redaction and guards that a file requires of its writers, or change them.
 
-    The first opening with redact= or guard= records them. A change needs --yes, is noted by the
-    audit, and holds from the next opening on.
+    The first open with redact= or guard= records them. A change needs --yes, is recorded in the
+    audit, and takes effect at the next open.
     """
     if redact is None and not no_guards:
         with reading(store) as db:

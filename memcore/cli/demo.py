@@ -1,4 +1,4 @@
-"""``memcore demo``: the main promises shown on a temporary file, with measured times."""
+"""``memcore demo``: the main guarantees, shown on a temporary file with measured times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-# --- The conversation of the demo: a travel agent rebooks a cancelled flight ----------------------
+# --- The demo conversation: a travel agent rebooks a cancelled flight -----------------------------
 
 
 def _calls(*calls: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _result(call_id: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 LATE_CALL: Final = "call_hotel"
-"""The hotel answers only after the conversation has continued."""
+"""Call whose result, the hotel's answer, arrives only after the conversation has continued."""
 
 CONVERSATION: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -96,7 +96,7 @@ ORPHAN: Final = _result("call_nobody_made", {"status": "ok"})
 OTHER_WISH: Final = {"role": "user", "content": "Rather TP939: I have to be there at three."}
 
 
-# --- ``memcore demo``: the main job in front of your eyes, with measured times --------------------
+# --- ``memcore demo``: the main features in action, with measured times ---------------------------
 
 T = TypeVar("T")
 SESSION: Final = "rebooking"
@@ -109,7 +109,7 @@ CONTEXT_ROUNDS: Final = 50
 
 @dataclass(slots=True)
 class Findings:
-    """The results of the demo, row by row, and the claims that did not hold."""
+    """The results of the demo, row by row, and the claims that failed."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -131,9 +131,9 @@ def run_demo(
         Path | None, typer.Option(metavar="PATH", help="Keep the database, at this path.")
     ] = None,
 ) -> None:
-    """Show the main job: append, refuse, fit, compact, fork, survive SIGKILL.
+    """Show the main features: append, refuse, fit, compact, fork, survive SIGKILL.
 
-    Needs no network. The exit code is 1 if anything that it claims does not hold.
+    Needs no network. The exit code is 1 if any of its claims fails.
     """
     if keep is not None and keep.exists():
         complain(f"{keep}: exists; the demo starts with a new file")
@@ -149,7 +149,7 @@ def run_demo(
 
 
 def _play(path: Path) -> Findings:
-    """All acts on one file."""
+    """Run all steps on one file."""
     findings = Findings()
     with memcore.open(path) as db:
         session = db.session(SESSION, user=storm.USER, app=APP)
@@ -169,7 +169,7 @@ def _title(text: str) -> None:
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """The result and the seconds it took."""
+    """The result of ``work`` and the seconds it took."""
     started = time.perf_counter()
     result = work()
     return result, time.perf_counter() - started

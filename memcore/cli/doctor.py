@@ -1,4 +1,4 @@
-"""``memcore doctor``: facts about a file, its environment, and what to do about them."""
+"""``memcore doctor``: facts about a file and its environment, and advice."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = [
 
 
 def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
-    """Show the state of the file, its users, its place and the versions, and advice.
+    """Show the state of the file, the processes using it, its location, the versions, and advice.
 
-    Nothing is written. It works on a damaged file, too: the exit code is then that of the error
-    that stops it from being opened.
+    Nothing is written. Works on a damaged file, too; the exit code is then that of the error that
+    prevents it from being opened.
     """
     if not os.path.lexists(store) and store != ":memory:":
         msg = f"{store}: there is no such file; 'memcore import' makes one"

@@ -1,4 +1,4 @@
-"""Entry point: answers that need no libraries, then the typer application."""
+"""Entry point: handles what needs no libraries, then runs the typer application."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ExitCode(IntEnum):
 
 
 class OutputError(OSError):
-    """Standard output cannot be written: its device is full, or its reader has closed it."""
+    """Standard output cannot be written: the device is full, or the reader has closed it."""
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors can be distinguished from those of files."""
+    """Standard output, with errors that are distinguishable from those of files."""
 
     def write(self, data: Any) -> int:
         try:
@@ -54,7 +54,7 @@ _LIBRARIES: Final = ("click", "rich", "typer")
 
 
 class ProgramOptions(NamedTuple):
-    """The options of the program as a whole."""
+    """The global options of the program."""
 
     debug: bool
 
@@ -62,8 +62,8 @@ class ProgramOptions(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    ``--debug`` is taken from anywhere before ``--``, so that it can be put behind a command that
-    has just failed.
+    ``--debug`` is accepted anywhere before ``--``, so that it can be appended to a command that has
+    just failed.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
@@ -103,7 +103,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def missing_package(error: ImportError) -> str:
-    """The message for a package that cannot be imported; empty if it is memcore's own."""
+    """The message for a package that cannot be imported; empty for memcore's own modules."""
     if not error.name or error.name.partition(".")[0] == "memcore":
         return ""
     if error.name.partition(".")[0] in _LIBRARIES:
@@ -112,19 +112,19 @@ def missing_package(error: ImportError) -> str:
 
 
 def _open_streams() -> None:
-    """Open closed standard streams, so that no database gets their descriptors."""
+    """Reopen closed standard streams, so that no database file gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the least free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
         raw = _Output(out.fileno(), "wb", closefd=False)
-        # Python's own has no buffer with PYTHONUNBUFFERED.
+        # With PYTHONUNBUFFERED, Python's own stream is unbuffered too.
         buffer: Any = raw if isinstance(out.buffer, io.FileIO) else io.BufferedWriter(raw)
         sys.stdout = io.TextIOWrapper(
             buffer,
@@ -139,7 +139,7 @@ def give_up_output(error: OutputError) -> int:
     """Report that nothing more can be printed; return the exit code."""
     from memcore.cli.output import complain
 
-    # A target for buffered output, or Python complains when it flushes at exit.
+    # Redirect the buffered output, or Python reports an error when it flushes at exit.
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
@@ -150,7 +150,7 @@ def give_up_output(error: OutputError) -> int:
 
 
 def _never_fail_to_print() -> None:
-    """A terminal that lacks a character gets its escape, not a traceback."""
+    """Print characters that the terminal cannot encode as escapes, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

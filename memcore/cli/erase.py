@@ -46,7 +46,7 @@ def erase_user(
 ) -> None:
     """Erase a user in all applications, or in one, and print the signed receipt.
 
-    The exit code is 1 if something is still to be done; the receipt lists it with the reason.
+    The exit code is 1 if the erasure is incomplete; the receipt lists what remains and why.
     """
     if (user is None) != finish:
         complain("name the user to erase, or say --finish")

@@ -54,13 +54,13 @@ def export_sessions(
     ] = False,
     redact: Redact = None,
 ) -> None:
-    """Write sessions as JSON lines. 'memcore import' reads them all.
+    """Write sessions as JSON lines. 'memcore import' reads all formats.
 
-    jsonl holds everything of a session: seqs, times, meta, events, compactions. The other formats
-    have one line {"id": ..., "metadata": ..., "messages": [...]} for each session, with the
-    messages as they were appended; everything that such a list has no place for is listed on
-    stderr, and the exit code is then 1, unless --lossy is given. Nothing is converted: a session of
-    another format is refused. The file gets its name when it is complete.
+    jsonl holds a session in full: seqs, times, meta, events, compactions. The other formats have
+    one line {"id": ..., "metadata": ..., "messages": [...]} per session, with the messages as
+    appended; everything that such a list cannot hold is listed on stderr, and the exit code is then
+    1, unless --lossy is given. Nothing is converted: a session of another format is refused. The
+    file appears under its name only once it is complete.
     """
     if bool(sessions) == everything:
         msg = "name the sessions to export, or give --all: one of the two"
@@ -106,7 +106,7 @@ def export_sessions(
 
 @contextmanager
 def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Standard output, or a file that gets its name when everything is written."""
+    """Standard output, or a file that is published once everything is written."""
     if to == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -128,7 +128,7 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _why_not(to: str, store: str, *, overwrite: bool) -> str:
-    """The reason why the target must not be replaced; empty if it may be."""
+    """The reason why the target may not be replaced; empty if it may be."""
     if not overwrite:
         return "exists; --overwrite replaces it"
     if os.path.exists(to):

@@ -31,7 +31,7 @@ def hold_data(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show legal holds, or set or end one, in all applications of the user or in one (--app).
+    """Show legal holds, or set or end one, in all of the user's applications or in one (--app).
 
     Data under a hold is neither deleted nor erased.
     """

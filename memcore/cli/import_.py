@@ -1,4 +1,4 @@
-"""``memcore import``: conversations, one a line, or the output of ``memcore export``."""
+"""``memcore import``: conversations, one per line, or the output of ``memcore export``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """The names under which sessions are imported: another user or application, a prefix."""
+    """The renaming of imported sessions: another user or application, a prefix."""
 
     user: str | None
     app: str | None
     prefix: str
 
     def __call__(self, title: Title) -> Title:
-        """The title with its new names."""
+        """The title with the new names."""
         return replace(
             title,
             user=title.user if self.user is None else self.user,
@@ -88,17 +88,17 @@ def import_file(
         bool, typer.Option("--json", help="The summary as one JSON object.")
     ] = False,
 ) -> None:
-    """Load sessions: conversations, one a line, or the output of 'memcore export'.
+    """Load sessions: conversations, one per line, or the output of 'memcore export'.
 
-    A conversation is {"id": ..., "messages": [...]} or a list of messages; one without an id makes
-    a session named after the file and the line. An export's sessions come back with their users,
-    policies, seqs, times, events and compactions.
+    A conversation is {"id": ..., "messages": [...]} or a list of messages; one without an id
+    becomes a session named after the file and the line. An export's sessions are restored with
+    their users, policies, seqs, times, events and compactions.
 
-    A session that is stored already, and equal, is counted as skipped, so an interrupted import can
-    be started again. If another session has the name: error reports the line, skip leaves it out,
-    rename makes NAME (2), append adds the messages that the session lacks. Lines that cannot be
-    loaded, and anything left out, are reported, the rest is loaded; the exit code is 1 if anything
-    failed.
+    A session that is already stored with equal content is counted as skipped, so an interrupted
+    import can be rerun. If another session has the name: error reports the line, skip leaves it
+    out, rename creates NAME (2), append adds the messages that the session lacks. Lines that cannot
+    be loaded, and anything left out, are reported, and the rest is loaded; the exit code is 1 if
+    anything failed.
     """
     _check_places(store, user=user, app=app)
     by = None if counter is None else memcore.get_counter(counter)
@@ -111,13 +111,12 @@ def import_file(
         "on_conflict": on_conflict,
         "unnamed": "stdin" if file == "-" else Path(file).stem,
     }
-    ImportOptions(**options)  # wrong ones fail before a file is made
+    ImportOptions(**options)  # invalid ones fail before a file is created
     started = time.perf_counter()
+    opening = {"counter": counter, "redact": redact, "verify": is_judged(store), **key_options()}
     with (
         _lines(file) as (source, total),
-        memcore.open(
-            store, counter=counter, redact=redact, verify=is_judged(store), **key_options()
-        ) as db,
+        memcore.open(store, **opening) as db,
         progress("importing") as report,
     ):
         read = _CountedLines(source, total, report)
@@ -133,13 +132,13 @@ def _check_places(store: str, **owner: str | None) -> None:
         msg = "--store: an import into ':memory:' would be gone at once; name a file"
         raise memcore.InvalidOptionError(msg)
     for what, name in owner.items():
-        if name == "":  # an unset variable of a script must not mean: the file's users
+        if name == "":  # an unset variable in a script does not mean the users in the file
             msg = f"--{what}: is empty; give a name, or leave the option out"
             raise memcore.InvalidOptionError(msg)
 
 
 def _policy(form: str, policy: str | None) -> str | None:
-    """The pair policy of new sessions: as asked, or the one that the format is named after."""
+    """The pair policy of new sessions: the requested one, or the one named like the format."""
     if policy is None and form in FORMATS and form != "jsonl":
         policy = form.replace("-", "_")
     if policy is not None:
@@ -148,7 +147,7 @@ def _policy(form: str, policy: str | None) -> str | None:
 
 
 def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
-    """Print the counts, warn about each failure; exit with code 1 if there is one."""
+    """Print the counts and warn about each failure; exit with code 1 if there is one."""
     for text in (*done.left_out, *done.failures):
         warn(f"{file}: {text}")
     shown: dict[str, Any] = asdict(done) | {"left_out": len(done.left_out)}
@@ -165,7 +164,7 @@ def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) ->
 
 @contextmanager
 def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
-    """The file's lines and its size in bytes, as far as it is known."""
+    """The file's lines and its size in bytes; 0 if the size is unknown."""
     if file == "-":
         yield sys.stdin.buffer, 0
         return
@@ -174,7 +173,7 @@ def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
 
 
 class _CountedLines:
-    """Lines whose bytes are counted and reported while they are read."""
+    """Lines whose bytes are counted and reported as they are read."""
 
     def __init__(self, lines: BinaryIO, total: int, report: Progress | None) -> None:
         self.bytes = 0

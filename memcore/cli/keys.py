@@ -34,7 +34,7 @@ def show_keys(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the key file, or rotate keys. MEMCORE_KEY is the present key or names its place.
+    """Show the key file, or rotate keys. MEMCORE_KEY is the current key, or names its source.
 
     The exit code is 1 if older data keys had to stay because another process has the file open.
     """

@@ -1,4 +1,4 @@
-"""``memcore migrate``: convert a file of an older format."""
+"""``memcore migrate``: upgrade a file of an older format."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def migrate_file(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a file of an older format to the present one. No process may have it open.
+    """Upgrade a file of an older format to the current one. No process may have it open.
 
-    The old file is kept beside it, with its format added to its name.
+    The old file is kept next to it, with its format appended to its name.
     """
     need_choice(dry_run, yes, see="which format the file has", do="migrate it")
     with progress("checking the copy") as report:

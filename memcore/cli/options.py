@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-# --- Exit codes: one for every sort of outcome that a script may want to distinguish --------------
+# --- Exit codes: one for each kind of outcome that a script may want to distinguish ---------------
 
 EPILOG: Final = """\b
 Exit codes:
@@ -58,7 +58,7 @@ Exit codes:
   130  interrupted; 141 the reader of the output went away
 """
 
-# The first class that an error is an instance of decides.
+# The first matching class decides.
 _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.NotFoundError, ExitCode.NOT_FOUND),
     (errors.InvalidOptionError, ExitCode.USAGE),
@@ -79,23 +79,23 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code of an error that ended a verb."""
+    """The exit code for an error that ended a verb."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
     return ExitCode.BUG
 
 
-# --- Options that several verbs share, and what they lead to: an open database, a session ---------
+# --- Options shared by several verbs, and the open database or session that they select -----------
 
 _WRITER_PATIENCE_SECONDS: Final = 0.2
 
 
 def store_path(given: str | None) -> str | None:
-    """The path of a database, with ``~`` expanded, which the shell leaves in a variable.
+    """The path of a database, with ``~`` expanded: the shell does not expand it in a variable.
 
     Raises:
-        InvalidOptionError: it is no path.
+        InvalidOptionError: ``given`` is not a path.
     """
     return None if given is None else checked_path("--store", given)
 
@@ -139,7 +139,8 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
 def key_options() -> dict[str, Any]:
     """``key`` and ``key_file`` of an encrypted database, from the environment.
 
-    ``MEMCORE_KEY`` is the key or names its place; ``MEMCORE_KEY_FILE`` names the key file.
+    ``MEMCORE_KEY`` is the key or names its source; ``MEMCORE_KEY_FILE`` is the path of the key
+    file.
     """
     found = {}
     key = os.environ.get("MEMCORE_KEY")
@@ -153,13 +154,13 @@ def key_options() -> dict[str, Any]:
 
 
 _JUDGED_BYTES: Final = 2**30
-"""Size of a file up to which a verb judges all its pages first, in about a third of a second."""
+"""File size up to which a verb first validates all pages, in about a third of a second."""
 
 
 def is_judged(store: str) -> bool:
-    """Return whether a verb judges every page of the file before it reads one.
+    """Return whether a verb validates every page of the file before reading any.
 
-    Nobody knows here whose file it is. Of a larger one, ``memcore check`` judges all pages.
+    The file may come from anyone. For a larger one, ``memcore check`` validates all pages.
     """
     try:
         return os.path.getsize(store) <= _JUDGED_BYTES
@@ -169,7 +170,7 @@ def is_judged(store: str) -> bool:
 
 @contextmanager
 def reading(store: str, *, verify: bool = True) -> Iterator[memcore.Database]:
-    """Open the database for reading: writes nothing, does not disturb a live writer."""
+    """Open the database for reading, without writing anything or disturbing a live writer."""
     _need_file(store)
     verify = verify and is_judged(store)
     with memcore.open(store, read_only=True, verify=verify, **key_options()) as db:
@@ -182,7 +183,7 @@ def reading(store: str, *, verify: bool = True) -> Iterator[memcore.Database]:
 
 
 def _was_interrupted(db: memcore.Database) -> bool:
-    """Return whether a commit waits for recovery, and not merely for a writer that is at work."""
+    """Return whether a commit awaits recovery, rather than being in progress in a live writer."""
     if not db.needs_recovery:
         return False
     before = db.engine.store.stats()["last_txnid"]
@@ -193,23 +194,23 @@ def _was_interrupted(db: memcore.Database) -> bool:
 
 @contextmanager
 def writing(store: str) -> Iterator[memcore.Database]:
-    """Open an existing database for writing; all its pages are judged first."""
+    """Open an existing database for writing; its pages are validated first, see ``is_judged``."""
     _need_file(store)
     with _opened(store) as db:
         yield db
 
 
 def _opened(store: str, **options: Any) -> memcore.Database:
-    """The database, with the audit from the environment if the file has one.
+    """The open database, with the audit from the environment if the file has one.
 
-    A file that requires guards or redactors, which are code, is opened without them for
-    maintenance: writes of content are then refused.
+    If the file requires guards or redactors, which are code, it is opened without them for
+    maintenance, and content writes are refused.
     """
     options = {**key_options(), **options}
     try:
         return memcore.open(store, create=False, verify=is_judged(store), **options)
     except memcore.AuditError:
-        audit = memcore.Audit.from_environment()  # not before: it would begin one
+        audit = memcore.Audit.from_environment()  # only now: passing one starts an audit
         if audit is None or "audit" in options:
             raise
         return _opened(store, **options, audit=audit)
@@ -228,10 +229,10 @@ def _need_file(store: str) -> None:
 def find_session(
     db: memcore.Database, name: str, *, user: str | None, app: str | None
 ) -> memcore.Session:
-    """The session of that name; user and application may be left out where that is unambiguous.
+    """The session of that name; user and application may be omitted if it is unambiguous.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such session.
         InvalidOptionError: several users or applications have one.
     """
     found = []

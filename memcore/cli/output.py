@@ -1,7 +1,7 @@
 """Terminal output: results on stdout, everything else on stderr.
 
-Names and contents come from users and models. Characters that could move the cursor, change colours
-or reorder text are shown as escapes.
+Names and contents come from users and models, so characters that could move the cursor, change
+colors or reorder text are shown as escapes.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = [
 
 
 SCHEMA: Final = 1
-"""Version of the JSON objects: fields may be added to it, not changed."""
+"""Version of the JSON objects: fields may be added without raising it, but not changed."""
 
 COLUMN_GAP: Final = 3
-"""The most columns that rich puts between two columns of a table."""
+"""Maximum gap, in characters, that rich puts between two columns of a table."""
 FLEXIBLE_WIDTH_MIN: Final = 20
 
 Progress = Callable[[int, int], None]
 
 
 def escape(text: str) -> str:
-    """One line without control, formatting and unassigned characters."""
+    """The text on one line, with control, formatting and unassigned characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -50,29 +50,29 @@ def escape(text: str) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """The beginning of a text as one line: runs of white space are one blank."""
+    """The beginning of a text on one line, with runs of whitespace collapsed to one space."""
     line = escape(" ".join(text.split()))
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 
 def emit_json(command: str, fields: dict[str, Any]) -> None:
-    """One JSON object on stdout; ASCII, so that every terminal and pipe can carry it."""
+    """Print one JSON object on stdout, in ASCII, so that every terminal and pipe can carry it."""
     print(json.dumps({"schema": SCHEMA, "command": command, **fields}))
 
 
 def warn(text: str) -> None:
-    """One line on stderr."""
-    with suppress(OSError):  # closed or full: there is nowhere left to say so
+    """Print one line on stderr."""
+    with suppress(OSError):  # closed or full: there is nowhere left to report it
         print(f"memcore: {escape(text)}", file=sys.stderr)
 
 
 def complain(text: str) -> None:
-    """The error line of a failing verb, on stderr."""
+    """Print the error line of a failing verb on stderr."""
     warn(f"error: {text}")
 
 
 def timestamp(seconds: float) -> str:
-    """UTC to the second; a time outside the calendar as a number."""
+    """The time in UTC, to the second; a time outside the calendar as a number."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
@@ -80,7 +80,7 @@ def timestamp(seconds: float) -> str:
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair a line."""
+    """Print names and values, one pair per line."""
     rows = [(name, _shown(value)) for name, value in pairs]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -94,10 +94,10 @@ def print_table(
     flexible: int = -1,
     wrap: bool = False,
 ) -> None:
-    """A table: by rich on a terminal, aligned text elsewhere. Numbers are aligned right.
+    """Print a table: with rich on a terminal, as aligned text elsewhere. Numbers align right.
 
-    On a terminal that is too narrow the ``flexible`` column gives way: it is cut or wrapped. Where
-    that does not suffice, the lines are left to the terminal.
+    If the terminal is too narrow, the ``flexible`` column is cut or wrapped. If that does not
+    suffice, the terminal wraps the lines.
     """
     body = [list(row) for row in rows]
     columns = range(len(headings))
@@ -136,10 +136,7 @@ def _print_rich(
     *,
     wrap: bool,
 ) -> bool:
-    """Print the table with rich.
-
-    Return False, printing nothing, if the terminal is too narrow for it.
-    """
+    """Print the table with rich; if the terminal is too narrow, print nothing and return False."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -174,7 +171,7 @@ def _shown(value: object) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes: wide characters take two, combining ones none."""
+    """Terminal columns that a text occupies: two per wide character, none per combining one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
@@ -183,14 +180,14 @@ def _width(text: str) -> int:
 
 @contextmanager
 def progress(label: str) -> Iterator[Progress | None]:
-    """``report(done, total)`` for a bar on stderr; None if stderr is no terminal."""
+    """``report(done, total)`` for a progress bar on stderr; None if stderr is not a terminal."""
     with stages() as report:
         yield None if report is None else lambda done, total: report(label, done, total)
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None] | None]:
-    """``report(what, done, total)`` for a bar on stderr; None if stderr is no terminal."""
+    """``report(what, done, total)`` for a progress bar on stderr; None if it is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -49,10 +49,10 @@ def prune_threads(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old checkpoints of graph threads, and the data that only they referred to.
+    """Remove old checkpoints of graph threads, and the data referred to only by them.
 
     Checkpoints from which delta channels of later ones are rebuilt stay. Stored content is read as
-    bytes: nothing that it names is imported or called.
+    bytes: nothing named in it is imported or called.
     """
     need_choice(dry_run, yes, see="what would go", do="prune")
     age = None if max_age_days is None else max_age_days * _DAY_SECONDS

@@ -1,4 +1,4 @@
-"""``memcore recount``: count existing sessions with another token counter."""
+"""``memcore recount``: recount existing sessions with another token counter."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def recount_sessions(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the tokens of sessions anew with another counter; their items stay as they are.
+    """Recount the tokens of sessions with another counter; their items stay as they are.
 
-    One commit a session: other processes can use the file meanwhile, and an interrupted run can be
-    repeated. Sessions that have the counter already are left alone (one that is named and whose
-    counts are damaged is repaired). Sessions that cannot be counted are reported, the others are
+    One commit per session: other processes can use the file meanwhile, and an interrupted run can
+    be repeated. Sessions that already have the counter are left alone (except that a named one with
+    damaged counts is repaired). Sessions that cannot be counted are reported, the others are
     counted, and the exit code is 1.
     """
     if every == bool(sessions):
@@ -92,7 +92,7 @@ def recount_sessions(
 
 
 def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memcore.SessionEntry:
-    """The session of that name; its present counter need not be available."""
+    """The session of that name; its current counter need not be available."""
     found = [entry for entry in listed if entry.session_id == name]
     if len(found) == 1:
         return found[0]
@@ -110,7 +110,7 @@ def _recount_all(
     counter: memcore.TokenCounter,
     report: Progress | None,
 ) -> tuple[list[Recounted], int]:
-    """Recount the sessions: the results, and the number of sessions that could not be counted."""
+    """Recount the sessions; return the results and the number of sessions that failed."""
     total, before, failed = sum(entry.items for entry in chosen), 0, 0
     done: list[Recounted] = []
 

@@ -51,14 +51,14 @@ def recover_session(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a session usable again: by its last valid checkpoint, from its log, or empty.
+    """Make a session usable again: from its last valid checkpoint, from its log, or empty.
 
     If all its items can be read, everything derived from them is rebuilt and nothing is lost. No
     item is removed; if the session's position is known, it is saved as the checkpoint 'before
     recovery'. The exit code is 1 if items were lost or left out, 5 if no step succeeds.
 
-    With --thread, a thread of a graph goes back to its newest complete checkpoint; the broken ones
-    after it are removed. No stored object is constructed or imported.
+    With --thread, a graph thread is reset to its newest complete checkpoint; the broken ones after
+    it are removed. No stored object is constructed or imported.
     """
     if thread:
         if step:

@@ -1,4 +1,4 @@
-"""``memcore redact``: report findings of a redaction policy, and rewrite items without them."""
+"""``memcore redact``: report the findings of a redaction policy, or replace them in stored data."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def redact_store(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count personal data by class and session, or replace it by placeholders.
+    """Count personal data by class and session, or replace it with placeholders.
 
-    --yes rewrites items and the views of sessions, for all forks that share them, states with their
-    history, names and meta of checkpoints, and key/value entries with their contents, expired ones
-    too; then it counts the tokens of these sessions anew. It resumes an interrupted run. Data that
-    is damaged, under a legal hold, nested too deeply or written by adapters is reported and left as
-    it is. Not examined are blobs and checkpoints of graphs (addressed by their content), keys,
-    names of fields, types of events, envelopes, and the quarantine. The former bytes stay in free
-    pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something
-    was found and is still there, or could not be examined.
+    --yes rewrites the items and views of sessions, for all forks that share them, states with their
+    history, names and meta of checkpoints, and key/value entries with their contents, including
+    expired ones; then it recounts the tokens of these sessions. It resumes an interrupted run. Data
+    that is damaged, under a legal hold, nested too deeply or written by adapters is reported and
+    left as it is. Not examined are blobs and graph checkpoints (which are content-addressed), keys,
+    field names, event types, envelopes, and the quarantine. The old bytes stay in free pages of the
+    file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and
+    is still there, or could not be examined.
     """
     from memcore.privacy import redaction_policy
 

@@ -1,4 +1,4 @@
-"""``memcore repair``: repair an illegal history by a recorded view."""
+"""``memcore repair``: repair an illegal history by recording a view."""
 
 from __future__ import annotations
 

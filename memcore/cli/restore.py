@@ -1,4 +1,4 @@
-"""``memcore restore``: replace a database by a backup."""
+"""``memcore restore``: replace a database with a backup."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def restore_backup(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the store from a backup that passes the check. No process may have the store open.
+    """Create the store from a backup that passes the check. No process may have the store open.
 
-    The replaced file is kept beside it: only that file has what was written since the backup.
+    A replaced file is kept next to it: only that file has the changes since the backup.
     """
     if os.path.lexists(store) and not (replace and yes):
         complain(f"{store}: exists; --replace --yes puts the backup in its place")

@@ -56,9 +56,9 @@ def keep(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show or set the rules of the database, of a user, or of a session.
+    """Show or set the retention rules of the database, of a user, or of a session.
 
-    --dry-run shows what a sweep would remove by them now.
+    --dry-run shows what a sweep would remove now.
     """
     where = {"user": user, "app": app, "session": session}
     if action is Action.SET:

@@ -1,4 +1,4 @@
-"""``memcore salvage``: build a sound file from the provable rows of a damaged one."""
+"""``memcore salvage``: build a sound file from the verifiable rows of a damaged one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def salvage_file(
     to: Annotated[str, typer.Option("--to", metavar="NEW", help="The file to make.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write all provably good data of a damaged file to a new one, and report what was lost.
+    """Copy all verifiable data of a damaged file to a new one, and report what was lost.
 
-    The exit code is 1 if anything was lost or is unsure.
+    The exit code is 1 if anything was lost or is uncertain.
     """
     with stages() as report:
         found = memcore.salvage(damaged, to, progress=report, **key_options())

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# --- Items as a readable transcript: what each says, which calls are open, what is an orphan ------
+# --- Items as a readable transcript, with open calls and orphans marked ---------------------------
 
 PREVIEW_CHARS: Final = 96
 
@@ -43,7 +43,7 @@ class Line:
 
     @property
     def mark(self) -> str:
-        """The warning marks of the item: open calls, abandoned calls, orphan."""
+        """The warning marks of the item: open calls, abandoned calls, orphan; empty without any."""
         marks = []
         if self.open_calls:
             marks.append(f"OPEN {', '.join(self.open_calls)}")
@@ -55,7 +55,7 @@ class Line:
 
     @property
     def row(self) -> tuple[object, ...]:
-        """Its row of a table: seq, kind, tokens, text."""
+        """The table row: seq, kind, tokens, text."""
         text = preview(self.item.message)
         if self.mark:
             text = f"[{self.mark}] {text}"
@@ -63,12 +63,12 @@ class Line:
 
 
 def kind_of(item: Item) -> str:
-    """The item's kind in lower case."""
+    """The item's kind in lowercase."""
     return item.kind.name.lower()
 
 
 def transcribe(items: Sequence[Item]) -> list[Line]:
-    """The items with the state of their calls; needs all items from the first one on."""
+    """The items with the state of their calls; needs all items, starting with the first."""
     binding = bind(
         WireItem(item.seq, item.message, event=item.kind == ItemKind.EVENT) for item in items
     )
@@ -89,7 +89,7 @@ def transcribe(items: Sequence[Item]) -> list[Line]:
 
 
 def preview(message: Message) -> str:
-    """The texts of a message and the tools that it calls, in any wire format."""
+    """The texts and tool calls of a message in any wire format, on one line."""
     parts = list(_parts(message))
     return " ".join(parts) if parts else json.dumps(message, ensure_ascii=False)
 
@@ -188,12 +188,12 @@ def show_session(
 
 
 def session_calls(lines: list[Line]) -> list[str]:
-    """The open calls of the lines."""
+    """The open calls in the lines."""
     return [call for line in lines for call in line.open_calls]
 
 
 def _calibration_of(session: memcore.Session) -> dict[str, Any]:
-    """Estimates by the provider's counts; if their row is damaged, a flag instead of an error."""
+    """Estimates calibrated by the provider's counts; a flag, not an error, if they are damaged."""
     try:
         estimated, known = session.estimated_tokens, session.calibrations()
     except memcore.CorruptValueError:
@@ -206,7 +206,7 @@ def _calibration_of(session: memcore.Session) -> dict[str, Any]:
 
 
 def _calibrated(found: dict[str, Any]) -> str:
-    """One line on a calibration."""
+    """One line about a calibration."""
     text = (
         f"calibration (model {found['model'] or 'unnamed'}): {found['factor']:.3f} tokens of the "
         f"provider for one of {found['counter']}, {found['reports']:,} reports"
@@ -234,7 +234,7 @@ def _fields(line: Line) -> dict[str, Any]:
     }
 
 
-# --- ``memcore context``: what a model would receive of a session ---------------------------------
+# --- ``memcore context``: the messages of a session that a model would receive --------------------
 
 
 def show_context(
@@ -282,7 +282,7 @@ def show_context(
 
 
 def describe(found: memcore.Context, budget: int | None) -> str:
-    """One line: how much is shown and how much is left out."""
+    """One line about how much is shown and how much is left out."""
     limit = "" if budget is None else f" of {budget:,}"
     summary = " (summarized)" if found.summary is not None else ""
     billed = ""
@@ -297,7 +297,7 @@ def describe(found: memcore.Context, budget: int | None) -> str:
 
 
 def print_messages(found: memcore.Context) -> None:
-    """The messages as a table."""
+    """Print the messages as a table."""
     print_table(
         ("message", "role", "text"),
         (

@@ -66,19 +66,19 @@ def storm(path: str, pipe: int) -> None:
     for writer in range(WRITERS):
         threading.Thread(target=write, args=(writer,), daemon=True).start()
     enough.wait(SECONDS_MAX)
-    os.kill(os.getpid(), signal.SIGKILL)  # the writers are somewhere in their commits
+    os.kill(os.getpid(), signal.SIGKILL)  # the writers are in the middle of their commits
 
 
 def run_child(path: Path) -> tuple[list[Acknowledged], int]:
     """Run the storm in a child process; return the acknowledged commits and the exit status."""
     code = "import sys; from memcore.cli.storm import storm; storm(sys.argv[1], 1)"
     home, here = os.path.dirname(memcore.__path__[0]), os.path.realpath(os.curdir)
-    # As here, but without the current directory, which ``python -m`` puts first: it may hold
-    # modules of any name.
+    # This process's search path without the current directory, which ``python -m`` puts first: it
+    # may contain modules of any name.
     search = [p for p in sys.path if p and (p == home or os.path.realpath(p) != here)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     ran = subprocess.run(  # noqa: S603 - this interpreter, on this package
-        [sys.executable, "-P", "-c", code, os.fspath(path)],  # not the modules of the directory
+        [sys.executable, "-P", "-c", code, os.fspath(path)],  # -P: not the current directory
         env=environment,
         stdout=subprocess.PIPE,
         timeout=60,

@@ -1,4 +1,4 @@
-"""``memcore sweep``: delete data whose time has expired, or that retention rules remove."""
+"""``memcore sweep``: delete data that has expired or that retention rules remove."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sweep_store(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete data whose own time has expired or that retention rules remove."""
+    """Delete data that has expired or that retention rules remove."""
     need_choice(dry_run, yes, see="what would go", do="remove it")
     with reading(store) if dry_run else writing(store) as db:
         report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)

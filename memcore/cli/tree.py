@@ -1,4 +1,4 @@
-"""``memcore tree``, ``list``, ``diff`` and ``stats``: forks, sessions, differences, figures."""
+"""``memcore tree``, ``ls``, ``diff`` and ``stats``: forks, sessions, differences, figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show_tree(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which sessions were forked from which, and their checkpoints."""
+    """Show the tree of sessions and their forks, with their checkpoints."""
     with reading(store) as db:
         forest = _Forest(db.branches(user=user, app=app))
         if session_id is not None and not forest.starts(session_id):
@@ -57,7 +57,7 @@ def show_tree(
 
 
 class _Forest:
-    """The sessions under those that they were forked from."""
+    """The sessions as trees, each fork under the session from which it was forked."""
 
     def __init__(self, branches: list[memcore.Branch]) -> None:
         known = {_key(branch) for branch in branches}
@@ -68,17 +68,17 @@ class _Forest:
             self._forks[parent if parent in known else None].append(branch)
 
     def starts(self, session_id: str | None) -> list[memcore.Branch]:
-        """The roots of the trees: all, or the sessions of that name."""
+        """All roots, or the sessions of that name."""
         if session_id is None:
             return self._forks[None]
         return [branch for branch in self._all if branch.session_id == session_id]
 
     def under(self, branch: memcore.Branch) -> list[memcore.Branch]:
-        """The forks of a session, the earliest first."""
+        """The forks of a session, ordered by fork point."""
         return sorted(self._forks[_key(branch)], key=lambda each: (each.fork_seq, each.number))
 
     def fields(self, root: memcore.Branch) -> Iterator[dict[str, Any]]:
-        """A session and all under it, parents before their forks."""
+        """Yield a session and all its descendants, parents before their forks."""
         todo = [root]
         while todo:
             branch = todo.pop()
@@ -87,7 +87,7 @@ class _Forest:
             todo += reversed(self.under(branch))
 
     def lines(self, branch: memcore.Branch, depth: int) -> Iterator[tuple[int, str]]:
-        """Depth and text of a session, its checkpoints and its forks."""
+        """Yield the depth and text of a session, its checkpoints and its forks."""
         todo = [(branch, depth)]
         while todo:
             at, level = todo.pop()
@@ -169,7 +169,7 @@ def list_sessions(
     )
 
 
-# --- ``memcore diff``: where two histories part ---------------------------------------------------
+# --- ``memcore diff``: the point at which two histories diverge -----------------------------------
 
 _SIDE_HELP = "SESSION, SESSION@SEQ or SESSION@CHECKPOINT."
 
@@ -183,7 +183,7 @@ def show_difference(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the number of items that two histories begin with, and the items of only one."""
+    """Show the number of leading items that two histories share, and the items of only one."""
     with reading(store) as db:
         (one, at), (other, other_at) = (_side(db, spec, user, app) for spec in (a, b))
         found = db.compare(one, other, at=at, other_at=other_at)
@@ -215,9 +215,9 @@ def show_difference(
 def _side(
     db: memcore.Database, spec: str, user: str | None, app: str | None
 ) -> tuple[memcore.Session, int | str | None]:
-    """The session and the position that ``spec`` names.
+    """The session and the position given by ``spec``.
 
-    A session's name may contain an ``@`` itself.
+    A session's name may itself contain an ``@``.
     """
     cut = len(spec)
     while cut > 0:

@@ -1,4 +1,4 @@
-"""Compaction: a pure plan, a summary made outside any transaction, one view record."""
+"""Compaction: a pure plan, a summary computed outside any transaction, and one view record."""
 
 from memcore.faces import face
 

@@ -1,9 +1,9 @@
 """Plan of a compaction: the cut, as a pure function of the ledger and the policy.
 
-The plain rule is that of MathModelAgent: keep the first system message and at least the last three
-items from a safe cut on, and represent the items between by a summary. If the summary fails, the
-shortest suffix of one to four items that starts at a safe cut stays; else the last item that is no
-tool result.
+The basic rule is MathModelAgent's: keep the first system message and, from a safe cut on, at least
+the last three items, and replace the items in between with a summary. If the summary fails, keep
+the shortest suffix of one to four items that starts at a safe cut; failing that, the last item that
+is not a tool result.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def make_plan(
     seq_at: Callable[[int], int],
     window_tokens: int | None = None,
 ) -> Plan:
-    """Choose the cut; nothing is folded if ``keep`` is None or keeps it all.
+    """Choose the cut; nothing is folded if ``keep`` is None or keeps everything.
 
     ``first`` is the first position that is neither pinned nor covered by an earlier view;
-    ``seq_at`` gives the seq of a position.
+    ``seq_at`` maps a position to its seq.
     """
     cut = first
     if keep is not None:
@@ -97,8 +97,8 @@ def fallback_plan(
 ) -> tuple[str, Plan]:
     """``(status, plan)`` to record when there is no summary.
 
-    ``answers_of`` gives the positions of the results of the calls that an item makes: the last
-    resort keeps a calling item together with its results, so that no pair is split.
+    ``answers_of`` returns the positions of the results of an item's calls: the last resort keeps a
+    calling item together with its results, so that no pair is split.
     """
     end = len(ledger)
     for keep in range(1, FALLBACK_ITEMS_MAX + 1):
@@ -108,7 +108,8 @@ def fallback_plan(
         exact = _last_shown(ledger, keep)
         if cut == exact and cut >= first:
             return "fallback_slice", _plan(ledger, cut, first, revision, seq_at=seq_at)
-    # Where no model item is legal alone, as they belong together, the last user item is taken.
+    # Under a glue policy model items belong together and none is legal alone: take the last user
+    # item.
     alone = {ItemKind.USER} if policy.glue else set(ItemKind) - {ItemKind.RESULT, ItemKind.EVENT}
     at = end - 1
     while at >= first and ItemKind(ledger.kind_at(at)) not in alone:
@@ -123,7 +124,7 @@ def fallback_plan(
 
 
 def _last_shown(ledger: AnyLedger, keep: int) -> int:
-    """The position of the ``keep``-th last item that is no event."""
+    """The position of the ``keep``-th item from the end, not counting events."""
     at = len(ledger)
     while keep:
         at -= 1
@@ -131,7 +132,7 @@ def _last_shown(ledger: AnyLedger, keep: int) -> int:
     return at
 
 
-# --- From a cut to a whole plan: what stays before it, what is folded, what is masked behind it ---
+# --- From a cut to a full plan: what is kept before it, what is folded, what is masked after it ---
 
 _log = logger()
 
@@ -142,14 +143,14 @@ class Basis:
 
     plan: Plan
     items: Mapping[int, Item]
-    """The items under consideration, as they are shown: all that is folded, those before it that
-    stay, and with reducers everything after the cut. Hidden ones are left out."""
+    """The candidate items as currently shown, without hidden ones: everything to be folded, the
+    kept items before it and, with reducers, everything after the cut."""
     earlier: tuple[int, ...]
-    """Positions that the view before keeps beside its summary."""
+    """Positions that the previous view keeps in addition to its summary."""
     earlier_tokens: int
-    """Tokens of these, as they are shown."""
+    """Tokens of ``earlier``, as shown."""
     pins: int
-    """The number of leading positions that the pair policy pins."""
+    """Number of leading positions that the pair policy pins."""
     cuts: tuple[int, ...]
     """The safe cuts; needed if anything before the cut is kept."""
     opened: frozenset[int]
@@ -161,10 +162,10 @@ class Basis:
 def shape(
     basis: Basis, stage: Stage, by: Reduction, *, protect: Keep | None = None
 ) -> tuple[Plan, tuple[Message, ...]]:
-    """``(plan, messages to summarize)``: pure, but for a warning about unknown tools.
+    """``(plan, messages to summarize)``; pure except for a logged warning about unknown tools.
 
-    The tokens of the plan are those of all items after the pins. ``protect`` are items that must
-    not be masked; None: those that the stage keeps by name or position.
+    The plan's token counts cover all items after the pins. ``protect`` selects items that may not
+    be masked; None: those that the stage keeps by name or position.
     """
     plan = basis.plan
     named = stage.keep if protect is None else protect
@@ -201,14 +202,14 @@ def shape(
 
 
 def _tokens(basis: Basis, positions: Iterable[int], counted: Iterable[int]) -> int:
-    """Tokens at the positions, without the seqs that are counted already."""
+    """Tokens at the positions, excluding seqs already counted."""
     items = (basis.items[at] for at in positions if at in basis.items)
     without = set(counted)
     return sum(item.tokens for item in items if item.seq not in without)
 
 
 def _kept_before(basis: Basis, stage: Stage, names: Mapping[int, set[str]]) -> set[int]:
-    """Positions before the cut that are kept, with all that may not be separated from them."""
+    """Kept positions before the cut, with everything that is inseparable from them."""
     plan, keep = basis.plan, stage.keep
     if not plan.folds:
         return set(basis.earlier)
@@ -219,7 +220,7 @@ def _kept_before(basis: Basis, stage: Stage, names: Mapping[int, set[str]]) -> s
 
 
 def _is_named(basis: Basis, at: int, keep: Keep, names: Mapping[int, set[str]]) -> bool:
-    """Return whether an item is kept by its position or its tool, wherever the cut is."""
+    """Return whether an item is kept for its position or tool, regardless of the cut."""
     if at < basis.pins:
         return False
     if at < basis.pins + keep.first_items or not names.get(at, set()).isdisjoint(keep.tools):
@@ -270,15 +271,15 @@ def _visible(basis: Basis, at: int, *, protected: bool = False) -> Visible:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The result of a repair plan: masks, and the repairs that they make."""
+    """A repair plan: masks, and the repairs they make."""
 
     masks: tuple[Mask, ...] = ()
     repairs: tuple[Repair, ...] = ()
-    """All broken items, those that rendering repairs by itself included."""
+    """All broken items, including those that rendering repairs by itself."""
 
     @property
     def reason(self) -> str | None:
-        """The number of repairs by action, as text; None if there are none."""
+        """Repair counts by action, as text; None if there are no repairs."""
         found = Counter(each.action for each in self.repairs)
         return ", ".join(f"{count:,} {action}" for action, count in sorted(found.items())) or None
 
@@ -295,14 +296,14 @@ def mended(
     over: Mapping[int, Mask],
     locked: Collection[int] = (),
 ) -> Mended:
-    """Plan the masks that repair the entries, as they are shown at present; O(n).
+    """Plan the masks that repair the entries as currently shown; O(n).
 
-    ``over`` are the masks by which they are shown so, by seq; ``locked`` are the seqs of entries
-    that must not be masked.
+    ``over`` are the masks already applied to the entries, by seq; ``locked`` are the seqs of
+    entries that may not be masked.
 
     Raises:
-        InternalError: the masks would leave an orphan or an unanswered call, or break a rule of the
-            policy that rendering keeps without them; nothing may be stored.
+        InternalError: the masks would leave an orphan or an unanswered call, or break a policy
+            rule that holds without them; nothing may be stored.
     """
     rules = policy.mended
     rendered = render(entries, rules)
@@ -313,7 +314,7 @@ def mended(
         locked=[at for at, entry in enumerate(entries) if entry.seq in locked],
     )
     found = rendered.repairs
-    if mends:  # calls without ids may get other results once items are removed
+    if mends:  # removing items can rebind calls without ids to different results
         found += _held(rendered.messages, apply_mends(entries, mends), rules, mode, locked)
     found = [_renamed(each, mode) for each in found]
     listed = {(each.action, each.seq) for each in found}
@@ -333,7 +334,7 @@ def mended(
 
 
 def _renamed(repair: Repair, mode: str) -> Repair:
-    """Rename a repair for the mode: a call answered by rendering is dropped in mode ``drop``."""
+    """Rename a repair for the mode: in mode ``drop``, a synthesized answer is a dropped call."""
     if mode == "drop" and repair.action == "synthesized":
         return Repair("dropped", repair.seq, repair.call_id)
     return repair
@@ -346,9 +347,10 @@ def _held(
     mode: str,
     locked: Collection[int],
 ) -> list[Repair]:
-    """Render the repaired entries and check that no rule is newly broken.
+    """Render the repaired entries, check for new violations, and return rendering's repairs.
 
-    Return rendering's repairs.
+    Raises:
+        InternalError: a broken pair remains, or a rule is newly broken.
     """
     rendered = render(entries, policy)
     actions = {"orphan", "superseded"} | ({"synthesized"} if mode == "drop" else set())
@@ -362,34 +364,34 @@ def _held(
     return rendered.repairs
 
 
-# --- Applying a plan: one view record, in one transaction that checks that the plan still holds ---
+# --- Applying a plan: one view record, in a transaction that checks that the plan still holds -----
 
 Base = tuple[int, int, int]
-"""``(session, view session, view number)`` that a plan was made on."""
+"""``(session, view session, view number)`` on which a plan is based."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """The outcome of a plan, with the figures that its view records."""
+    """The outcome of a plan, with the figures recorded in its view."""
 
     plan: Plan
     status: str
     summary: str | None
     tokens_before: int
-    """Of what is shown behind the pins, the summary so far included."""
+    """Tokens shown after the pins, including the current summary."""
     tokens_after: int
     counter: str
-    """The id of the counter of these counts and of the plan's."""
+    """Id of the token counter behind these counts and the plan's."""
     policy: str = ""
     reason: str | None = None
     covered: tuple[int, int] = (0, 0)
-    """``(cut seq, items)`` that the view before covers: what folds nothing covers no more."""
+    """``(cut seq, items)`` covered by the previous view; a plan that folds nothing retains it."""
     repair: str | None = None
     repairs: tuple[Repair, ...] = ()
 
 
 def applies(draft: SessionTxn, plan: Plan, base: Base) -> bool:
-    """Return whether the plan's cut is still live and no other view was recorded since."""
+    """Return whether the plan's cut is still live and no other view has been recorded since."""
     head = draft.head
     return (draft.log.session, head.view_session, head.view_number) == base and (
         not plan.cut or draft.position_of(plan.cut_seq) == plan.cut - 1
@@ -399,12 +401,12 @@ def applies(draft: SessionTxn, plan: Plan, base: Base) -> bool:
 def record_view(
     draft: SessionTxn, outcome: PlanOutcome, *, based_on: Base, inherits: bool, now_ms: int
 ) -> View:
-    """Write the view of a plan and make it the session's current one.
+    """Write a plan's view and make it the session's current one.
 
-    Items appended since the plan was made stay after its cut. Masks of items that are not live any
-    more are left out, and if the session changed at all, so are those of repairs that depend on
-    other items: a call that seemed unanswered may have its result by now. ``inherits``: masks of
-    earlier views stay in force after the cut.
+    Items appended since the plan was made stay after its cut. Masks of items that are no longer
+    live are dropped; if the session changed at all, so are repair masks that depend on other items,
+    because a call that was unanswered may have a result by now. ``inherits``: masks of earlier
+    views stay in force after the cut.
 
     Raises:
         PlanStaleError: the history was cut below the plan, or another compaction came first.

@@ -1,8 +1,8 @@
-"""Compaction policies: triggers, what is kept, and how the rest is reduced.
+"""Compaction policies: triggers, the items to keep, and how the rest is reduced.
 
-A policy is data: an ordered list of stages, light to heavy. A stage is due when one of its triggers
-is; the heaviest stage that is due runs. It folds what its ``Keep`` does not keep into a summary (or
-trims it), and masks parts of what stays by its reducers. The log is never changed.
+A policy is data: an ordered list of stages, light to heavy. A stage is due when any of its triggers
+is; the heaviest due stage runs. It folds everything outside its ``Keep`` into a summary (or trims
+it), and its reducers mask parts of what stays. The log is never changed.
 """
 
 from __future__ import annotations
@@ -35,51 +35,51 @@ __all__ = [
 ]
 
 
-# --- Items that a compaction keeps, and the cut that follows --------------------------------------
+# --- The items that a compaction keeps, and the resulting cut -------------------------------------
 
 TOKENS_MAX: Final = 1 << 62
-"""More than any history has, and less than the ledger's integers hold."""
+"""Larger than any history, and within the range of the ledger's integers."""
 
 USERS: Final = 1 << ItemKind.USER
 KEY_ITEMS: Final = (
     1 << ItemKind.USER | 1 << ItemKind.RESULT | 1 << ItemKind.ASSISTANT | 1 << ItemKind.EVENT
 )
-"""The items that count for ``Keep.key_items``: messages of the user, results of tools, answers of
-the model without calls, recorded events (plans, errors, decisions of a human)."""
+"""The kinds counted by ``Keep.key_items``: user messages, tool results, model answers without
+calls, and recorded events (plans, errors, human decisions)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The items that a stage keeps: of the numbers for the end, the one that keeps most applies.
+    """The items that a stage keeps; of the suffix limits, the one that keeps the most applies.
 
-    A pair is never split: the cut is at or before the position that a number gives.
+    A pair is never split: the cut is at or before the position that a limit selects.
     """
 
     last_items: int | None = 3
-    """At least so many items."""
+    """Keep at least this many items."""
     last_turns: int | None = None
-    """At least so many turns: from that user item on."""
+    """Keep at least this many turns, each starting at a user item."""
     key_items: int | None = None
-    """At least the items from the one on that has so many user items, results, final answers and
-    events from it on."""
+    """Keep at least the shortest suffix that holds this many key items: user items, results, final
+    answers and events."""
     tokens: int | None = None
-    """The longest suffix within these tokens."""
+    """Keep the longest suffix within this many tokens."""
     fraction: float | None = None
-    """The longest suffix within this share of the policy's ``window_tokens``."""
+    """Keep the longest suffix within this share of the policy's ``window_tokens``."""
     max_tokens: int | None = None
-    """Of what the others keep, no more than these tokens if a later cut is safe."""
+    """Limit on the suffix that the other options select, applied if a later cut is safe."""
     turn_start: bool = False
-    """The kept end has to start at an item at which a context may start (a user item), if there is
-    such a cut."""
+    """Start the kept suffix at an item that may start a context (a user item), if such a cut
+    exists."""
     first_items: int = 0
-    """The first so many items behind the pins stay visible before the summary."""
+    """Number of items after the pins that stay visible before the summary."""
     pinned: tuple[tuple[int, int], ...] = ()
-    """Ranges of seqs, both ends included, that stay visible."""
+    """Inclusive ranges of seqs that stay visible."""
     tools: tuple[str, ...] = ()
-    """Calls of these tools and their results stay visible."""
+    """Tools whose calls and results stay visible."""
     protect_open_items: int = 200
-    """A call that is open stays out of the fold until this many items came after it; so one that
-    is never answered cannot block compaction for ever."""
+    """An open call is not folded until this many items follow it, so a call that is never answered
+    cannot block compaction forever."""
 
     def __post_init__(self) -> None:
         for name in ("last_items", "last_turns", "key_items"):
@@ -97,9 +97,9 @@ class Keep:
             raise InvalidOptionError(msg)
 
     def cut(self, ledger: AnyLedger, *, first: int, window_tokens: int | None = None) -> int:
-        """The position from which on items stay; at least ``first``.
+        """The position of the first kept item; at least ``first``.
 
-        O(log n), and the kinds of what stays for turns and key items.
+        O(log n), plus a scan over the kinds of the kept items for ``last_turns`` and ``key_items``.
         """
         end = len(ledger)
         cuts = [end]
@@ -139,9 +139,9 @@ class Keep:
         return max(int(self.fraction * min(window_tokens, TOKENS_MAX)), 1)
 
     def _at_start(self, ledger: AnyLedger, cut: int, first: int, *, latest: int) -> int:
-        """The start of a context nearest to a cut: a later one if tokens are bounded.
+        """The context start nearest to a cut: later if tokens are bounded, else earlier.
 
-        Never one after ``latest``, the position of the first protected call.
+        A later start is at most ``latest``, the safe cut before the first protected call.
         """
         starts = ledger.safe_cuts(starts=True)
         at = bisect_left(starts, cut)
@@ -153,10 +153,10 @@ class Keep:
 
 
 def units_around(cuts: Sequence[int], positions: Iterable[int], *, stop: int) -> list[int]:
-    """The positions with all that may not be separated from them, below ``stop``, ascending.
+    """The positions with everything inseparable from them, below ``stop``, ascending.
 
-    That is everything between the safe cuts around each: no pair crosses a safe cut, so the parts
-    between two of them are whole by themselves. ``cuts`` are the safe cuts in ascending order and
+    That is everything between the safe cuts around each position: no pair crosses a safe cut, so
+    the range between two of them is self-contained. ``cuts`` are the safe cuts in ascending order;
     ``stop`` is one of them.
     """
     found: set[int] = set()
@@ -194,44 +194,44 @@ def _checked_names(given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-# --- Triggers: what makes a compaction due. All of it is known in O(1) ----------------------------
+# --- Triggers: the conditions under which a compaction is due, all known in O(1) ------------------
 
 
 class Pressure(NamedTuple):
-    """The current figures of a session to which triggers apply."""
+    """A session's current figures, against which triggers are evaluated."""
 
     items: int = 0
-    """Items that are neither pinned, nor covered by a view, nor events of the end."""
+    """Items that are neither pinned, nor covered by a view, nor trailing events."""
     tokens: int = 0
     """Tokens of the context without a budget, before repairs, by the session's counter."""
     turns: int = 0
     """User items that no view covers."""
     idle_seconds: float = 0.0
-    """Since the session was last changed, by this machine's clock; never negative."""
+    """Seconds since the session last changed, by this machine's clock; never negative."""
     event: str | None = None
-    """The type of the event that the history ends with, if it ends with one."""
+    """Type of the event that ends the history, if one does."""
     waiting: bool = False
     """True if the last item is a tool result that the model has not seen yet."""
     stage: str | None = None
-    """The stage of the policy that is due, None if none is."""
+    """The policy's stage that is due; None if none is."""
     turns_left: int | None = None
-    """Turns until the policy's ``max_turns``; negative beyond it; None without such a limit."""
+    """Turns left before the policy's ``max_turns``; negative above it; None without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """Due when all that is given holds. Of several triggers of a stage one is enough."""
+    """A set of conditions, due when all of them hold. A stage needs only one of its triggers."""
 
     items: int | None = None
-    """More than so many items that no view covers."""
+    """More than this many items that no view covers."""
     tokens: int | None = None
-    """More than so many tokens in the context."""
+    """More than this many tokens in the context."""
     fraction: float | None = None
     """More than this share of the policy's ``window_tokens``."""
     turns: int | None = None
-    """More than so many user items that no view covers."""
+    """More than this many user items that no view covers."""
     idle_seconds: float | None = None
-    """No change for so long."""
+    """No change for at least this many seconds."""
     event: str | None = None
     """The history ends with an event of this type: ``session.record("task_end", ...)``."""
 
@@ -253,7 +253,7 @@ class Trigger:
             raise InvalidOptionError(msg)
 
     def is_due(self, pressure: Pressure, window_tokens: int | None) -> bool:
-        """Return whether all its conditions hold."""
+        """Return whether all conditions hold."""
         if self.fraction is not None and (
             window_tokens is None or pressure.tokens / window_tokens <= self.fraction
         ):
@@ -267,24 +267,24 @@ class Trigger:
         )
 
 
-# --- Compaction policies: when a session is compacted, what is kept and how the rest is reduced ---
+# --- Stages and policies: when to compact a session, what to keep and how to reduce the rest ------
 
 LADDER: Final = ("reduce", "slice", "last")
-"""The fallbacks for a missing summary, in order: masks instead of a fold, a short suffix from a
-safe cut, the last item that is legal alone."""
+"""Fallbacks for a missing summary, in order: masks instead of a fold, a short suffix from a safe
+cut, the last item that is legal on its own."""
 LANGUAGES: Final = ("en", "zh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryStyle:
-    """The options of a summary: length, language, further instructions."""
+    """Options of a summary: length, language, additional instructions."""
 
     max_tokens: int | None = None
-    """The summary is to stay within these."""
+    """Requested maximum length of the summary."""
     language: str | None = None
-    """``"en"`` or ``"zh"``; None: that of the items."""
+    """``"en"`` or ``"zh"``; None: the language of the items."""
     instructions: str | None = None
-    """Further instructions: file paths for a coding agent, figures for an analysis."""
+    """Additional instructions: file paths for a coding agent, figures for an analysis."""
 
     def __post_init__(self) -> None:
         checked_optional_int("max_tokens", self.max_tokens, least=1)
@@ -302,13 +302,13 @@ class Stage:
 
     name: str = "default"
     triggers: tuple[Trigger, ...] = ()
-    """Due if any of them is; without triggers only when the stage is requested by name."""
+    """The stage is due if any of them is; without triggers it runs only when requested by name."""
     keep: Keep | None = field(default_factory=Keep)
-    """The items that are kept. None: nothing is folded, only the reducers work."""
+    """The items to keep. None: nothing is folded; only the reducers apply."""
     reducers: tuple[Reducer, ...] = ()
-    """Applied to what stays, in this order."""
+    """Applied to the kept items, in this order."""
     summary: SummaryStyle | None = field(default_factory=SummaryStyle)
-    """None: what is folded is trimmed, though a summarizer is at hand."""
+    """None: folded items are trimmed even if a summarizer is available."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -351,10 +351,10 @@ def _tuple_of(name: str, given: object, kind: type) -> tuple[Any, ...]:
 
 
 def _need_progress(stage: Stage, trigger: Trigger) -> None:
-    """Refuse a stage that keeps so much that it would be due again at once, for ever.
+    """Refuse a stage that keeps so much that it would be due again immediately, forever.
 
     Raises:
-        InvalidOptionError: it does.
+        InvalidOptionError: the stage keeps as much as makes it due.
     """
     keep = stage.keep
     if keep is None:
@@ -374,28 +374,28 @@ def _need_progress(stage: Stage, trigger: Trigger) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """A compaction policy: stages, each with its triggers and what it keeps.
+    """A compaction policy: stages, each with its triggers and its ``Keep``.
 
-    ``memcore.compaction.presets`` has ready ones.
+    ``memcore.compaction.presets`` has ready-made ones.
     """
 
     name: str = "custom"
     stages: tuple[Stage, ...] = (Stage(triggers=(Trigger(items=12),)),)
     """Light to heavy."""
     window_tokens: int | None = None
-    """The model's window, of which fractions are taken."""
+    """The model's context window, to which fractions refer."""
     max_turns: int | None = None
-    """Turns (user items) of the whole history above which ``Pressure.turns_left`` is negative. It
-    is reported, never acted on: MathModelAgent's ``max_chat_turns``."""
+    """Turns (user items) in the whole history above which ``Pressure.turns_left`` is negative.
+    Reported, never enforced: MathModelAgent's ``max_chat_turns``."""
     min_gain: float = 0.05
-    """A compaction that saves a smaller share of the tokens is refused (the stall guard of
-    opencode); one that saves nothing always is."""
+    """Smallest share of the tokens that a compaction has to save, or it is refused (opencode's
+    stall guard); one that saves nothing is always refused."""
     fallback: tuple[str, ...] = LADDER
-    """The fallbacks if the summarizer fails or its summary saves too little: some of ``reduce``,
+    """Fallbacks if the summarizer fails or its summary saves too little: a subset of ``reduce``,
     ``slice`` and ``last``, in this order."""
     repair: str | None = None
-    """The repair that a compaction makes: ``"drop"``, ``"synthesize"``, or None: contexts repair
-    what they show, as always. See ``Session.repair``."""
+    """The repair that a compaction records: ``"drop"``, ``"synthesize"``, or None, which leaves
+    repair to each context as it is rendered. See ``Session.repair``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -424,14 +424,14 @@ class CompactionPolicy:
                 raise InvalidOptionError(msg)
 
     def due(self, pressure: Pressure) -> Stage | None:
-        """The heaviest stage that is due, None if none is.
+        """The heaviest due stage; None if none is due.
 
-        None while the last item is a tool result: the model has yet to see it.
+        None while the last item is a tool result, which the model has yet to see.
         """
         return next(iter(self.all_due(pressure)), None)
 
     def all_due(self, pressure: Pressure) -> tuple[Stage, ...]:
-        """The stages that are due, heaviest first; none while the last item is a tool result."""
+        """The due stages, heaviest first; none while the last item is a tool result."""
         if pressure.waiting:
             return ()
         return tuple(
@@ -444,7 +444,7 @@ class CompactionPolicy:
         """The stage of that name.
 
         Raises:
-            InvalidOptionError: there is none.
+            InvalidOptionError: the policy has no such stage.
         """
         for stage in self.stages:
             if stage.name == name:
@@ -454,7 +454,7 @@ class CompactionPolicy:
         raise InvalidOptionError(msg)
 
     def with_keep(self, **given: int | None) -> CompactionPolicy:
-        """The policy with other numbers in what its folding stages keep."""
+        """The policy with these ``Keep`` options replaced in its folding stages."""
         wanted = {name: value for name, value in given.items() if value is not None}
         if not wanted:
             return self
@@ -465,8 +465,11 @@ class CompactionPolicy:
 
 
 def _kept(stage: Stage, wanted: dict[str, Any]) -> Stage:
-    """The stage with other numbers; explicit numbers of a call are not held to its triggers."""
-    assert stage.keep is not None  # noqa: S101 - what the caller looked at
+    """The stage with these ``Keep`` options replaced.
+
+    A caller's explicit numbers are not checked against the triggers.
+    """
+    assert stage.keep is not None  # noqa: S101 - checked by the caller
     made = replace(stage, keep=replace(stage.keep, **wanted), triggers=())
     object.__setattr__(made, "triggers", stage.triggers)
     return made

@@ -1,6 +1,6 @@
-"""Ready policies: functions whose defaults are the presets of that name; policies as mappings.
+"""Presets: functions that return a policy, by default the preset of that name; policy mappings.
 
-Where a preset follows a framework its docstring names it; the figures are that framework's.
+A preset that follows a framework names it in its docstring and uses that framework's figures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-# --- Ready policies: functions whose defaults are the presets of that name ------------------------
+# --- Presets: functions that return a policy; their defaults give the preset of that name ---------
 
 LIGHT: Final[tuple[Reducer, ...]] = (
     StripReasoning(),
@@ -58,21 +58,21 @@ LIGHT: Final[tuple[Reducer, ...]] = (
     TruncateArguments(max_tokens=500),
     ClearResults(keep_last=5),
 )
-"""Reducers, the least lossy first: repeated texts, the middle of long outputs, old results."""
+"""Reducers, least lossy first: repeated texts, the middle of long outputs, old results."""
 SLICES: Final = ("slice", "last")
 
 
 def default(*, max_items: int = 12, keep_last: int = 3) -> CompactionPolicy:
-    """``mathmodelagent``, but calls that wait for their result stay for 200 items."""
+    """``mathmodelagent``, except that a call awaiting its result is kept for 200 items."""
     stage = Stage(triggers=(Trigger(items=max_items),), keep=Keep(last_items=keep_last))
     return CompactionPolicy(name="default", stages=(stage,), min_gain=0.0, fallback=SLICES)
 
 
 def mathmodelagent(*, max_items: int = 12, keep_last: int = 3) -> CompactionPolicy:
-    """MathModelAgent's memory: a summary above ``max_memory`` = 12 items; a slice if it fails.
+    """MathModelAgent's memory: a summary above ``max_memory`` = 12 items, or a slice if it fails.
 
-    Where its rule finds no safe cut and keeps the last message, be it a result without its call,
-    nothing is folded.
+    If there is no safe cut, MathModelAgent keeps the last message, even a result without its call;
+    here nothing is folded.
     """
     keep = Keep(last_items=keep_last, protect_open_items=0)
     stage = Stage(triggers=(Trigger(items=max_items),), keep=keep)
@@ -80,7 +80,7 @@ def mathmodelagent(*, max_items: int = 12, keep_last: int = 3) -> CompactionPoli
 
 
 def keep_last(*, items: int = 20, slack: int = 20) -> CompactionPolicy:
-    """The last items and no summary; due when ``slack`` more have come."""
+    """The last items without a summary; due once ``slack`` more have been appended."""
     stage = Stage(
         triggers=(Trigger(items=items + slack),), keep=Keep(last_items=items), summary=None
     )
@@ -88,16 +88,16 @@ def keep_last(*, items: int = 20, slack: int = 20) -> CompactionPolicy:
 
 
 def token_budget(*, tokens: int = 8_000, keep_tokens: int = 4_000) -> CompactionPolicy:
-    """A summary above ``tokens``; the newest ``keep_tokens`` stay."""
+    """A summary above ``tokens`` that keeps the newest ``keep_tokens``."""
     stage = Stage(triggers=(Trigger(tokens=tokens),), keep=Keep(last_items=1, tokens=keep_tokens))
     return CompactionPolicy(name="token_budget", stages=(stage,))
 
 
 def hybrid(*, low: int = 4_000, high: int = 8_000, key_items: int = 40) -> CompactionPolicy:
-    """Above ``low`` tokens outputs shrink; above ``high`` a summary beside the last key events.
+    """Shrunken outputs above ``low`` tokens; above ``high``, a summary plus the last key events.
 
-    Key events are messages of the user, results of tools and events of the runtime; of the last
-    ``key_items`` as many stay as ``low`` tokens hold.
+    Key events are user messages, tool results, final answers and runtime events; the last
+    ``key_items`` of them stay, as far as they fit in ``low`` tokens.
     """
     keep = Keep(last_items=1, key_items=key_items, max_tokens=low)
     return CompactionPolicy(
@@ -110,7 +110,7 @@ def hybrid(*, low: int = 4_000, high: int = 8_000, key_items: int = 40) -> Compa
 
 
 def layered(*, light: int = 50, medium: int = 100, heavy: int = 200) -> CompactionPolicy:
-    """Above ``light`` items masks, above ``medium`` a summary, above ``heavy`` the end alone."""
+    """Masks above ``light`` items, a summary above ``medium``, only the end above ``heavy``."""
     return CompactionPolicy(
         name="layered",
         stages=(
@@ -132,12 +132,12 @@ def layered(*, light: int = 50, medium: int = 100, heavy: int = 200) -> Compacti
 
 
 def tail(*, items: int = 10) -> CompactionPolicy:
-    """AutoGen's BufferedChatCompletionContext: the last items alone."""
+    """AutoGen's BufferedChatCompletionContext: only the last items."""
     return _window("tail", Keep(last_items=items), items)
 
 
 def head(*, items: int = 10) -> CompactionPolicy:
-    """A fixed window at the begin: the first items, and the last one."""
+    """A fixed window at the start: the first items, plus the last one."""
     return _window("head", Keep(first_items=items, last_items=1), items + 1)
 
 
@@ -147,7 +147,7 @@ def head_tail(*, first: int = 3, last: int = 7) -> CompactionPolicy:
 
 
 def _window(name: str, keep: Keep, size: int) -> CompactionPolicy:
-    """Due when two items more have come than the window holds, so that each run takes some off."""
+    """A policy due at two items more than the window holds, so that each run removes some."""
     stage = Stage(triggers=(Trigger(items=size + 1),), keep=keep, summary=None)
     return CompactionPolicy(name=name, stages=(stage,), min_gain=0.0)
 
@@ -166,10 +166,10 @@ def langchain_summary(*, tokens: int = 4_000, keep_items: int = 20) -> Compactio
 
 
 def recursive(*, tokens: int = 12_000, keep_tokens: int = 4_000) -> CompactionPolicy:
-    """Summaries of summaries: folded items are summarized together with the summary before them.
+    """Summaries of summaries: folded items are summarized together with the previous summary.
 
-    With ``memcore.Recursive`` around the summarizer a large fold is summarized part by part, and
-    the parts' summaries again.
+    With a summarizer wrapped in ``memcore.Recursive``, a large fold is summarized in parts and the
+    partial summaries are merged.
     """
     stage = Stage(
         triggers=(Trigger(tokens=tokens),),
@@ -180,7 +180,7 @@ def recursive(*, tokens: int = 12_000, keep_tokens: int = 4_000) -> CompactionPo
 
 
 def coding(*, tokens: int = 60_000, keep_turns: int = 2) -> CompactionPolicy:
-    """For agents that write code: old outputs are reduced first, changes and their reasons stay."""
+    """For coding agents: old outputs are reduced first; changes and their reasons are kept."""
     reducers: tuple[Reducer, ...] = (
         StripReasoning(),
         DropDuplicates(),
@@ -199,7 +199,7 @@ def coding(*, tokens: int = 60_000, keep_turns: int = 2) -> CompactionPolicy:
 
 
 def analysis(*, tokens: int = 40_000, keep_turns: int = 2) -> CompactionPolicy:
-    """For agents that work with figures: outputs are shortened, never cleared."""
+    """For data-analysis agents: outputs are shortened, never cleared."""
     reducers: tuple[Reducer, ...] = (
         StripReasoning(),
         DropDuplicates(),
@@ -217,7 +217,7 @@ def analysis(*, tokens: int = 40_000, keep_turns: int = 2) -> CompactionPolicy:
 
 
 def conversation(*, tokens: int = 8_000, keep_turns: int = 6) -> CompactionPolicy:
-    """For conversations with people: whole turns stay; the summary keeps persons and promises."""
+    """For conversations with people: whole turns stay; the summary keeps people and promises."""
     return _task(
         "conversation",
         tokens,
@@ -231,7 +231,7 @@ def conversation(*, tokens: int = 8_000, keep_turns: int = 6) -> CompactionPolic
 def _task(
     name: str, tokens: int, keep_turns: int, reducers: tuple[Reducer, ...], instructions: str
 ) -> CompactionPolicy:
-    """Masks at two thirds of ``tokens`` or when a task ends, a summary above them."""
+    """Masks above two thirds of ``tokens`` or when a task ends; a summary above ``tokens``."""
     return CompactionPolicy(
         name=name,
         stages=(
@@ -274,7 +274,7 @@ PRESETS: Final[Mapping[str, Callable[[], CompactionPolicy]]] = {
 }
 
 
-# --- Policies as mappings: what a TOML or JSON file says, and back --------------------------------
+# --- Policies as mappings: from a TOML or JSON file, and back -------------------------------------
 #   |     name = "mine"
 #   |     window_tokens = 128000
 #   |     [[stages]]
@@ -288,14 +288,14 @@ PRESETS: Final[Mapping[str, Callable[[], CompactionPolicy]]] = {
 #   |     keep = { last_turns = 2, tools = ["memo"] }
 #   |     summary = { language = "zh" }
 #
-# ``preset = "hybrid"`` begins with a preset, whose parameters stand beside it: ``low = 6000``.
+# ``preset = "hybrid"`` selects a preset; its parameters are sibling keys: ``low = 6000``.
 
 
 def compaction_policy(given: object = None) -> CompactionPolicy:
     """A policy from a preset's name, a mapping, or a policy; None: ``default``.
 
     Raises:
-        InvalidOptionError: an unknown name or key (with the near match), or a bad value.
+        InvalidOptionError: an unknown name or key (with the closest match), or an invalid value.
     """
     if isinstance(given, CompactionPolicy):
         return given
@@ -320,20 +320,20 @@ def compaction_policy(given: object = None) -> CompactionPolicy:
 
 
 def read_policy(path: str | PathLike[str]) -> CompactionPolicy:
-    """A policy from a file: TOML, or JSON if its name ends so.
+    """A policy from a file: JSON if its name ends in ``.json``, else TOML.
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidOptionError: it is no TOML or JSON, or as ``compaction_policy``.
+        InvalidOptionError: it is not valid TOML or JSON, or as ``compaction_policy``.
     """
     return compaction_policy(read_mapping("compaction policy", path))
 
 
 def policy_mapping(policy: CompactionPolicy) -> dict[str, Any]:
-    """The mapping that ``compaction_policy`` makes an equal policy of; it can be written as JSON.
+    """The mapping from which ``compaction_policy`` builds an equal policy; serializable as JSON.
 
     Raises:
-        InvalidOptionError: a reducer of your own has no name that a mapping could give.
+        InvalidOptionError: a custom reducer, which has no name to give in a mapping.
     """
     found = _changed(policy)
     found["stages"] = [_stage_mapping(stage) for stage in policy.stages]
@@ -401,7 +401,7 @@ def _reducer_mapping(reducer: Reducer) -> dict[str, Any]:
 
 
 def _changed(value: Any) -> dict[str, Any]:
-    """The fields that differ from their defaults; nested objects are left to the caller."""
+    """The fields that differ from their defaults; the caller converts nested objects."""
     found = {}
     for field in fields(value):
         now = getattr(value, field.name)
@@ -415,7 +415,7 @@ def _changed(value: Any) -> dict[str, Any]:
 
 
 def _checked(what: str, given: object, kind: type[Any]) -> dict[str, Any]:
-    """The mapping as a dict, if ``kind`` has all its keys."""
+    """The mapping as a dict; every key has to be a field of ``kind``."""
     if not isinstance(given, Mapping):
         msg = f"{what}: expected a mapping, got {type(given).__name__}"
         raise InvalidOptionError(msg)

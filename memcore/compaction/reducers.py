@@ -72,74 +72,75 @@ __all__ = [
 # --- Reducer: a pure function from visible items to masks -----------------------------------------
 
 Embed: TypeAlias = Callable[[Sequence[str]], Sequence[Sequence[float]]]
-"""One vector a text, all of one length."""
+"""Returns one vector per text, all of the same length."""
 
 
 class Visible(NamedTuple):
-    """One item as the model is shown it at present: masks of earlier views are applied."""
+    """An item as the model currently sees it, with the masks of earlier views applied."""
 
     seq: int
     kind: ItemKind
     message: Message
     tokens: int
     protected: bool = False
-    """Pinned, of a protected tool, or with an open call: a reducer reads it and leaves it be."""
+    """True if pinned, of a protected tool, or with an open call: reducers may only read it."""
     masked: str | None = None
-    """The action of the mask that it is shown by, if it is."""
+    """The action of the mask applied to it, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The tools of reducers: policy, token counter, storage for large results, embedder."""
+    """The services available to reducers: policy, token counter, result storage, embedder."""
 
     policy: PairPolicy
     counter: TokenCounter
     offload: Callable[[int, str | None, str], str] | None = None
-    """Keeps a text that item ``seq`` shows, of its result for ``call_id`` (None: without an id),
-    and returns the reference to read it by: ``offload(seq, call_id, text)``. None: no place."""
+    """``offload(seq, call_id, text)`` stores the text of item ``seq``'s result for ``call_id``
+    (None: without an id) and returns the reference by which to read it. None: no storage."""
     embed: Embed | None = None
-    """One vector a text, all of one length; None: no embedder."""
+    """Returns one vector per text, all of the same length; None: no embedder."""
 
 
 class Reducer(Protocol):
-    """Protocol: makes items smaller without a model.
+    """Protocol of a reducer, which makes items smaller without a model.
 
-    Frozen dataclasses: equal ones do equal things.
+    Implementations are frozen dataclasses: equal ones behave equally.
     """
 
     @property
     def name(self) -> str:
-        """The name of the reducer in a policy that is a mapping."""
+        """The reducer's name in a policy mapping."""
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of some of the items, in their order, each with fewer tokens than the item.
+        """Masks for some of the items, in item order, each with fewer tokens than its item.
 
-        Deterministic. A mask is of its item's kind, and makes and answers the same calls, in order.
+        Deterministic. A mask has its item's kind, and makes and answers the same calls in the same
+        order.
         """
 
     def settings(self) -> Mapping[str, object]:
-        """The options that differ from the defaults, as a policy in a mapping states them."""
+        """The options that differ from the defaults, in the form of a policy mapping."""
 
 
-# --- Input of reducers, read from visible items, and masks made of their edits --------------------
+# --- Input of reducers, read from visible items, and masks built from their edits -----------------
 
 Edited = dict[Path, Any]
 
 
 class PlacedResult(NamedTuple):
-    """A result in its place."""
+    """A result and its position."""
 
     at: int
     """Index of the item."""
     result: Result
     name: str | None
-    """Of the tool."""
+    """Name of the tool."""
     call: CallSlot | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReducerInput:
-    """Items and how their calls and results bind."""
+    """Items with the binding of their calls to results."""
 
     items: Sequence[Visible]
     binding: Binding
@@ -168,9 +169,9 @@ class ReducerInput:
                     yield at, arguments
 
     def texts(self, *kinds: ItemKind) -> Iterator[tuple[int, Text]]:
-        """The texts of items of these kinds beside results, calls and thinking, oldest first.
+        """The texts of items of these kinds, without results, calls and thinking; oldest first.
 
-        What stands beside the results in a message is the user's, as it is for providers.
+        Text in the same message as results counts as the user's, as it does for providers.
         """
         for at, item in enumerate(self.items):
             kind = self.binding.kinds[at]
@@ -179,13 +180,13 @@ class ReducerInput:
                     yield at, text
 
     def masks(self, edits: dict[int, Edited], action: str, by: Reduction) -> list[Mask]:
-        """Masks of the edited items, in order; protected ones and those without gain have none."""
+        """Masks for the edited items, in order; none for protected ones and those without gain."""
         made = (mask_of(self.items[at], edits[at], action, by) for at in sorted(edits))
         return [mask for mask in made if mask is not None]
 
 
 def read(items: Sequence[Visible]) -> ReducerInput:
-    """Bind the calls of the items."""
+    """Bind the items' calls to their results."""
     return ReducerInput(
         items,
         bind(WireItem(item.seq, item.message, item.kind == ItemKind.EVENT) for item in items),
@@ -193,7 +194,7 @@ def read(items: Sequence[Visible]) -> ReducerInput:
 
 
 def mask_of(item: Visible, edits: Edited, action: str, by: Reduction) -> Mask | None:
-    """The mask that shows the edited item; None if it may not be touched or gains nothing."""
+    """The mask that shows the edited item; None if the item is protected or nothing is gained."""
     if item.protected or not edits:
         return None
     message: Message = edited(item.message, edits)
@@ -207,8 +208,8 @@ MARKER: Final = "[… {} tokens left out …]"
 def shorten(text: str, max_tokens: int, keep: str, by: Reduction) -> str:
     """Truncate a text to ``max_tokens``, including a marker with the number of tokens left out.
 
-    The text itself, the same object, if it fits. The marker's figure is exact if all of
-    ``max_tokens`` is used; if the marker would fill more than half, there is none.
+    A text that fits is returned as the same object. The marker's figure is exact if all of
+    ``max_tokens`` is used; a marker that would take more than half of it is omitted.
     """
     total = by.counter.count(text)
     if total <= max_tokens:
@@ -219,16 +220,16 @@ def shorten(text: str, max_tokens: int, keep: str, by: Reduction) -> str:
     return by.counter.truncate(text, max_tokens, keep=keep, marker=f"\n{marker}\n").text
 
 
-# --- The options of reducers: checked on creation, and written as in a mapping --------------------
+# --- The options of reducers: checked on creation, serialized as a mapping ------------------------
 
 
 class Settings:
-    """Base of the reducers, which are frozen dataclasses: their options as a mapping."""
+    """Base class of the reducers, all frozen dataclasses: their options as a mapping."""
 
     __slots__ = ()
 
     def settings(self) -> Mapping[str, object]:
-        """The options that differ from the defaults; tuples as lists, as JSON has them."""
+        """The options that differ from the defaults, with tuples as lists, as in JSON."""
         found: dict[str, object] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -238,10 +239,10 @@ class Settings:
 
 
 def checked_names(name: str, value: Any, *, known: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """A list of non-empty strings as a tuple; ``known`` are those that there are.
+    """A list of non-empty strings as a tuple; ``known``, if given, are the allowed ones.
 
     Raises:
-        InvalidOptionError: it is no list, or holds something else.
+        InvalidOptionError: ``value`` is not a list, or holds anything else.
     """
     if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
         msg = f"{name}: expected a list of strings, got {value!r:.80}"
@@ -255,36 +256,36 @@ def checked_names(name: str, value: Any, *, known: tuple[str, ...] = ()) -> tupl
     return tuple(entries)
 
 
-# --- Clearing old results: the model has used them, a placeholder keeps the pair whole ------------
+# --- Clearing old results: the model has used them, and a placeholder keeps the pair intact -------
 # The rule is that of Anthropic's ``clear_tool_uses`` and LangChain's ``ClearToolUsesEdit``: the
 # newest results stay, and nothing is cleared for a small gain, because each clearing invalidates
-# the provider's prompt cache from there on.
+# the provider's prompt cache from that point on.
 
 CLEARED = "[cleared]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearResults(Settings):
-    """Shows a placeholder for tool results, except for the newest.
+    """Replaces tool results, except the newest, with a placeholder.
 
-    Offloaded results are cleared like others, and with them the reference to read them by: if both
-    are used, ``keep_last`` decides for how long references are shown.
+    Offloaded results are cleared like any other, including the reference by which to read them: if
+    both reducers are used, ``keep_last`` determines how long references are shown.
 
     Raises:
-        InvalidOptionError: a negative number, or an option of a wrong type.
+        InvalidOptionError: a negative number, or an option of the wrong type.
     """
 
     name: ClassVar[str] = "clear_results"
 
     keep_last: int = 3
-    """So many of the newest results stay, those of ``exclude_tools`` among them."""
+    """Number of newest results that stay, counting those of ``exclude_tools``."""
     min_gain_tokens: int = 0
-    """Nothing is cleared unless all of it together saves this."""
+    """Nothing is cleared unless the total saving is at least this."""
     exclude_tools: tuple[str, ...] = ()
     """Names of tools whose results stay."""
     placeholder: str = CLEARED
     clear_arguments: bool = False
-    """True: the arguments of calls are cleared with their results."""
+    """True: the arguments of calls are cleared along with their results."""
 
     def __post_init__(self) -> None:
         checked_int("keep_last", self.keep_last)
@@ -297,7 +298,7 @@ class ClearResults(Settings):
             raise InvalidOptionError(msg)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with old results; none if they gain too little together."""
+        """Masks for the items with old results; none if the total gain is too small."""
         reading = read(items)
         results = reading.results()
         old = [
@@ -323,7 +324,7 @@ class ClearResults(Settings):
     def _arguments(
         self, reading: ReducerInput, old: list[PlacedResult]
     ) -> list[tuple[int, Edited]]:
-        """Edits of the calls all of whose results are old and cleared (or were too short to be)."""
+        """Edits of the calls whose results are all old, whether cleared or too short to clear."""
         answered = {(id(found.call), found.at) for found in old if found.call is not None}
         found = []
         for at, slots in enumerate(reading.binding.calls):
@@ -343,20 +344,20 @@ class ClearResults(Settings):
         return found
 
 
-# --- Content that comes again: older copies become short references to the newest one -------------
-# The newest stays, because it is the last that a cut leaves out. A reference never is a candidate
-# itself, so a second pass finds nothing more.
+# --- Repeated content: older copies become short references to the newest one ---------------------
+# The newest copy stays, because a cut removes it last. A reference is never a candidate itself, so
+# a second pass finds nothing more.
 
 SAME: Final = "[the same as the later "
 SIMILAR: Final = "[much the same as the later "
 CANDIDATES_MAX: Final = 256
-"""So many of the newest texts are compared by ``DropSimilar``: about 33,000 pairs."""
+"""Number of newest texts that ``DropSimilar`` compares: about 33,000 pairs."""
 SHINGLE_WORDS: Final = 3
 SKETCH_MAX: Final = 512
-"""Hashes of a text that are compared: the error of a share by so many is about 0.04."""
+"""Hashes compared per text: the error of a share estimated from this many is about 0.04."""
 NAME_CHARS_MAX: Final = 64
 ROUNDING: Final = 1e-9
-"""The product of a unit vector with itself is 1 but for this."""
+"""Tolerance: the dot product of a unit vector with itself differs from 1 by less than this."""
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
 _WORD: Final = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")
 _NEGATIONS: Final = frozenset(
@@ -394,18 +395,18 @@ T = TypeVar("T")
 
 
 class _Candidate(NamedTuple):
-    """A text that may come again."""
+    """A text that may be repeated later."""
 
     at: int
     order: int
-    """Its place in its message."""
+    """Position in the message."""
     text: str
     label: str
     replace: Callable[[str], Edited]
 
 
 def _candidates(reading: ReducerInput, exclude_tools: tuple[str, ...]) -> list[_Candidate]:
-    """Results without media, and user texts; oldest first."""
+    """Results without media, and user texts, oldest first."""
     found = []
     for order, (at, result, name, _) in enumerate(reading.results()):
         if result.leaves and not result.media and name not in exclude_tools:
@@ -425,14 +426,14 @@ def _is_reference(text: str) -> bool:
 
 
 class _Replacing:
-    """Collects the edits that put references in place of texts."""
+    """Collects the edits that replace texts with references."""
 
     def __init__(self, items: Sequence[Visible], opening: str, by: Reduction) -> None:
         self.items, self.opening, self.by = items, opening, by
         self.edits: dict[int, Edited] = {}
 
     def refer(self, older: _Candidate, newer: _Candidate) -> None:
-        """Put a reference to ``newer`` in place of ``older``, if that is shorter."""
+        """Replace ``older`` with a reference to ``newer``, if that is shorter."""
         reference = self.opening + newer.label
         count = self.by.counter.count
         if not self.items[older.at].protected and count(reference) < count(older.text):
@@ -441,10 +442,10 @@ class _Replacing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropDuplicates(Settings):
-    """Shows a reference in place of a result or user text that comes again, word for word, later.
+    """Replaces a result or user text that is repeated verbatim later with a reference.
 
     Raises:
-        InvalidOptionError: ``min_tokens`` below 1, or no list of tools.
+        InvalidOptionError: ``min_tokens`` is below 1, or ``exclude_tools`` is not a list.
     """
 
     name: ClassVar[str] = "drop_duplicates"
@@ -457,7 +458,7 @@ class DropDuplicates(Settings):
         _check(self)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with older copies. O(n): texts are compared by their xxh3-128."""
+        """Masks for the items with older copies. O(n): texts are compared by xxh3-128 digest."""
         reading = read(items)
         replacing = _Replacing(items, SAME, by)
         newest: dict[bytes, _Candidate] = {}
@@ -475,22 +476,23 @@ class DropDuplicates(Settings):
 class DropSimilar(Settings):
     """As ``DropDuplicates``, for texts that are nearly equal.
 
-    With an embedder (``Reduction.embed``) two texts are alike if the cosine of their vectors is
-    at least ``threshold``; it has to embed whole texts, not only their beginnings. Without one
-    they are alike if they share ``resemblance`` of their runs of three words. Of the newest 256
-    texts, an older one is replaced if a newer one that stays is alike.
+    With an embedder (``Reduction.embed``), two texts are similar if the cosine similarity of their
+    vectors is at least ``threshold``; the embedder has to embed whole texts, not just their
+    beginnings. Without one, they are similar if they share ``resemblance`` of their three-word
+    shingles. Among the newest 256 texts, an older one is replaced if it is similar to a newer one
+    that stays.
 
     Raises:
         InvalidOptionError: ``threshold`` or ``resemblance`` is not between 0 and 1, or
-            ``min_tokens`` below 1.
+            ``min_tokens`` is below 1.
     """
 
     name: ClassVar[str] = "drop_similar"
 
     threshold: float = 0.95
     resemblance: float = 0.8
-    """A judgement: a changed word costs three runs of its text and three of the other, so one word
-    in 27 may differ. Texts that differ in a number or a negation are never alike."""
+    """A judgement: a changed word costs three shingles in each text, so one word in 27 may differ.
+    Texts that differ in a number or a negation are never similar."""
     min_tokens: int = 50
     exclude_tools: tuple[str, ...] = ()
 
@@ -500,13 +502,14 @@ class DropSimilar(Settings):
         _check(self)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with older texts of the same meaning.
+        """Masks for the items with older texts of the same meaning.
 
         Raises:
-            InvalidOptionError: the embedder returned no vector a text, or no numbers.
+            InvalidOptionError: the embedder did not return one vector of finite numbers per text,
+                all of the same length.
         """
         reading = read(items)
-        # References keep their places among the newest, or a second pass would look further back.
+        # References count toward the newest texts, or a second pass would look further back.
         places = (
             candidate
             for candidate in reversed(_candidates(reading, self.exclude_tools))
@@ -531,7 +534,7 @@ class DropSimilar(Settings):
 def _alike(
     features: Sequence[T], measure: Callable[[T, T], float], least: float
 ) -> Iterator[tuple[int, int]]:
-    """``(older, newer)``: each text that is alike to a newer one that stays, and its likest."""
+    """``(older, newer)``: each text similar to a newer one that stays, with its closest match."""
     kept: list[int] = []
     for at, feature in enumerate(features):
         likest, newer = max(
@@ -545,25 +548,25 @@ def _alike(
 
 
 def _cosine(one: list[float], other: list[float]) -> float:
-    """Of two vectors of length 1."""
+    """Cosine similarity of two unit vectors."""
     return math.fsum(map(mul, one, other))
 
 
 class _Sketch(NamedTuple):
-    """The runs of words of a text as hashes: all of them, or the ``SKETCH_MAX`` smallest."""
+    """The hashed shingles of a text: all of them, or the ``SKETCH_MAX`` smallest hashes."""
 
     hashes: frozenset[int]
     runs: int
-    """Of all different runs."""
+    """Number of distinct shingles."""
     telling: tuple[str, ...]
-    """The words of which one alone changes the meaning: those with digits, and negations."""
+    """The words that each change the meaning on their own: those with digits, and negations."""
 
 
 def _sketch(text: str) -> _Sketch:
-    """The text's runs of ``SHINGLE_WORDS`` words; a CJK character is a word.
+    """The sketch of the text's shingles of ``SHINGLE_WORDS`` words; a CJK character is a word.
 
-    The smallest hashes are the same sample of both texts that are compared (Broder, "On the
-    resemblance and containment of documents", 1997).
+    Taking the smallest hashes selects the same sample from both of the texts compared (Broder, "On
+    the resemblance and containment of documents", 1997).
     """
     words = _WORD.findall(text.casefold()) or [text]
     shingles = {
@@ -577,9 +580,9 @@ def _sketch(text: str) -> _Sketch:
 
 
 def _resemblance(one: _Sketch, other: _Sketch) -> float:
-    """The share of runs that both have, of those that either has; of long texts an estimate.
+    """The Jaccard similarity of the shingles, an estimate for long texts.
 
-    0 if they differ in a number or a negation.
+    0 if the texts differ in a number or a negation.
     """
     if one.telling != other.telling:
         return 0.0
@@ -600,7 +603,7 @@ def _check(reducer: Any) -> None:
 
 
 def _unit_vectors(candidates: list[_Candidate], embed: Embed) -> list[list[float]]:
-    """The vectors of the texts, of length 1; a zero vector is similar to nothing and stays."""
+    """The unit vectors of the texts; a zero vector stays as it is, similar to nothing."""
     texts = [candidate.text for candidate in candidates]
     if not texts:
         return []
@@ -621,36 +624,35 @@ def _unit_vectors(candidates: list[_Candidate], embed: Embed) -> list[list[float
     return found
 
 
-# --- Offloading large results: kept elsewhere, a preview and a reference stay ---------------------
+# --- Offloading large results: stored elsewhere, replaced with a preview and a reference ----------
 # The thresholds are those of DeepAgents, which moves results above 20,000 tokens to files and shows
 # their first and last five lines.
 
 MIN_TOKENS_LEAST: Final = 100
-"""Below this a preview with a reference saves nothing."""
+"""Below this, a preview with a reference saves nothing."""
 PREVIEW_TOKENS_MAX: Final = 500
 OFFLOADED: Final = "[offloaded: {} tokens, to be read by {}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadResults(Settings):
-    """Keeps large results by ``Reduction.offload`` and shows their ends and a reference.
+    """Stores large results through ``Reduction.offload`` and shows both ends and a reference.
 
-    Without a place to keep them it does nothing. Only text is kept elsewhere: images and other
-    media stay where they are.
+    Does nothing without such storage. Only text is moved: images and other media stay.
 
     Raises:
-        InvalidOptionError: ``min_tokens`` below 100, or another negative number.
+        InvalidOptionError: ``min_tokens`` is below 100, or another number is negative.
     """
 
     name: ClassVar[str] = "offload_results"
 
     min_tokens: int = 20_000
-    """Results with less text stay."""
+    """Results with less text than this stay."""
     preview_lines: int = 5
-    """So many of the first lines and of the last are shown, of all at most 500 tokens and a quarter
-    of ``min_tokens``."""
+    """Number of first and of last lines shown, in total at most 500 tokens and a quarter of
+    ``min_tokens``."""
     keep_last: int = 0
-    """So many of the newest results stay."""
+    """Number of newest results that stay."""
     exclude_tools: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -661,7 +663,7 @@ class OffloadResults(Settings):
         object.__setattr__(self, "exclude_tools", names)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with large results, whose texts are kept before the masks are made."""
+        """Masks for the items with large results; their texts are stored first."""
         if by.offload is None:
             return []
         reading = read(items)
@@ -693,35 +695,35 @@ class OffloadResults(Settings):
         return "\n" + shorten(text, most, "middle", by)
 
 
-# --- Shortening what is large: outputs, texts and arguments of calls, exactly to a token count ----
+# --- Truncating large outputs, texts and call arguments to an exact token count -------------------
 
 TOKENS_LEAST: Final = 16
-"""Below this, little but the marker would be left."""
+"""Below this, little but the marker would remain."""
 DEPTH_MAX: Final = 64
-"""Strings that are nested deeper in arguments stay."""
+"""Strings nested deeper than this in arguments stay."""
 _KINDS: Final = {"user": ItemKind.USER, "assistant": ItemKind.ASSISTANT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElideOutputs(Settings):
-    """Cuts large outputs to a token count, with a marker where something is left out.
+    """Truncates large outputs to a token count, with a marker where text is left out.
 
-    The count is that of the text alone, by the session's counter. Several text blocks of one result
-    become one; images and other media stay.
+    Only the text counts, by the session's counter. Several text blocks of one result become one;
+    images and other media stay.
 
     Raises:
-        InvalidOptionError: ``max_tokens`` below 16, or an unknown ``keep`` or kind.
+        InvalidOptionError: ``max_tokens`` is below 16, or ``keep`` or a kind is unknown.
     """
 
     name: ClassVar[str] = "elide_outputs"
 
     max_tokens: int = 2_000
-    """The most tokens of one output, the marker included."""
+    """Maximum tokens of one output, including the marker."""
     keep: str = "middle"
     """``head``, ``tail``, or ``middle`` for both ends (as ``TokenCounter.truncate``)."""
     exclude_tools: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ("result",)
-    """The kinds of texts that are cut: ``result``, ``user``, ``assistant``."""
+    """Kinds of texts to truncate: ``result``, ``user``, ``assistant``."""
 
     def __post_init__(self) -> None:
         checked_int("max_tokens", self.max_tokens, least=TOKENS_LEAST)
@@ -732,7 +734,7 @@ class ElideOutputs(Settings):
         object.__setattr__(self, "kinds", kinds)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with texts above ``max_tokens``."""
+        """Masks for the items with texts above ``max_tokens``."""
         reading = read(items)
         edits: dict[int, Edited] = {}
         if "result" in self.kinds:
@@ -752,10 +754,10 @@ class ElideOutputs(Settings):
 
 
 def checked_keep(keep: Any) -> None:
-    """Refuse what ``TokenCounter.truncate`` does not know.
+    """Refuse a value of ``keep`` that ``TokenCounter.truncate`` does not accept.
 
     Raises:
-        InvalidOptionError: it is none of ``head``, ``tail`` and ``middle``.
+        InvalidOptionError: ``keep`` is not ``head``, ``tail`` or ``middle``.
     """
     if keep not in ("head", "tail", "middle"):
         msg = f"keep: expected 'head', 'tail' or 'middle', got {keep!r:.80}"
@@ -766,19 +768,19 @@ def checked_keep(keep: Any) -> None:
 class TruncateArguments(Settings):
     """Shortens large strings in the arguments of older calls; the JSON keeps its shape and keys.
 
-    Arguments that are no valid JSON stay, and so do the actions of shell, patch and computer calls,
-    whose form providers check.
+    Arguments that are not valid JSON stay, and so do the actions of shell, patch and computer
+    calls, whose form providers validate.
 
     Raises:
-        InvalidOptionError: ``max_tokens`` below 16, or a negative ``keep_last``.
+        InvalidOptionError: ``max_tokens`` is below 16, or ``keep_last`` is negative.
     """
 
     name: ClassVar[str] = "truncate_arguments"
 
     max_tokens: int = 500
-    """The most tokens of one string, the marker included."""
+    """Maximum tokens of one string, including the marker."""
     keep_last: int = 3
-    """The calls of so many of the newest calling items stay as they are."""
+    """Number of newest calling items whose arguments stay unchanged."""
     keep: str = "head"
     exclude_tools: tuple[str, ...] = ()
 
@@ -790,7 +792,7 @@ class TruncateArguments(Settings):
         object.__setattr__(self, "exclude_tools", names)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the calling items with strings above ``max_tokens``."""
+        """Masks for the calling items with strings above ``max_tokens``."""
         reading = read(items)
         edits: dict[int, Edited] = {}
         last = self._first_kept(reading)
@@ -818,10 +820,10 @@ class TruncateArguments(Settings):
             cut = self._walk(parsed, by, 0)
             return value if cut is parsed else _written(cut)
         except (ValueError, RecursionError):
-            return value  # no JSON, or none that could be written again as it was
+            return value  # not JSON, or JSON that would not round-trip
 
     def _walk(self, value: Any, by: Reduction, depth: int) -> Any:
-        """The value with its large strings shortened; the same object if there are none."""
+        """The value with large strings shortened; the same object if there are none."""
         if isinstance(value, str):
             return shorten(value, self.max_tokens, self.keep, by)
         if depth == DEPTH_MAX or not isinstance(value, dict | list):
@@ -840,7 +842,7 @@ def _refuse(constant: str) -> None:
 
 
 def _exact(number: str) -> float:
-    """The number; refused if it would be written again as another one."""
+    """Parse a number, refusing one that would not round-trip exactly."""
     found = float(number)
     if Decimal(repr(found)) != Decimal(number):
         _refuse(number)
@@ -851,19 +853,21 @@ def _written(value: Any) -> str:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate: only its escape can be sent
+    except UnicodeEncodeError:  # a lone surrogate can only be sent escaped
         return json.dumps(value, separators=(",", ":"))
     return text
 
 
-# --- Stripping the model's thinking from turns that are over, where its provider allows it --------
-# * Anthropic: thinking is bound to the history before it, and a compaction changes that. It may go
-#   from earlier turns, never from the latest assistant turn, and never while its tool loop is open.
-# * Gemini: thoughts may go from earlier turns. Signatures on calls stay: the first call of the turn
-#   that runs needs its own, and they cost nothing.
+# --- Stripping the model's thinking from completed turns, where its provider allows it ------------
+# * Anthropic: thinking is bound to the history before it, which a compaction changes. It may be
+#   removed from earlier turns, but not from the latest assistant turn or while its tool loop is
+#   open.
+# * Gemini: thoughts may be removed from earlier turns. Signatures on calls stay: the first call of
+#   the current turn needs its own, and they cost nothing.
 # * OpenAI Responses: a model item with a stored id is refused without the reasoning item before it.
-#   Reasoning goes only if no item of the model behind it in its response has an id.
-# * OpenAI chat (DeepSeek, OpenRouter, LiteLLM): ``reasoning_content`` and its kin go.
+#   Reasoning is removed only if no later model item of the same response has an id.
+# * OpenAI chat (DeepSeek, OpenRouter, LiteLLM): ``reasoning_content`` and similar fields are
+#   removed.
 
 _BLOCKS: Final = frozenset(("thinking", "redacted_thinking"))
 _FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
@@ -872,23 +876,23 @@ _SAID: Final = ("refusal", "audio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripReasoning(Settings):
-    """Leaves out the thinking of turns that are over; a message of nothing else is hidden.
+    """Removes the thinking of completed turns; a message of nothing else is hidden.
 
     Raises:
-        InvalidOptionError: ``keep_last_turn`` is no bool.
+        InvalidOptionError: ``keep_last_turn`` is not a bool.
     """
 
     name: ClassVar[str] = "strip_reasoning"
 
     keep_last_turn: bool = True
-    """True: the latest turn of the model keeps its thinking even when the user has spoken since.
-    While that turn runs it always does."""
+    """True: the model's latest turn keeps its thinking even if the user has spoken since. A turn
+    in progress always keeps it."""
 
     def __post_init__(self) -> None:
         checked_bool("keep_last_turn", self.keep_last_turn)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
-        """Masks of the items with thinking before the turn that keeps it."""
+        """Masks for the items with thinking before the turn that keeps it."""
         reading = read(items)
         stop = self._first_kept(reading)
         free = _free_before(reading, stop)
@@ -908,7 +912,7 @@ class StripReasoning(Settings):
         return found
 
     def _first_kept(self, reading: ReducerInput) -> int:
-        """The start of the turn that keeps its thinking; turns start where the user speaks."""
+        """The start of the turn that keeps its thinking; turns start at user items."""
         kinds, binding = reading.binding.kinds, reading.binding
         starts = [at for at, kind in enumerate(kinds) if kind == ItemKind.USER]
 
@@ -919,7 +923,7 @@ class StripReasoning(Settings):
         if not said or not starts:
             return 0
         last, latest = starts[-1], start_of(said[-1])
-        # Its loop is open while a call in it waits, or was answered only after the user spoke.
+        # Its loop is open if a call in it is unanswered, or was answered only after the user spoke.
         is_open = any(
             not slot.is_server and (not slot.results or slot.results[-1] >= last)
             for at in range(latest, len(kinds))
@@ -943,7 +947,7 @@ def _hidden(item: Visible) -> Mask | None:
 
 
 def _free_before(reading: ReducerInput, stop: int) -> list[bool]:
-    """For each position: may reasoning before it be removed, judged by the items from there on?"""
+    """For each position, True if the items from there on permit removing earlier reasoning."""
     found = [False] * (len(reading.items) + 1)
     for at in range(len(reading.items) - 1, -1, -1):
         kind = reading.binding.kinds[at]
@@ -956,7 +960,7 @@ def _free_before(reading: ReducerInput, stop: int) -> list[bool]:
 
 
 def _thinking_edits(message: Message) -> Edited:
-    """The edits that leave out the thinking of a model's message."""
+    """The edits that remove the thinking from a model's message."""
     base = body_path(message)
     body: dict[str, Any] = value_at(message, base)
     edits: Edited = {(*base, name): REMOVED for name in _FIELDS if body.get(name)}
@@ -973,13 +977,13 @@ def _is_thinking(block: dict[str, Any]) -> bool:
     if kind in _BLOCKS:
         return True
     if kind == "reasoning":
-        return not block.get("id")  # with one, other blocks may be stored under it
+        return not block.get("id")  # with an id, other stored blocks may depend on it
     calls = ("functionCall", "function_call")
     return block.get("thought") is True and not any(block.get(name) for name in calls)
 
 
 def _is_emptied(message: Message, edits: Edited) -> bool:
-    """Return whether the edits leave no text and no call of the model."""
+    """Return whether the edits leave no text and no calls."""
     body: dict[str, Any] = value_at(message, body_path(message))
     if any(classify(message)[1:3]) or any(body.get(name) for name in _SAID):
         return False
@@ -990,7 +994,7 @@ def _is_emptied(message: Message, edits: Edited) -> bool:
     return not left
 
 
-# --- The table of reducers, and applying several of them one after another ------------------------
+# --- The table of reducers, and applying several of them in sequence ------------------------------
 
 REDUCERS: Final[Mapping[str, type[Any]]] = {
     kind.name: kind
@@ -1004,17 +1008,17 @@ REDUCERS: Final[Mapping[str, type[Any]]] = {
         ClearResults,
     )
 }
-"""Reducers by name, in the order in which they serve best: what loses least comes first."""
+"""Reducers by name, in recommended order: the least lossy first."""
 NAME_KEY: Final = "reducer"
 
 
 def reducer_from(given: str | Mapping[str, Any]) -> Reducer:
-    """A reducer from its name, or from a mapping of its name under ``reducer`` and its options.
+    """A reducer from its name, or from a mapping with its name under ``reducer`` and its options.
 
     ``{"reducer": r.name, **r.settings()}`` gives a reducer equal to ``r``.
 
     Raises:
-        InvalidOptionError: an unknown name or option (with the near match), or a bad value.
+        InvalidOptionError: an unknown name or option (with the closest match), or an invalid value.
     """
     if isinstance(given, str):
         given = {NAME_KEY: given}
@@ -1047,9 +1051,9 @@ def _near(name: object, known: list[str]) -> str:
 def reduce_all(
     items: Sequence[Visible], reducers: Iterable[Reducer], by: Reduction
 ) -> dict[int, Mask]:
-    """The masks, by seq, of reducers applied in order, each to the items as masked by those before.
+    """The masks, by seq, of reducers applied in order, each to the output of the one before.
 
-    The mask of an item that several reducers changed has the action of the last.
+    If several reducers change an item, its mask has the last one's action.
 
     Raises:
         InternalError: a reducer broke a rule of ``Reducer.reduce``.
@@ -1079,7 +1083,11 @@ def _masked(item: Visible, mask: Mask) -> Visible:
 
 
 def _check_reduce(item: Visible | None, mask: Mask, reducer: Reducer, by: Reduction) -> None:
-    """Check a mask against the rules: a wrong one would break pairs, and must never be stored."""
+    """Check a mask against the rules: an invalid one would break pairs and may not be stored.
+
+    Raises:
+        InternalError: the mask breaks a rule.
+    """
     problem = None
     if item is None:
         problem = "is of no item that is shown, or not in the order of the items"
@@ -1108,13 +1116,13 @@ _METHODS: Final = ("encode", "embed_documents", "embed")
 
 
 def as_embedder(model: Any) -> Embed:
-    """An embedder of a model: sentence-transformers, model2vec, LangChain, WordLlama, a function.
+    """An embedder from a model: sentence-transformers, model2vec, LangChain, WordLlama, a function.
 
-    The method is the first that there is of ``encode``, ``embed_documents`` and ``embed``. Arrays
-    are taken as they are: nothing here needs numpy.
+    Calls the first method found of ``encode``, ``embed_documents`` and ``embed``. Arrays are
+    accepted, but nothing here needs numpy.
 
     Raises:
-        InvalidOptionError: the model has none of them and is no function.
+        InvalidOptionError: the model has none of these methods and is not callable.
     """
     for name in _METHODS:
         method = getattr(model, name, None)
@@ -1139,10 +1147,10 @@ def as_embedder(model: Any) -> Embed:
 
 
 def wordllama_embedder() -> Embed:
-    """The embedder of the ``wordllama`` package, which carries its model: nothing is downloaded.
+    """The embedder of the ``wordllama`` package, which bundles its model: nothing is downloaded.
 
-    Vectors of 256 numbers, means over the tokens of the whole text, however long; the model has
-    16 MB and needs numpy but no deep-learning framework. ``pip install "memcore[embed]"``.
+    Vectors of 256 numbers, means over all tokens of the text, however long; the model takes 16 MB
+    and needs numpy but no deep-learning framework. ``pip install "memcore[embed]"``.
 
     Raises:
         InvalidOptionError: the package is not installed.
@@ -1152,6 +1160,6 @@ def wordllama_embedder() -> Embed:
     except ImportError as exc:
         msg = f'embed: {exc}: install it with pip install "memcore[embed]", or give an embedder'
         raise InvalidOptionError(msg) from exc
-    # The folder of the package is laid out as its cache is, where it looks before the network.
+    # The package folder is laid out like its cache, where it looks before the network.
     folder = PathEmbedding(package.__file__).parent
     return as_embedder(package.WordLlama.load(cache_dir=folder, disable_download=True))

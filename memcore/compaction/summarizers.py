@@ -1,8 +1,8 @@
-"""Summarizers that ask a model through a client that the caller made; prompts and answers.
+"""Summarizers that call a model through a caller-supplied client; their prompts and answers.
 
-No client library is imported: a client is any object with the methods of one. A client that answers
-with an awaitable makes the summarizer return one, for ``memcore.aio``. Retries, keys and
-connections are the client's; its exceptions pass through unchanged.
+No client library is imported: any object with the right methods is a client. If the client returns
+an awaitable, so does the summarizer, for ``memcore.aio``. Retries, keys and connections are the
+client's concern; its exceptions propagate unchanged.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
 ]
 
 
-# --- Answers of providers, as a summary or as an error with the reason ----------------------------
+# --- Provider answers, as a summary or as an error with the reason --------------------------------
 
 _THOUGHT: Final = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-"""Models that are served as they are write their reasoning in front of the answer."""
+"""Self-hosted models often write their reasoning in front of the answer."""
 _SAID_CHARS: Final = 200
 _REASONS: Final[Mapping[str, str]] = {
     "length": "cut",
@@ -72,7 +72,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def _get(value: Any, name: str) -> Any:
-    """A member of an object of a client library, or of plain JSON."""
+    """A member of a client library's object or of plain JSON."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
@@ -87,10 +87,10 @@ def _error(who: str, reason: str, said: Any = None) -> SummarizerError:
 
 
 def checked_summary(who: str, answer: Any) -> str:
-    """The text of a summary, without space around it.
+    """The text of a summary, without leading reasoning and surrounding whitespace.
 
     Raises:
-        SummarizerError: it is no text, or an empty one.
+        SummarizerError: the answer is not text, or is empty.
     """
     if not isinstance(answer, str):
         raise _error(who, "failed", f"a text was expected, it is {type(answer).__name__}")
@@ -112,10 +112,10 @@ def _joined(blocks: list[Any], *kinds: str) -> str:
 
 
 def from_chat(who: str, answer: Any) -> str:
-    """The summary in an answer of Chat Completions (OpenAI, LiteLLM and all that speak it).
+    """The summary in a Chat Completions answer (OpenAI, LiteLLM and compatible servers).
 
     Raises:
-        SummarizerError: it holds none.
+        SummarizerError: the answer holds none.
     """
     choices = _list(answer, "choices")
     if not choices:
@@ -133,10 +133,10 @@ def from_chat(who: str, answer: Any) -> str:
 
 
 def from_responses(who: str, answer: Any) -> str:
-    """The summary in an answer of OpenAI Responses.
+    """The summary in an OpenAI Responses answer.
 
     Raises:
-        SummarizerError: it holds none.
+        SummarizerError: the answer holds none.
     """
     status = _get(answer, "status")
     if status == "incomplete":
@@ -158,10 +158,10 @@ def from_responses(who: str, answer: Any) -> str:
 
 
 def from_anthropic(who: str, answer: Any) -> str:
-    """The summary in an answer of Anthropic Messages.
+    """The summary in an Anthropic Messages answer.
 
     Raises:
-        SummarizerError: it holds none.
+        SummarizerError: the answer holds none.
     """
     _check_end(who, _get(answer, "stop_reason"))
     blocks = _list(answer, "content")
@@ -171,20 +171,20 @@ def from_anthropic(who: str, answer: Any) -> str:
     return checked_summary(who, text)
 
 
-# --- Prompts of the summarizing model, in English and Chinese -------------------------------------
+# --- Prompts for the summarizing model, in English and Chinese ------------------------------------
 
 LANGUAGES: Final = ("en", "zh")
 CJK_SHARE: Final = 0.2
-"""Of the letters that people and the model wrote: from here on it is Chinese. One character says
-what four or five letters say, so this is about half of the words."""
+"""Share of the letters by people and the model from which a text counts as Chinese. One character
+carries as much as four or five letters, so this is about half of the words."""
 KANA_SHARE: Final = 0.05
-"""Of the CJK characters: with more kana the text is Japanese, for which there is no prompt."""
+"""Share of kana in the CJK characters above which a text is Japanese, which has no prompt."""
 LETTERS_MAX: Final = 20_000
-"""Characters examined to detect the language; enough for a share."""
+"""Characters examined to detect the language; enough to estimate a share."""
 PREVIOUS_SHARE: Final = 0.5
-"""The most of the input that a previous summary may take."""
+"""Largest share of the input for a previous summary."""
 SYSTEM_SHARE: Final = 0.125
-"""The largest share of the input for the agent's own instructions: they only give context."""
+"""Largest share of the input for the agent's own instructions, which only give context."""
 
 _CJK: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _KANA: Final = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
@@ -272,10 +272,10 @@ class Prompt:
 
 
 def checked_language(language: object) -> str | None:
-    """``language`` if there are prompts in it, or None.
+    """``language``, if there are prompts in it or it is None.
 
     Raises:
-        InvalidOptionError: there are none.
+        InvalidOptionError: there are no prompts in that language.
     """
     if language is None or (isinstance(language, str) and language in LANGUAGES):
         return language
@@ -286,8 +286,8 @@ def checked_language(language: object) -> str | None:
 def detect_language(messages: Sequence[Message], previous_summary: str | None = None) -> str:
     """``"zh"`` if at least a fifth of the letters are Chinese characters, else ``"en"``.
 
-    Judged by the texts of users, model and system; by all texts if there are none. (Results are
-    often English whatever the conversation is.)
+    Judged by the texts of user, model and system, or by all texts if those hold no letters.
+    (Results are often in English, whatever the language of the conversation.)
     """
     said: list[str] = [] if previous_summary is None else [previous_summary]
     other: list[str] = []
@@ -317,16 +317,17 @@ def make_prompt(
     instructions: str | None = None,
     caps: Caps = DEFAULT_CAPS,
 ) -> Prompt:
-    """Make the prompt that asks a model for a summary.
+    """Build the prompt that asks a model for a summary.
 
     Args:
-        request: the messages to summarize; its language and instructions come first.
+        request: the messages to summarize; its language and instructions take precedence.
         counter: counts the input.
-        summary_tokens: the length that the model is asked to keep to.
-        input_tokens_max: the most tokens of the previous summary and the transcript together.
-        language: ``"en"`` or ``"zh"``; None: that of the messages.
-        instructions: further instructions.
-        caps: the most characters shown of one text.
+        summary_tokens: the length requested of the model.
+        input_tokens_max: maximum tokens of the agent's instructions, the previous summary and the
+            transcript together.
+        language: ``"en"`` or ``"zh"``; None: the language of the messages.
+        instructions: additional instructions.
+        caps: maximum characters shown of one text.
     """
     given = checked_language(request.language) or checked_language(language)
     tongue = given or detect_language(request.messages, request.previous_summary)
@@ -339,7 +340,7 @@ def make_prompt(
         system.append("\n" + _ASKED[tongue] + "\n".join(asked))
     sections = []
     left = input_tokens_max
-    # Summaries of a level below are short already: none is cut in its middle.
+    # Summaries from the level below are already short, so none is cut in the middle.
     limits = Caps(text=input_tokens_max * 8) if request.level else caps
     if request.system:
         told = "\n".join(transcribe(request.system, caps=caps, language=tongue)).strip()
@@ -361,60 +362,59 @@ def make_prompt(
 
 
 def _untagged(text: str) -> str:
-    """The text without the tags that enclose the material."""
+    """Neutralize tags in a text that would delimit material in the prompt."""
     return _TAG.sub(r"< \1", text)
 
 
-# --- Summarizers that ask a model, over a client that the caller made -----------------------------
+# --- Summarizers that call a model through a caller-supplied client -------------------------------
 
 SUMMARY_TOKENS: Final = 1_024
-"""The default length that a model is asked to keep to; a judgement."""
+"""Default length requested of the model; a judgement."""
 INPUT_TOKENS_MAX: Final = 32_000
-"""Of what is summarized in one call; fits every current model with room for the answer."""
+"""Input of one call; fits every current model with room for the answer."""
 INPUT_TOKENS_LEAST: Final = 64
 ANTHROPIC_MAX_TOKENS: Final = 4_096
-"""Anthropic wants a limit: well above the summary, since an answer that is cut is worth nothing."""
+"""Anthropic requires a limit: well above the summary, since a truncated answer is useless."""
 COUNTER: Final = "o200k_base"
 NOTHING: Final = "(nothing of note)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummarizer(ABC):
-    """Base class: makes the prompt, has it sent, and checks the answer.
+    """Base class that builds the prompt, has it sent, and checks the answer.
 
-    A summarizer is a function of a ``SummaryRequest``: it returns the summary, or with an
-    asynchronous client an awaitable of it.
+    A summarizer is a function of a ``SummaryRequest``: it returns the summary, or an awaitable of
+    it if the client is asynchronous.
 
-    Raises (when made):
-        InvalidOptionError: an option is of a wrong type or out of range, or the client lacks the
-            method that is called.
+    Raises (on construction):
+        InvalidOptionError: an option has the wrong type or is out of range, or the client lacks
+            the required method.
 
-    Raises (when called):
-        SummarizerError: the answer was cut, refused, empty, or a tool call.
+    Raises (on call):
+        SummarizerError: the answer was truncated, refused, empty, or a tool call.
         Exception: as the client raised it.
     """
 
     model: str
     max_tokens: int | None = None
-    """The limit of the answer that is passed to the provider, reasoning included. None: none
-    (Anthropic: 4,096). The length that the model is *asked* to keep to is the request's
-    ``max_tokens``, or 1,024."""
+    """Limit on the answer that is passed to the provider, including reasoning. None: no limit
+    (Anthropic: 4,096). The length *requested* of the model is the request's ``max_tokens``, or
+    1,024."""
     language: str | None = None
-    """``"en"`` or ``"zh"``; None: that of the messages. The request's comes first."""
+    """``"en"`` or ``"zh"``; None: the language of the messages. The request's takes precedence."""
     instructions: str | None = None
-    """Further instructions, in addition to the request's."""
+    """Instructions in addition to the request's."""
     timeout_seconds: float | None = None
-    """Of one call; None: the client's."""
+    """Timeout of one call; None: the client's."""
     input_tokens_max: int = INPUT_TOKENS_MAX
-    """The previous summary and the transcript together, by o200k_base; above, messages in the
-    middle are left out. ``Recursive`` summarizes more than that without loss."""
+    """Limit on the previous summary and the transcript together, by o200k_base; above it, messages
+    in the middle are left out. ``Recursive`` summarizes longer input without loss."""
     temperature: float | None = None
-    """None: the provider's (models that reason accept no other)."""
+    """None: the provider's default (reasoning models accept no other)."""
     caps: Caps = DEFAULT_CAPS
-    """The most characters of one text, of a call's arguments and of a result that the model is
-    shown."""
+    """Maximum characters shown to the model of one text, one call's arguments and one result."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Further arguments of the client's call, such as ``reasoning_effort``."""
+    """Additional arguments for the client's call, such as ``reasoning_effort``."""
 
     name: ClassVar[str] = ""
 
@@ -438,14 +438,14 @@ class ModelSummarizer(ABC):
             raise InvalidOptionError(msg)
 
     def __call__(self, request: SummaryRequest, /) -> str | Awaitable[str]:
-        """The summary. Where there is nothing to summarize no model is asked."""
+        """The summary. Without messages to summarize, the model is not called."""
         if not request.messages:
             return request.previous_summary or NOTHING
         answer = self._send(self.prompt(request))
         return self._later(answer) if inspect.isawaitable(answer) else self._read(answer)
 
     def prompt(self, request: SummaryRequest) -> Prompt:
-        """The prompt that the model is sent for a request."""
+        """The prompt sent to the model for a request."""
         asked = request.max_tokens or SUMMARY_TOKENS
         return make_prompt(
             request,
@@ -458,7 +458,7 @@ class ModelSummarizer(ABC):
         )
 
     def measure(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of each message as the model is shown it; ``Recursive`` splits by them."""
+        """Tokens of each message as shown to the model, by which ``Recursive`` splits."""
         language = self.language or detect_language(messages)
         blocks = transcribe(messages, caps=self.caps, language=language)
         return [tokens + 1 for tokens in get_counter(COUNTER).count_many(blocks)]
@@ -475,9 +475,9 @@ class ModelSummarizer(ABC):
         """The summary in the answer."""
 
     def _options(self, max_tokens: str, limit: int | None) -> dict[str, Any]:
-        """The arguments that all clients share.
+        """The arguments common to all clients.
 
-        ``max_tokens`` is the client's name of the limit.
+        ``max_tokens`` is the client's name for the limit.
         """
         found: dict[str, Any] = {"model": self.model}
         given = {
@@ -502,10 +502,10 @@ def _check_number(name: str, value: Any, *, zero: bool) -> None:
 
 
 def _method(client: Any, path: str, expected: str) -> Callable[..., Any]:
-    """The client's method.
+    """The client's method at a dotted path.
 
     Raises:
-        InvalidOptionError: it has none of that name.
+        InvalidOptionError: the client has no such method.
     """
     found = client
     for step in path.split("."):
@@ -519,16 +519,16 @@ def _method(client: Any, path: str, expected: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class OpenAISummarizer(ModelSummarizer):
-    """Asks through an ``openai.OpenAI`` or ``openai.AsyncOpenAI``, or one for a compatible server.
+    """Calls a model through ``openai.OpenAI`` or ``openai.AsyncOpenAI``, or a compatible server.
 
-    The transcript is one user message; the rules stand before it as a system message
-    (``api="chat"``) or as ``instructions`` (``api="responses"``, with ``store=False``).
+    The transcript is one user message; the rules precede it as a system message (``api="chat"``)
+    or as ``instructions`` (``api="responses"``, with ``store=False``).
     """
 
     client: Any = field(repr=False)
     api: Literal["chat", "responses"] = field(default="chat", kw_only=True)
     limit_name: str = field(default="max_completion_tokens", kw_only=True)
-    """The name of Chat Completions for ``max_tokens``; older compatible servers want
+    """The Chat Completions name for ``max_tokens``; older compatible servers expect
     ``"max_tokens"``."""
 
     name: ClassVar[str] = "OpenAISummarizer"
@@ -560,9 +560,9 @@ class OpenAISummarizer(ModelSummarizer):
 
 @dataclass(frozen=True, slots=True)
 class AnthropicSummarizer(ModelSummarizer):
-    """Asks through an ``anthropic.Anthropic`` or ``anthropic.AsyncAnthropic``.
+    """Calls a model through ``anthropic.Anthropic`` or ``anthropic.AsyncAnthropic``.
 
-    The rules are the ``system`` argument, the transcript is the one user message.
+    The rules are the ``system`` argument; the transcript is the only user message.
     """
 
     client: Any = field(repr=False)
@@ -579,7 +579,7 @@ class AnthropicSummarizer(ModelSummarizer):
 
     def _send(self, prompt: Prompt) -> Any:
         options = self._options("max_tokens", self.max_tokens or ANTHROPIC_MAX_TOKENS)
-        if "temperature" in options:  # no argument of newer clients, but still of the protocol
+        if "temperature" in options:  # dropped from newer clients, but still in the protocol
             body = {"temperature": options.pop("temperature"), **options.get("extra_body", {})}
             options["extra_body"] = body
         messages = [{"role": "user", "content": prompt.user}]
@@ -591,7 +591,7 @@ class AnthropicSummarizer(ModelSummarizer):
 
 @dataclass(frozen=True, slots=True)
 class LiteLLMSummarizer(ModelSummarizer):
-    """Asks through ``litellm.completion`` or ``litellm.acompletion``, or those of a router."""
+    """Calls a model through ``litellm.completion`` or ``litellm.acompletion``, or a router's."""
 
     completion: Callable[..., Any] = field(repr=False)
 
@@ -617,38 +617,38 @@ class LiteLLMSummarizer(ModelSummarizer):
         return from_chat(self._who, answer)
 
 
-# --- Recursive summaries: a long source is summarized in parts, then the parts are merged ---------
+# --- Recursive summaries: long input is summarized in parts, then the summaries are merged --------
 
 FANOUT: Final = 8
 LEVELS_MAX: Final = 8
 _SEED: Final = bytes(16)
 
 Steps = Generator[SummaryRequest, str, str]
-"""Requests on their way out, summaries on their way in, the last summary at the end."""
+"""Yields requests, is sent their summaries, and returns the final summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recursive:
-    """A summarizer that gives another one only as much at a time as it can take.
+    """A summarizer that calls another one with no more input at a time than it can take.
 
-    A history that fits is passed on whole. Longer ones are split at safe cuts, so that no call is
-    parted from its result, and each part is summarized (level 0); then groups of up to ``fanout``
-    summaries are (level 1 and above), until one is left. The previous summary joins the last of
-    these calls.
+    A history that fits is passed on whole. A longer one is split at safe cuts, so that no call is
+    separated from its result, and each part is summarized (level 0); then groups of up to
+    ``fanout`` summaries are merged (level 1 and above) until one remains. The previous summary is
+    included in the last of these calls.
 
-    The calls are sequential; if the inner summarizer returns an awaitable, so does this one. An
-    error of the inner one is raised.
+    The calls are sequential; if the inner summarizer returns an awaitable, so does this one. Its
+    errors propagate.
     """
 
     summarizer: Summarizer
     input_tokens_max: int | None = None
-    """The most tokens for one call; None: the summarizer's own limit, or 32,000 if it has none."""
+    """Maximum tokens per call; None: the summarizer's own limit, or 32,000 if it has none."""
     fold_items: int | None = None
-    """At most so many items a part; None: as many as fit."""
+    """Maximum items per part; None: as many as fit."""
     fanout: int = FANOUT
-    """Summaries that one call merges, if they fit; two at least."""
+    """Maximum summaries merged by one call, if they fit; at least two."""
     levels_max: int = LEVELS_MAX
-    """The last level merges all that is left, whether it fits or not."""
+    """Maximum merge levels; the last merges everything that remains, even if it does not fit."""
     counter: str | TokenCounter | None = None
     """Counts the summaries, and the items if the summarizer does not measure them itself."""
 
@@ -740,10 +740,7 @@ class Recursive:
         return [tuple(messages[start:end]) for start, end in zip(cuts, ends, strict=True)]
 
     def _groups(self, texts: list[str], budget: int, counter: TokenCounter) -> list[list[str]]:
-        """Group neighbours to merge: up to ``fanout`` that fit.
-
-        Two together even if they do not fit.
-        """
+        """Group neighbors to merge: up to ``fanout`` that fit, and two even if they do not."""
         groups: list[list[str]] = []
         used = 0
         for text in texts:
@@ -765,12 +762,12 @@ def split(
     *,
     items_max: int | None = None,
 ) -> list[int]:
-    """Split messages into parts within a budget: the start of each part, 0 first.
+    """Split messages into parts within a budget; return the start of each part, 0 first.
 
-    ``tokens`` are those of each message. Parts start at safe cuts, which split no pair; a message
-    above the budget is a part of its own. Where there is no safe cut within the budget (a call that
-    is answered very late), the part ends at the last message that fits: parts are read, never sent
-    as a history, and losing items would be worse.
+    ``tokens`` holds the tokens of each message. Parts start at safe cuts, which split no pair; a
+    message above the budget is a part of its own. If there is no safe cut within the budget (a
+    call answered very late), the part ends at the last message that fits: parts are only read,
+    never sent as a history, and losing items would be worse.
     """
     safe = _safe_cuts(messages)
     starts = [0]
@@ -787,7 +784,7 @@ def split(
 
 
 def _safe_cuts(messages: Sequence[Message]) -> set[int]:
-    """The positions that part no call from its result, and no reasoning from what follows it."""
+    """The positions that separate no call from its result and no reasoning from its successor."""
     ledger = get_policy("openai_responses").new_ledger(0, expect_items=len(messages))
     for message in messages:
         facts = pack_facts(message, _SEED)

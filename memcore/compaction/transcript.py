@@ -1,4 +1,4 @@
-"""Transcript of items within a budget: the input of a summarizer; extraction of key items."""
+"""Transcripts of items within a budget, the input of a summarizer; an extractive summarizer."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = [
 # --- Readable parts of an item: texts, calls, results and media, in any wire format ---------------
 
 DEPTH_MAX: Final = 8
-"""Levels of nested blocks; deeper ones are shown as JSON."""
+"""Nesting depth of blocks beyond which they are shown as JSON."""
 OPAQUE_CHARS_MIN: Final = 256
-"""A run of so many characters of base64 says nothing to a reader."""
+"""Length from which a run of base64 characters counts as opaque to a reader."""
 
 _OPAQUE: Final = re.compile(
     rf"(?<![\w+/=-])(?:data:[\w.+-]+/[\w.+-]+;base64,)?[A-Za-z0-9+/_=-]{{{OPAQUE_CHARS_MIN},}}+"
@@ -46,7 +46,7 @@ _ARGUMENTS: Final = ("arguments", "args", "input", "action", "operation", "code"
 _ANSWERS: Final = ("output", "content", "outputs", "results", "response", "tools")
 _THOUGHTS: Final = ("thinking", "reasoning", "summary", "content", "reasoning_content", "text")
 _SILENT: Final = ("redacted_thinking", "input_json_delta", "item_reference")
-"""Blocks in which nothing can be read."""
+"""Blocks without readable content."""
 _WRAPPERS: Final = ("compaction", "message", "non_standard", "web_fetch_result")
 
 
@@ -56,19 +56,19 @@ class Part(NamedTuple):
     kind: str
     """``text``, ``call``, ``result`` or ``reasoning``."""
     text: str
-    """A call's arguments, as JSON where they are no text; media stand as a placeholder."""
+    """A call's arguments are JSON unless they are text; media are shown as a placeholder."""
     name: str = ""
-    """The tool of a call, and of a result that names it."""
+    """The tool of a call, or of a result that names it."""
     call_id: str = ""
     error: bool = False
-    """Of a result: the tool failed."""
+    """True for a result if the tool failed."""
 
 
 def parts_of(message: Message) -> list[Part]:
     """The readable parts of a message, in order; empty if there are none.
 
-    OpenAI Chat and Responses, Anthropic, Gemini, and LangChain's flat, nested and constructor
-    forms. Unknown blocks stand as JSON. Deterministic; fails on no JSON object.
+    Reads OpenAI Chat and Responses, Anthropic, Gemini, and LangChain's flat, nested and constructor
+    forms. Unknown blocks are shown as JSON. Deterministic; never fails on a JSON object.
     """
     body = _body_of(message)
     label = _str(body, "type")
@@ -135,11 +135,11 @@ def _failed(body: Mapping[str, Any]) -> bool:
     )
 
 
-# --- calls ----------------------------------------------------------------------------------------
+# --- Calls ----------------------------------------------------------------------------------------
 
 
 def _calls(body: Mapping[str, Any]) -> Iterator[Part]:
-    """The calls that a message lists beside its content."""
+    """The calls that a message lists separately from its content."""
     extra = body.get("additional_kwargs")
     holders = [body, extra] if isinstance(extra, dict) else [body]
     for holder in holders:
@@ -189,7 +189,7 @@ def _said(value: Any, depth: int) -> str:
     return _text(value)
 
 
-# --- blocks ---------------------------------------------------------------------------------------
+# --- Blocks ---------------------------------------------------------------------------------------
 
 
 def _blocks(value: Any, depth: int) -> Iterator[Part]:
@@ -236,7 +236,7 @@ def _thought(block: Mapping[str, Any], depth: int) -> Iterator[Part]:
 
 
 def _gemini(part: Mapping[str, Any]) -> Iterator[Part]:
-    """A part of Gemini that is a call, a result, or code that the provider ran."""
+    """The parts in a Gemini call, result, or code run by the provider."""
     for key in ("functionCall", "function_call", "executableCode", "executable_code"):
         value = part.get(key)
         if isinstance(value, dict):
@@ -256,7 +256,7 @@ def _gemini(part: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _plain(block: Mapping[str, Any], depth: int) -> Iterator[Part]:
-    """A text, a picture, a document, or something unknown."""
+    """The parts in a text, an image, a document, or an unknown block."""
     media = read_media(block)
     if media is not None:
         if media[0] is not None:
@@ -275,7 +275,7 @@ def _plain(block: Mapping[str, Any], depth: int) -> Iterator[Part]:
 
 
 def placeholder(media: Media, name: str = "") -> str:
-    """The text shown for a picture, a recording or a document: ``[image image/png 640x480]``."""
+    """The text shown for an image, a recording or a document: ``[image image/png 640x480]``."""
     words = [media.kind, name, media.mime]
     if media.width is not None:
         words.append(f"{media.width}x{media.height}")
@@ -286,11 +286,11 @@ def placeholder(media: Media, name: str = "") -> str:
     return f"[{' '.join(word for word in words if word)}]"
 
 
-# --- texts ----------------------------------------------------------------------------------------
+# --- Texts ----------------------------------------------------------------------------------------
 
 
 def readable(text: str) -> str:
-    """The text without base64: a placeholder stands for a data URL and for long opaque runs."""
+    """The text with placeholders in place of data URLs and long opaque runs."""
     if "base64," in text:
         text = _DATA_URL.sub(lambda found: placeholder(from_data_url(found[1], found[2])), text)
         text = without_base64(text, [])  # the rarer forms
@@ -300,7 +300,7 @@ def readable(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A JSON value as a readable text; hidden members of an object (signatures) are left out."""
+    """A JSON value as readable text, without the hidden members of an object (signatures)."""
     if isinstance(value, str):
         return readable(value)
     if value is None:
@@ -313,34 +313,35 @@ def _text(value: Any) -> str:
         return "[nested too deeply to be shown]"
 
 
-# --- Items as a readable transcript within a budget: what a summarizer is given to read -----------
+# --- Items as a readable transcript within a budget: the input of a summarizer --------------------
 
 TEXT_CHARS_MAX: Final = 8_000
 ARGUMENTS_CHARS_MAX: Final = 1_000
 RESULT_CHARS_MAX: Final = 2_000
 REASONING_CHARS_MAX: Final = 500
-"""Characters: a judgement. MathModelAgent shows 500 of any message, LangChain's middleware all of
-it and then the last 4,000 tokens of the whole."""
+"""Character limits; a judgement. MathModelAgent shows 500 characters of any message; LangChain's
+middleware shows all of it, and then the last 4,000 tokens of the whole."""
 HEAD_SHARE: Final = 0.25
-"""Of a transcript that is too long: what is kept of its start (the goals); the rest is its end."""
+"""Share of the budget for the start (the goals) of an overlong transcript; its end gets the
+rest."""
 CUT_MARKER: Final = "[…]"
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most characters that a summarizer is shown of one text; the middle is left out.
+    """Maximum characters of one text shown to a summarizer; the middle of a longer one is left out.
 
-    ``Caps(500, 500, 500, 0)`` is about what MathModelAgent shows. 0 hides the part.
+    ``Caps(500, 500, 500, 0)`` approximates MathModelAgent. 0 hides the part.
     """
 
     text: int = TEXT_CHARS_MAX
-    """Of what a user, the assistant or the system says."""
+    """Limit per text by the user, the assistant or the system."""
     arguments: int = ARGUMENTS_CHARS_MAX
-    """Of one call."""
+    """Limit per call."""
     result: int = RESULT_CHARS_MAX
-    """Of one result."""
+    """Limit per result."""
     reasoning: int = REASONING_CHARS_MAX
-    """Of one piece of reasoning."""
+    """Limit per piece of reasoning."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -373,7 +374,7 @@ _WORDS: Final[Mapping[str, _Words]] = {
 
 
 def elided(text: str, chars_max: int, language: str = "en") -> str:
-    """The text within ``chars_max`` characters: its middle left out, and how much that was."""
+    """The text cut to ``chars_max`` characters, with a marker stating how many were removed."""
     if len(text) <= chars_max:
         return text
     marker = _WORDS[language].chars
@@ -387,9 +388,9 @@ def elided(text: str, chars_max: int, language: str = "en") -> str:
 def transcribe(
     messages: Sequence[Message], *, caps: Caps = DEFAULT_CAPS, language: str = "en"
 ) -> list[str]:
-    """One block of lines for each message, in order; empty where there is nothing to read.
+    """One block of lines per message, in order; empty if the message has no readable content.
 
-    A result is labelled with the tool of the latest call with its id. Deterministic.
+    A result is labeled with the tool of the latest call with its id. Deterministic.
     """
     names: dict[str, str] = {}
     blocks = []
@@ -421,7 +422,7 @@ def _line(part: Part, kind: int, names: Mapping[str, str], caps: Caps, language:
     label = {ItemKind.SYSTEM: words.system, ItemKind.USER: words.user}.get(
         ItemKind(kind), words.assistant
     )
-    # A text beside results in one message is the user's (Anthropic and Gemini).
+    # Text in the same message as results is the user's (Anthropic and Gemini).
     label = words.user if kind == ItemKind.RESULT else label
     text = elided(part.text, caps.text, language)
     return label + text if text else ""
@@ -432,7 +433,7 @@ def fitted(
 ) -> str:
     """Join the blocks into one text of at most ``budget_tokens``, leaving out blocks in the middle.
 
-    A note gives their number. Of a last block that does not fit alone, both ends are kept.
+    A note gives their number. A last block that does not fit by itself is cut in its middle.
     """
     shown = [block for block in blocks if block]
     counts = [tokens + 1 for tokens in counter.count_many(shown)]
@@ -459,7 +460,7 @@ def fitted(
     return counter.truncate(text, budget_tokens, keep="tail").text
 
 
-# --- A summary without a model: what the user asked, which tools ran, how it ended ----------------
+# --- A summary without a model: the user's requests, the tools that ran, the outcome --------------
 
 LINE_CHARS_MAX: Final = 160
 LINES_MAX: Final = 40
@@ -475,23 +476,23 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Extractive:
-    """One line for each message and its tool calls, behind those of the previous summary.
+    """One line for each message and its tool calls, after those of the previous summary.
 
-    A summarizer that needs no model: deterministic, incremental (folding in two steps gives the
-    same as folding in one), and it never fails on JSON items. Of equal lines the newest is kept,
-    and of all lines the newest.
+    A summarizer without a model: deterministic, incremental (folding in two steps gives the same
+    result as folding in one), and it never fails on JSON items. The newest of equal lines is kept,
+    and the newest lines overall.
     """
 
     lines_max: int = LINES_MAX
     line_chars_max: int = LINE_CHARS_MAX
-    """Characters of a line of text; what is longer loses its end."""
+    """Maximum characters of a line of text; a longer one loses its end."""
 
     def __post_init__(self) -> None:
         checked_int("lines_max", self.lines_max, least=1)
         checked_int("line_chars_max", self.line_chars_max, least=1)
 
     def __call__(self, request: SummaryRequest, /) -> str:
-        """The lines, oldest first; within ``request.max_tokens`` by o200k_base, if given."""
+        """The lines, oldest first, within ``request.max_tokens`` by o200k_base, if given."""
         lines = (request.previous_summary or "").splitlines()
         binding = bind(WireItem(at, message) for at, message in enumerate(request.messages))
         for at, message in enumerate(request.messages):
@@ -524,11 +525,11 @@ class Extractive:
 
 
 extractive: Final = Extractive()
-"""With its defaults: the newest 40 lines of up to 160 characters."""
+"""``Extractive`` with its defaults: the newest 40 lines of up to 160 characters."""
 
 
 def _within(lines: list[str], max_tokens: int) -> list[str]:
-    """The newest lines that fit together; of a last line that does not fit alone, its start."""
+    """The newest lines that fit together; if not even one fits, the start of the newest."""
     counter = get_counter(COUNTER)
     while len(lines) > 1 and counter.count("\n".join(lines)) > max_tokens:
         lines = lines[1:]

@@ -132,12 +132,15 @@ def list_audit(
     """List a chain's entries, one page per read transaction; see ``Database.audit_entries``."""
 
     def find(txn: ReadTxn) -> Place:
-        if user is None or app is None:
+        if session is None and user is None and app is None:
             return DATABASE
-        scope = names.scope_of(txn, app, user)
+        owner = user or "default"
+        scope = names.scope_of(txn, app or "default", owner)
         number = None if scope is None or session is None else names.session_of(txn, scope, session)
         if scope is None or (session is not None and number is None):
-            what = f"user {user!r} in app {app!r}" if scope is None else f"session {session!r}"
+            what = f"session {session!r}"
+            if scope is None:
+                what = f"user {owner!r} in app {app or 'default'!r}"
             raise NotFoundError(f"there is no {what} in {engine.store.path}")
         return scope, number or 0
 

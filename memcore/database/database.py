@@ -672,6 +672,8 @@ class Database:
     ) -> Iterator[AuditedEntry]:
         """List the entries of a session's chain; without a session, a user's or the database's.
 
+        A user or application that is not given is ``"default"``, if the other or a session is.
+
         Raises:
             NotFoundError: the session or user does not exist.
         """

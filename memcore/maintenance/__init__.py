@@ -1,4 +1,4 @@
-"""Care of a file: check, repair plan, doctor, backup, salvage."""
+"""Maintenance of a file: check, repair plan, doctor, backup, salvage."""
 
 from memcore.faces import face
 

@@ -1,4 +1,4 @@
-"""Backups: whole copies that are proven sound, restore, migration of older formats."""
+"""Backups: full copies verified as sound, restore, migration of older formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# --- Whole copies of a database: how one is proven sound, and a backup put in its place -----------
+# --- Full copies of a database: verifying a copy, and restoring a backup --------------------------
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -63,7 +63,7 @@ class CompactReport:
     bytes_before: int
     bytes_after: int
     durability: str
-    """The mode that the file has now."""
+    """The durability mode of the file now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class RestoreReport:
     findings: tuple[str, ...]
     """Findings that ``force`` accepted."""
     unsure: tuple[str, ...] = ()
-    """Users who may have been erased in the file that was replaced, in words: they kept their keys
-    and are back if the backup has them."""
+    """Descriptions of users who may have been erased in the replaced file: they kept their keys,
+    and are back if they are in the backup."""
 
 
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:
-    """Return a function that runs the whole check on a copy of this database."""
+    """Return a function that runs the full check on a copy of this database."""
 
     def judge(path: str) -> list[str]:
         with open_detached(path, vault=engine.store.vault) as store:
@@ -106,34 +106,35 @@ def restore(
     key: Key | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> RestoreReport:
-    """Put a copy of the backup ``source`` at ``target``, proven sound, at one moment.
+    """Atomically put a verified copy of the backup ``source`` at ``target``.
 
-    The file that it replaces stays beside it, as ``<target>.before-restore-<time>``: a restore is
-    made in haste, and what was written since the backup is in the old file only, damaged or not.
+    A replaced file is kept next to the target as ``<target>.before-restore-<time>``: restores are
+    done in haste, and whatever was written since the backup exists only in the old file, damaged or
+    not.
 
     Args:
-        source: a memcore file; it is read only, and others may use it meanwhile.
-        target: the file to make, or to replace.
-        replace: the target may exist. Nobody may have it open, in this process neither.
-        keep: False gives up the replaced file.
-        force: accept a source with findings as long as it can be opened.
+        source: a memcore file; it is only read, and may be in use.
+        target: the file to create or replace.
+        replace: allow the target to exist; no process, including this one, may have it open.
+        keep: keep the replaced file.
+        force: accept a source with findings, provided that it can be opened.
         counter: a custom token counter, if sessions of the source were counted by one.
-        progress: called with (sessions checked, sessions in all) while the copy is checked.
+        progress: called with (sessions checked, total sessions) while the copy is checked.
         key: opens the key file of an encrypted source.
-        key_file: where that lies; None: beside the target, or beside the source. It stays there:
-            a target without one needs a copy of it.
+        key_file: path of the key file; None: next to the target, or else next to the source. It
+            stays there: a target without one needs a copy of it.
 
     Raises:
         KeyNeededError, WrongKeyError: the contents cannot be read.
-        KeyFileError: the key file is missing, damaged, or older than the backup. One that is newer
-            is the right one: who was erased since the backup was made stays erased.
+        KeyFileError: the key file is missing, damaged, or older than the backup. A newer one is
+            correct: users erased since the backup was made stay erased.
         NotFoundError: there is no source.
         StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
-        StoreLockedError: somebody has the target open.
-        StoreFullError: no space is left for the copy.
-        CorruptStoreError, StoreFormatError: the source is damaged (``salvage`` reads it), or is no
-            memcore file.
-        InvalidOptionError: source and target are one file, or an option is of a wrong type.
+        StoreLockedError: the target is open.
+        StoreFullError: there is no space left for the copy.
+        CorruptStoreError, StoreFormatError: the source is damaged (``salvage`` can read it), or is
+            not a memcore file.
+        InvalidOptionError: source and target are the same file, or an option has the wrong type.
     """
     options = (("replace", replace), ("keep", keep), ("force", force))
     for name, value in options:
@@ -173,7 +174,7 @@ def restore(
             if findings and not force:
                 return findings
             accepted.extend(findings)
-            if exists:  # nobody else has it open while the copy is proven
+            if exists:  # nobody else has it open while the copy is verified
                 unsure.extend(_settle(final, store.vault))
             return []
 
@@ -187,15 +188,15 @@ def restore(
 
 
 def _settle(target: str, vault: RowCipher | None) -> list[str]:
-    """Finish pending work of the file that is replaced, which a backup may not know of.
+    """Finish pending work of the file to be replaced, which the backup may not record.
 
-    A user who was erased and still has a key would come back with the backup; so such keys are
-    destroyed, if the key file belongs to the replaced file. A pending secret gets its file. The
-    replaced file may be damaged: it is scanned page by page. Users who only may have been erased
-    keep their keys and are reported.
+    An erased user whose key still exists would come back with the backup, so such keys are
+    destroyed if the key file belongs to the replaced file. A pending secret is written to its file.
+    The replaced file may be damaged, so it is scanned page by page. Users whose erasure is
+    uncertain keep their keys and are returned.
 
     Raises:
-        KeyFileError, StoreFullError, StoreAccessError: there is no space to do it, or no right.
+        KeyFileError, StoreFullError, StoreAccessError: there is no space, or no permission.
         OSError
     """
     fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -236,7 +237,7 @@ def _free_name(path: str) -> str:
     return name
 
 
-# --- ``migrate``: an older file made one of the present format ------------------------------------
+# --- ``migrate``: upgrading an older file to the current format -----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +247,9 @@ class MigrationReport:
     path: str
     version_before: int
     version: int
-    """The format that the file has now."""
+    """The format of the file now."""
     kept: str | None
-    """Path of the old file; None if it was not kept, or nothing was to be done."""
+    """Path of the old file; None if it was not kept, or there was nothing to do."""
 
 
 def migrate(
@@ -259,21 +260,21 @@ def migrate(
     counter: str | TokenCounter | None = None,
     progress: Progress | None = None,
 ) -> MigrationReport:
-    """Make a file of an older format one of the present one, by a proven copy in its place.
+    """Upgrade a file of an older format by replacing it with a verified copy in the current one.
 
-    Nobody may have it open. A file of the present format stays as it is.
+    The file may not be open. A file of the current format is left as it is.
 
     Args:
         path: the file.
-        keep: leave the old file beside it, as ``<path>.format-<version>``.
-        dry_run: only tell the format.
+        keep: keep the old file as ``<path>.format-<version>``.
+        dry_run: only report the format.
         counter: a custom token counter, if sessions were counted by one.
-        progress: called with (sessions checked, sessions in all) while the copy is checked.
+        progress: called with (sessions checked, total sessions) while the copy is checked.
 
     Raises:
         NotFoundError: there is no such file.
         StoreAccessError: the name for the old file is taken.
-        StoreFormatError: it is no memcore file, or one of a newer format.
+        StoreFormatError: it is not a memcore file, or has a newer format.
         StoreLockedError, StoreFullError, CorruptStoreError: nothing was changed.
     """
     name = str(Path(checked_path("path", path)).resolve())

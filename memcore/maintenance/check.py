@@ -1,4 +1,4 @@
-"""Check of a file: every promise of a sound file, walked row by row."""
+"""Integrity check of a file: every invariant of a sound file, verified row by row."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ __all__ = [
 ]
 
 
-# --- The check of a session's checkpoints: what each refers to is there, and is what it was -------
+# --- Checking a session's checkpoints: everything each refers to exists and is unchanged ----------
 
 
 def check_checkpoints(
     txn: ReadTxn, scope: int, session: int, head: Head, live: History
 ) -> Iterator[str]:
-    """Verify a session's checkpoints; yield the findings in words."""
+    """Verify a session's checkpoints; yield the findings as text."""
     try:
         last_number(txn, scope, session)
     except CorruptValueError as exc:
@@ -143,9 +143,10 @@ def _refers_astray(history: History, stops: dict[int, int]) -> str:
 
 
 def _breaks(txn: ReadTxn, scope: int, saved: CheckpointRow, history: History, live: History) -> str:
-    """Verify a checkpoint's prefix hashes over items that are no longer live; return the finding.
+    """Verify a checkpoint's prefix hashes over items that are no longer live.
 
-    Empty: there is none.
+    Returns:
+        The finding; empty if there is none.
     """
     start = history.shared_with(live)
     chain = 0
@@ -178,7 +179,7 @@ def chained(txn: ReadTxn, key: bytes, before: int) -> int | None:
     return index.chain_after(before, checksum_of(value))
 
 
-# --- The check of entries and of the index by expiry: it leads to what expires, and no further ----
+# --- Checking entries and the expiry index: it leads to exactly the rows that expire --------------
 
 _PAGE: Final = 1000
 _ENTRY_AT: Final = 17
@@ -186,9 +187,9 @@ _Look: TypeAlias = Callable[[ReadTxn, bytes, bytes], Iterator[str]]
 
 
 def check_expiries(engine: Engine) -> Iterator[str]:
-    """Yield entries that cannot be decoded, rows of the index that lead astray, and what lacks one.
+    """Yield undecodable entries, dangling rows of the expiry index, and rows missing from it.
 
-    Each page is a snapshot of its own.
+    Each page is read in its own snapshot.
     """
     for kind, look in ((Kind.EXPIRY, _leads), (Kind.KV, _entry), (Kind.CARE, _terms)):
         start: bytes | None = bytes((kind,))
@@ -206,7 +207,7 @@ def check_expiries(engine: Engine) -> Iterator[str]:
 
 
 def check_terms(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
-    """Verify that an expiry index row leads to a row of terms; yield the findings."""
+    """Verify that a terms row can be decoded and is in the expiry index; yield the findings."""
     return _terms(txn, key, value)
 
 
@@ -218,7 +219,7 @@ def _leads(txn: ReadTxn, row: bytes, _: bytes) -> Iterator[str]:
         try:
             at = _due(key, value)
         except CorruptValueError:
-            return  # found as a damaged row
+            return  # reported as a damaged row
     if at != due and not (key and is_erased(txn, keys.split_scoped(key)[0])):
         yield f"the index by expiry has a row {row.hex()} that leads to nothing that expires then"
 
@@ -233,7 +234,7 @@ def _entry(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
     try:
         open_value(key, value)
     except CorruptValueError:
-        return  # found as a damaged row
+        return  # reported as a damaged row
     try:
         with decoding(key, "entry"):
             keys.unpack_text(key[_ENTRY_AT:])
@@ -260,7 +261,7 @@ def _has_row(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
         yield f"the index by expiry has no row for {key.hex()}, which expires at {due} ms"
 
 
-# --- References of rows to blobs, against which the stored counts are checked ---------------------
+# --- References from rows to blobs, against which the stored counts are checked -------------------
 
 _ROW_AT: Final = 17
 
@@ -297,7 +298,7 @@ def _of_addresses(txn: ReadTxn, scope: int) -> Iterator[BlobRef]:
 def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
     """Verify reference counts against the rows, and that the contents of entries are stored.
 
-    ``blobs.check`` reports counts that cannot be read, and damaged blobs.
+    ``blobs.check`` reports unreadable counts and damaged blobs.
     """
     for key, ref in kv.references(txn, scope):
         with suppress(CorruptValueError):
@@ -316,11 +317,11 @@ def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
                 )
 
 
-# --- The states that sessions share: their check, and what a salvage makes of them ----------------
+# --- States shared by sessions: checking them, and salvaging them ---------------------------------
 
 
 def check_shared(txn: ReadTxn, scope: int) -> list[str]:
-    """Verify the state that a scope's sessions share; return the findings in words."""
+    """Verify the state that a scope's sessions share; return the findings as text."""
     try:
         return [f"scope {scope}: {what}" for what in check_state(txn, scope, 0, pinned=())]
     except MemcoreError as exc:
@@ -328,7 +329,7 @@ def check_shared(txn: ReadTxn, scope: int) -> list[str]:
 
 
 def scopes_with_state(txn: ReadTxn) -> list[int]:
-    """The scopes that have rows of a state."""
+    """The scopes with state rows."""
     found: list[int] = []
     start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
     while True:
@@ -353,13 +354,13 @@ def label_of(app: str, user: str) -> str:
     return f"the state of user {user!r} in app {app!r}" if user else f"the state of app {app!r}"
 
 
-# --- salvage --------------------------------------------------------------------------------------
+# --- Salvage of shared states ---------------------------------------------------------------------
 
 
 def shared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
-    """The rows that are taken over: of each field the newest value that was found.
+    """The rows to copy: the headers, and the newest version found of each field.
 
-    Older ones were removed when it was written; the deletion of a field counts as its value.
+    Older versions were removed when it was written; a deletion counts as a version.
     """
     newest: dict[bytes, bytes] = {}
     for key in sieve.chosen:
@@ -375,13 +376,13 @@ def shared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
 
 
 def mend_shared(store: LmdbStore) -> None:
-    """Write the headers that fit the rows."""
+    """Write headers that match the rows."""
     for scope in store.read(scopes_with_state):
         store.transact(lambda txn, scope=scope: mend_state(txn, scope, 0, pinned=()))  # type: ignore[misc]
 
 
 def lost_shared(sieve: RowSelector) -> Iterator[str]:
-    """Fields whose row is there, but damaged."""
+    """Fields whose row exists but is damaged."""
     for key in sieve.wreck.damaged:
         if key[0] == Kind.STATE and key not in sieve.chosen:
             with suppress(CorruptValueError):
@@ -391,12 +392,12 @@ def lost_shared(sieve: RowSelector) -> Iterator[str]:
                 yield f"field {field!r} of {where}, as far as it reads"
 
 
-# --- Checking everything: what a sound file promises, walked row by row ---------------------------
+# --- Checking everything: the invariants of a sound file, row by row ------------------------------
 
 _ROWS_PAGE: Final = 1000
 _TOLD_MAX: Final = 1000
 _DAMAGED: Final = "the value under key "
-"""Beginning of a finding about a damaged row, which the session's check reports in more detail."""
+"""Prefix of a finding about a damaged row, which the session's check reports in more detail."""
 _UNSAFE: Final = (
     "the rows were not checked: reading a file of damaged structure may end the process; restore a "
     "backup or salvage what can be read"
@@ -404,16 +405,16 @@ _UNSAFE: Final = (
 
 
 def check_database(engine: Engine, progress: Callable[[int, int], None] | None) -> list[str]:
-    """Findings over the whole database in words; empty means sound.
+    """Findings about the whole database, as text; empty means sound.
 
-    The structure of the file first, then every row's checksum, then what rows promise of each
-    other, one read transaction a session: changes that other handles make meanwhile are no
-    findings. Neither is what is left of erased users, nor what nobody can decrypt any more because
-    its user was erased since the file, a backup, was made.
+    Checks the file structure first, then every row's checksum, then the consistency between rows,
+    with one read transaction per session, so that concurrent changes by other handles are not
+    reported. Nor are remains of erased users, or data in a backup that can no longer be decrypted
+    because its user has been erased since.
 
     Raises:
-        StoreAccessError, StoreLockedError: the file cannot be read now; one that is read without
-            its lock file was changed meanwhile, say.
+        StoreAccessError, StoreLockedError: the file cannot be read now, such as one that is read
+            without its lock file and was changed meanwhile.
     """
     findings = list(engine.store.check())
     if findings:
@@ -465,7 +466,7 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
 def _check_counters(
     engine: Engine, scopes: list[int], sessions: list[tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield findings about counters that would give out a number that is in use."""
+    """Yield findings about counters that would hand out a number already in use."""
     used = {Counter.SCOPE: scopes, Counter.SESSION: [session for _, session in sessions]}
     for which, kind in (
         (Counter.NAMESPACE, Kind.KV_NAMESPACE),
@@ -478,7 +479,7 @@ def _check_counters(
                 lambda txn, scope=scope, kind=kind: names.found_names(txn, kind, scope)[0]  # type: ignore[misc]
             )
         ]
-    for which, numbers in used.items():  # after them: counters only grow
+    for which, numbers in used.items():  # read the counters last: they only grow
         last = max(numbers, default=0)
         yield from engine.store.read(
             lambda txn, which=which, last=last: list(names.check_counter(txn, which, last))  # type: ignore[misc]
@@ -486,7 +487,7 @@ def _check_counters(
 
 
 def _of_living(engine: Engine, scope: int, findings: list[str]) -> list[str]:
-    """Drop the findings of a scope whose user was erased, maybe during the check."""
+    """Drop the findings of a scope whose user was erased, possibly during the check."""
     if not findings:
         return findings
     if _is_shredded(engine, scope) or engine.store.read(lambda txn: is_erased(txn, scope)):
@@ -512,7 +513,7 @@ def _check_keys(engine: Engine) -> list[str]:
 
 
 def _nameless(txn: ReadTxn) -> list[str]:
-    """Scopes that have rows and no name, and were not erased."""
+    """Scopes that have rows but no name, and were not erased."""
     start = bytes((Kind.SCOPE,))
     known = {keys.number_of(key) for key, _ in txn.scan(start, keys.after(start))}
     known.update(buried(txn))
@@ -560,7 +561,7 @@ def _check_page(txn: ReadTxn, start: bytes) -> tuple[dict[int, list[str]], bytes
 
 
 def _scopes(txn: ReadTxn) -> list[tuple[int, list[str]]]:
-    """The scopes by their number, each with what is wrong with its name."""
+    """The scopes in numeric order, each with the findings about its name."""
     found: list[tuple[int, list[str]]] = []
     start = bytes((Kind.SCOPE,))
     for key, _ in txn.scan(start, keys.after(start)):
@@ -576,7 +577,7 @@ def _scopes(txn: ReadTxn) -> list[tuple[int, list[str]]]:
 
 
 def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
-    """The scope of a name row; without a user it is the application's."""
+    """The scope of a name row; without a user, the application's scope."""
     return names.scope_of(txn, app, user) if user else names.app_scope_of(txn, app)
 
 
@@ -605,12 +606,12 @@ def sessions_of(txn: ReadTxn) -> list[tuple[int, int]]:
 
 
 def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Return True if a listed session has lost its name since."""
+    """Return True if a session has lost its name since it was listed."""
     return all(number != session for _, number in names.sessions(txn, scope))
 
 
 class SessionCheck:
-    """The check of one session on one snapshot."""
+    """The check of one session in one snapshot."""
 
     def __init__(self, engine: Engine, scope: int, session: int, *, named: bool) -> None:
         self.engine = engine
@@ -619,7 +620,7 @@ class SessionCheck:
         self.named = named
 
     def run(self, txn: ReadTxn) -> list[str]:
-        """Verify the session; return the findings in words."""
+        """Verify the session; return the findings as text."""
         if names_gone(txn, self.scope, self.session):
             return []  # deleted since it was listed
         try:
@@ -635,7 +636,7 @@ class SessionCheck:
             return
         head = Head.unpack(key, value)
         if head.hidden and is_leaving(txn, self.scope, self.session):
-            return  # deleted, and not all of its rows are gone yet
+            return  # deleted, but not all rows are removed yet
         if not self.named and not head.hidden and not self._has_name(txn):
             yield "it has rows but no name"
         history = History(head.all_segments(txn, self.scope))
@@ -662,13 +663,13 @@ class SessionCheck:
             yield from check_terms(txn, key, said)
 
     def _held(self, txn: ReadTxn) -> Iterator[str]:
-        """Verify its quarantined originals: each has a placeholder."""
+        """Verify that each quarantined original has a placeholder."""
         for held in held_in(txn, self.scope, self.session):
             if txn.get(keys.session_row(self.scope, self.session, Row.ITEM, held.seq)) is None:
                 yield f"item {held.seq} is in the quarantine, and has no placeholder"
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """Its views, its parent and its forks."""
+        """Verify the references to views, parent and forks."""
         last = None
         for stored in view_chain(txn, self.scope, head.view_session, head.view_number):
             last = stored
@@ -690,7 +691,7 @@ class SessionCheck:
                 yield f"it lists session {child} as a fork, which is gone"
 
     def _usage(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """Verify that usage reports are about items that existed."""
+        """Verify that usage reports are anchored at items that existed."""
         for learned in read_usage(txn, self.scope, self.session):
             anchor = learned.anchor
             if anchor is not None and anchor.seq >= head.next_seq:
@@ -700,7 +701,7 @@ class SessionCheck:
         return any(number == self.session for _, number in names.sessions(txn, self.scope))
 
     def _own_rows(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """Every item that the session owns, undone ones included, against its index record."""
+        """Verify every item the session owns, including undone ones, against its index record."""
         first, stop = head.parent_seq + 1, head.next_seq
         if first == stop:
             return
@@ -723,7 +724,7 @@ class SessionCheck:
             yield "its index holds more records than items"
 
     def _strays(self, txn: ReadTxn, head: Head) -> Iterator[str]:
-        """Verify that no item or index page lies outside of the range in the head."""
+        """Verify that no item or index page is outside the range recorded in the head."""
         first, stop = head.parent_seq + 1, head.next_seq
         for row, what in ((Row.ITEM, "items"), (Row.INDEX, "index pages")):
             for lo, hi in ((0, first), (stop, 2**64 - 1)):
@@ -755,7 +756,7 @@ class SessionCheck:
             yield f"item {seq}: its index record names other calls than the item does"
 
     def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:
-        """The prefix hashes along the live history, and the ledger's totals."""
+        """Verify the prefix hashes along the live history, and the ledger's totals."""
         chain = 0
         counter: TokenCounter | None = None
         with suppress(CounterUnavailableError):
@@ -768,7 +769,7 @@ class SessionCheck:
             counted = unpack(f"<{edge}I", counts.read(txn, self.scope, 0, edge))
         except CorruptValueError as exc:
             yield str(exc)
-            counter, edge = None, history.count  # the sum cannot be told
+            counter, edge = None, history.count  # the sum cannot be computed
         for position, session, lo, hi in history.spans(0, history.count):
             records = index.records(txn, self.scope, session, lo, hi)
             for seq in range(lo, hi + 1):
@@ -791,7 +792,7 @@ class SessionCheck:
                 chain = found
         if chain != head.chain:
             yield "the prefix hash in the head is not that of its last item"
-        # Without the counter it is not known what the synthetic answers of given-up calls count.
+        # Without the counter, the tokens of synthetic answers to abandoned calls are unknown.
         tokens = head.tokens if counter is None else ledger.tokens
         if (tokens, ledger.open_count) != (head.tokens, head.open_calls):
             yield (
@@ -801,19 +802,19 @@ class SessionCheck:
 
 
 def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Return True if no row of the session is left."""
+    """Return True if the session has no rows left."""
     prefix = keys.session_prefix(scope, session)
     return not any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))
 
 
-# --- Repair plan: the actions that the findings of a check call for, in order ---------------------
+# --- Repair plan: the actions required by the findings of a check, in order -----------------------
 
 _KEY = re.compile(r"\bkey ([0-9a-f]{2,})\b")
-"""Offset of the row byte in a session's key: kind u8, scope u64, session u64."""
+"""Matches the key of a row, in hex, in a finding."""
 
 
 class Damage(Enum):
-    """Sorts of damage, the worst first: what is concerned, what a salvage does, what else helps."""
+    """Kinds of damage, worst first: the affected part, the effect of a salvage, other remedies."""
 
     STRUCTURE = (
         "pages of the file",
@@ -914,12 +915,12 @@ class Damage(Enum):
 
     @property
     def salvage(self) -> str:
-        """Effect of ``memcore salvage`` on it."""
+        """The effect of ``memcore salvage`` on the damaged part."""
         return str(self.value[1])
 
     @property
     def instead(self) -> str:
-        """Remedy that needs no new file; empty if there is none."""
+        """A remedy that needs no new file; empty if there is none."""
         return str(self.value[2])
 
 
@@ -951,29 +952,29 @@ _WORDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """Remedies for all findings of one sort of damage."""
+    """The remedies for all findings of one kind of damage."""
 
     about: str
     """The damaged part."""
     findings: tuple[str, ...]
     salvage: str
-    """Effect of a salvage on it."""
+    """The effect of a salvage on the damaged part."""
     instead: str
-    """Remedy that needs no new file; empty if there is none."""
+    """A remedy that needs no new file; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """Steps of a repair, and their effect on each finding."""
+    """The steps of a repair, and their effect on each finding."""
 
     steps: tuple[str, ...]
-    """In the order to do them."""
+    """Instructions in the order to follow them."""
     repairs: tuple[RepairAction, ...]
     """Every finding once, the worst damage first."""
 
 
 def plan_repairs(findings: Iterable[str], path: str) -> RepairPlan:
-    """Plan the repair of findings of ``Database.check``; empty without findings."""
+    """Plan the repair of the findings of ``Database.check``; empty without findings."""
     sorts: dict[Damage, list[str]] = {}
     for finding in findings:
         sorts.setdefault(damage_of(finding), []).append(finding)
@@ -988,7 +989,7 @@ def plan_repairs(findings: Iterable[str], path: str) -> RepairPlan:
 
 
 def damage_of(finding: str) -> Damage:
-    """Classify a finding; one that is not understood counts as damage of the structure."""
+    """Classify a finding; an unrecognized one counts as structural damage."""
     key = _KEY.search(finding)
     if key is not None:
         raw = bytes.fromhex(key[1][: len(key[1]) & ~1])

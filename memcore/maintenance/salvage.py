@@ -1,4 +1,4 @@
-"""Salvage: everything of a damaged file that can be proven, in a new and sound one."""
+"""Salvage: everything in a damaged file that can be verified, copied to a new, sound file."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ __all__ = [
 ]
 
 
-# --- Rows of care that a salvage keeps: holds, opt-outs, what is memory, what a file demands ------
+# --- Privacy rows that a salvage keeps: holds, opt-outs, memory marks, the file's demands ---------
 
 
 def cared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
-    """Holds, opt-outs and marks of memory; erasures were done with, their scopes are left out."""
+    """The rows of demands, holds, opt-outs and memory marks; erased scopes are already left out."""
     if DEMAND_KEY in sieve.chosen:
         yield DEMAND_KEY, sieve.value(DEMAND_KEY)
     for which in (Care.HOLD, Care.MEMORY):
@@ -113,14 +113,14 @@ def _kept(sieve: RowSelector, which: int) -> Iterator[bytes]:
             yield key
 
 
-# --- A new file filled with salvaged rows, and what has to be counted anew in it ------------------
+# --- A new file filled with salvaged rows, and the counts that are recomputed in it ---------------
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024**2
 
 
 def put_rows(store: LmdbStore, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write rows, a batch a transaction."""
+    """Write rows, one batch per transaction."""
     for batch in _batches(rows):
         store.transact(lambda txn, batch=batch: _put_all(txn, batch))  # type: ignore[misc]
 
@@ -153,7 +153,7 @@ def write_references(store: LmdbStore) -> None:
 
 
 def count_all(store: LmdbStore) -> tuple[int, int, int]:
-    """Live items, sessions, key/value entries."""
+    """The numbers of live items, sessions and key/value entries."""
 
     def count(txn: ReadTxn) -> tuple[int, int, int]:
         items = sessions = 0
@@ -169,14 +169,14 @@ def count_all(store: LmdbStore) -> tuple[int, int, int]:
     return store.read(count)
 
 
-# --- The format record of a damaged file, or what can be said of it -------------------------------
+# --- The format record of a damaged file, or a reconstruction of it -------------------------------
 
 
 def format_of(wreck: PageScan, source: str, vault: RowCipher | None) -> Format | None:
-    """The format record, or one made from the reserved run's head; None without either.
+    """The format record, or one built from the reserved run's head; None without either.
 
     Raises:
-        KeyNeededError: the file is encrypted, and there is no vault.
+        KeyNeededError: the file is encrypted and ``vault`` is None.
         StoreFormatError: nothing in it was written by memcore.
     """
     features = GRAPH_ROWS if vault is None else ENCRYPTED | GRAPH_ROWS
@@ -209,7 +209,7 @@ _STATE_ROW: Final = bytes((Row.STATE,))
 
 
 def lost_entries(sieve: RowSelector) -> Iterator[str]:
-    """Key/value entries and fields of states whose row is there, but damaged."""
+    """Key/value entries and fields of session states whose row exists but is damaged."""
     for key in sieve.wreck.damaged:
         if key[0] == Kind.SESSION and key not in sieve.chosen and key[17:18] == _STATE_ROW:
             place = keys.split_session_prefix(key)
@@ -231,51 +231,51 @@ def lost_entries(sieve: RowSelector) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SalvagedSession:
-    """Salvaged session that lost items, or whose current rows are uncertain."""
+    """A salvaged session that lost items, or whose current rows are uncertain."""
 
     app: str
     user: str
     session_id: str
     items: int
-    """Live items that it has now."""
+    """Number of live items after the salvage."""
     lost: tuple[int, ...]
-    """Seqs of the items that are gone."""
+    """Seqs of the lost items."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """Counts of saved and lost rows."""
+    """The outcome of a salvage: the numbers and descriptions of saved and lost rows."""
 
     path: str
     durability: str
     sessions: int
     items: int
-    """Live items of all sessions."""
+    """Live items in all sessions."""
     items_lost: int
-    """Items that are known to be gone; there may be more on pages that could not be read."""
+    """Items known to be lost; there may be more on pages that could not be read."""
     entries: int
     """Key/value entries."""
     blobs: int
     blobs_lost: int
     threads: int
-    """Threads of graphs."""
+    """Graph threads."""
     pages_unread: int | None
     """Pages in use that could not be read in full; None if the list of free pages is lost."""
     damaged: tuple[SalvagedSession, ...]
     lost: tuple[str, ...]
-    """Other losses than items: sessions, entries, blobs, in words."""
+    """Descriptions of losses other than items: sessions, entries, blobs."""
     unsure: tuple[str, ...]
-    """Saved rows that may have been deleted or replaced before, in words."""
+    """Descriptions of saved rows that may have been deleted or replaced before the damage."""
 
     @property
     def share(self) -> float:
-        """Share of the known items that was saved, 0 to 1."""
+        """Share of the known items that were saved, 0 to 1."""
         known = self.items + self.items_lost
         return self.items / known if known else 1.0
 
 
-# --- Salvage: everything of a damaged file that can be proven, in a new and sound one -------------
+# --- Salvage: everything that can be verified, copied from a damaged file to a new, sound one -----
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 _POLICY: Final = "openai_chat"
@@ -291,30 +291,30 @@ def salvage(
     key: Key | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> SalvageReport:
-    """Write all that can be proven good in a damaged file to a new one that passes ``check``.
+    """Copy everything that can be verified in a damaged file to a new one that passes ``check``.
 
-    The damaged file is read page by page, never mapped and never written. A row is proven by its
-    checksum; so nothing wrong is taken over. Sound sessions are copied as they are; of others every
-    proven item keeps its seq, and the live history leaves out what is lost. What an intact part of
-    the file shows to be deleted stays deleted; where that cannot be known, the report says so.
+    The damaged file is read page by page, never mapped and never written. Every row is verified by
+    its checksum, so nothing corrupt is copied. Sound sessions are copied unchanged; in the others,
+    every verified item keeps its seq, and the live history leaves out the lost ones. Rows that an
+    intact part of the file shows to be deleted stay deleted; cases of doubt are reported.
 
     Args:
-        damaged: the file; nobody may have it open.
-        target: the file to make.
+        damaged: the file; it may not be open.
+        target: the file to create.
         counter: the custom token counter of the sessions, if there was one.
-        progress: called with (what is done, done, total).
-        key: opens the key file of an encrypted one. The new file gets one of its own beside it,
-            with the keys of those of whom it has anything: backups of others, made before, need
-            the key file of the damaged one.
-        key_file: where that of the damaged file lies; None: beside it.
+        progress: called with (stage, done, total).
+        key: opens the key file of an encrypted file. The new file gets its own key file, with the
+            keys of only those users whose data it holds: earlier backups of other users need the
+            key file of the damaged file.
+        key_file: path of the damaged file's key file; None: next to it.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: contents are encrypted and cannot be read.
         NotFoundError: there is no damaged file.
         StoreAccessError: the target exists or cannot be written, or the source cannot be read.
-        StoreLockedError: somebody has the damaged file open.
-        StoreFullError: no space is left for the new file.
-        StoreFormatError: nothing in the file was written by memcore, or by a newer one.
+        StoreLockedError: the damaged file is open.
+        StoreFullError: there is no space left for the new file.
+        StoreFormatError: nothing in the file was written by memcore, or a newer version wrote it.
     """
     source, final = (
         str(Path(checked_path(name, path)).resolve())
@@ -342,12 +342,13 @@ def salvage(
 
 
 def _need_no_keys(ring: KeyRing, final: str) -> None:
-    """Remove the key file that a killed salvage left; refuse any other in its place.
+    """Remove a key file left behind by a killed salvage; refuse any other in that place.
 
-    Its data file was whole by then, and lies beside it under a temporary name, with the same owner.
+    The killed salvage had completed its data file, which is next to the target under a temporary
+    name and has the same owner.
 
     Raises:
-        KeyFileError: a key file is there that some data file may need.
+        KeyFileError: there is a key file that some data file may need.
         OSError
     """
     found = final + KEYS_SUFFIX
@@ -367,7 +368,7 @@ def _need_no_keys(ring: KeyRing, final: str) -> None:
 
 
 def _owner_in(leftover: str, vault: RowCipher) -> bytes | None:
-    """The owner of the key file of a data file that never got its name; None: it had one."""
+    """The key file owner in a data file that was never published; None if it was."""
     fd = open_locked(leftover, read_only=True)
     try:
         if os.fstat(fd).st_nlink > 1:
@@ -405,7 +406,7 @@ class _Salvage:
             self._sieve = RowSelector(wreck, vault.seed, vault.ring.minted)
         self._record = record._replace(features=_features(record, self._sieve))
         self._vault: RowCipher | None = None
-        """Of the new file."""
+        """The cipher of the new file."""
         if vault is not None:
             needed = {0, *self._sieve.scopes}
             self._vault = RowCipher(vault.ring.copied(needed, self._sieve.erased))
@@ -417,7 +418,7 @@ class _Salvage:
         self._named: dict[Place, str] = {}
 
     def to(self, final: str) -> SalvageReport:
-        """Make the new file."""
+        """Build and publish the new file."""
         judge = _stage(self._progress, "checking")
         with beside(final) as (temporary, fd):
             with build_detached(temporary, self._record, vault=self._vault) as store:
@@ -461,7 +462,7 @@ class _Salvage:
         )
 
     def _publish(self, temporary: str, fd: int, final: str) -> None:
-        """Give the new file its name: its key file is there then, and only then."""
+        """Publish the new file with its key file: either both exist afterwards, or neither."""
         if self._vault is None:
             publish(temporary, final)
             return
@@ -484,7 +485,7 @@ class _Salvage:
         store.transact(lambda txn: self._write_headers(txn, headers))
 
     def _rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows that are copied unchanged, and those derived from them."""
+        """Yield the rows to copy unchanged, and those derived from them."""
         sieve = self._sieve
         chosen = sorted(sieve.chosen)
         for at, key in enumerate(chosen):
@@ -517,7 +518,7 @@ class _Salvage:
         self._lost += self._threads.lost
 
     def _entry(self, key: bytes, value: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """A key/value entry with its expiry row; one whose content is lost is left out."""
+        """Yield a key/value entry with its expiry row; nothing if its content is lost."""
         blob = self._sieve.blob_of(key, value)
         if blob is not None and blob not in self._sieve.blobs:
             place = keys.split_session_prefix(key)
@@ -536,7 +537,7 @@ class _Salvage:
         if key[17] == Row.AUDIT:
             return False
         if key[17] == Row.REQUEST:
-            return not self._new_seed  # it is found under the old seed only
+            return not self._new_seed  # can be looked up only with the old seed
         if key[17] != Row.ITEM:
             return True
         blob = self._sieve.blob_of(key, self._sieve.value(key))
@@ -554,7 +555,7 @@ class _Salvage:
         sieve = self._sieve
         write_hold_count(txn, sieve)
         for which, number in sieve.last.items():
-            if which != keys.Counter.DATA_KEY:  # of a key file that may be lost: it has its own
+            if which != keys.Counter.DATA_KEY:  # counts for the old key file; the new has its own
                 names.register_last(txn, which, number)
         for scope, (app, user) in sieve.scopes.items():
             names.register_scope(txn, scope, app, user)
@@ -578,7 +579,7 @@ class _Salvage:
     # --- sessions -----------------------------------------------------------------------------
 
     def _mend_sessions(self, engine: Engine) -> None:
-        """Rebuild every session that fails the check, together with those that share its items."""
+        """Rebuild every session that fails the check, along with those that share its items."""
         store, sieve = engine.store, self._sieve
         for place in sorted(sieve.names.keys() - set(sieve.places())):
             app, user = sieve.scopes[place[0]]
@@ -611,7 +612,7 @@ class _Salvage:
             self._tell(place, Head.unpack(key, sieve.value(key)).count, (), ())
 
     def _families(self, bad: set[Place]) -> Iterator[list[Remains]]:
-        """The sessions related to a bad one, group by group."""
+        """Yield groups of related sessions, each with at least one bad session."""
         linked: dict[Place, set[Place]] = defaultdict(set)
         for parent, forks in self._sieve.forks().items():
             for fork in forks:
@@ -645,7 +646,7 @@ class _Salvage:
         self._sessions.append(SalvagedSession(app, user, name, live, lost, notes))
 
     def _drop_what_fails(self, engine: Engine) -> None:
-        """The last resort: a session that fails its check even now is left out."""
+        """Drop sessions that fail the check even after rebuilding; the last resort."""
         store = engine.store
         for place in store.read(sessions_of):
             check = SessionCheck(engine, *place, named=place in self._named)
@@ -662,7 +663,7 @@ class _Salvage:
             names.drop_session_name(txn, place[0], self._named[place])
 
     def _unsure(self) -> Iterator[str]:
-        """Describe the saved rows that may have been deleted or replaced before."""
+        """Describe the saved rows that may have been deleted or replaced before the damage."""
         wreck = self._sieve.wreck
         if wreck.metas_lost and not wreck.redone:
             yield "a meta page is lost: what was committed last may be missing"
@@ -691,6 +692,6 @@ class _Salvage:
 
 
 def _features(record: Format, sieve: RowSelector) -> int:
-    """The features of the new file: chains prove the file that they are in, so it has none."""
+    """The features of the new file; not audited, as an audit chain proves only its own file."""
     features = record.features & ~(AUDITED | DEMANDING)
     return features | DEMANDING if DEMAND_KEY in sieve.chosen else features

@@ -1,8 +1,8 @@
 """Salvage of graph threads from a damaged file.
 
-Chunks are named by their content, so any proven version of one is the right one, wherever it was
-found. A value of which a part is lost is not left out: a checkpoint that names it would read as if
-the channel were empty. A row that says so takes its place, and whoever reads it gets an error.
+Chunks are content-addressed, so any verified version of one is correct, wherever it was found. A
+value with a lost part is not dropped, because a checkpoint that refers to it would read as if the
+channel were empty: a marker row replaces the value, and reading it raises an error.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _VALUES: Final = {ThreadRow.VALUE: rows.NODE, ThreadRow.WRITES: rows.WRITES}
 
 
 class Threads:
-    """The threads of a wreck. ``rows`` gives their rows, and fills ``lost``."""
+    """The graph threads in a damaged file. ``rows`` yields their rows and fills ``lost``."""
 
     def __init__(self, sieve: RowSelector) -> None:
         self._sieve = sieve
         self._rows: dict[Pair, list[bytes]] = defaultdict(list)
         self._pools: dict[Pair, set[bytes] | None] = {}
-        """The chunks that are needed of each pool; None: all that there are."""
+        """The chunks needed from each pool; None: all that were found."""
         self._members: dict[Pair, int] = defaultdict(int)
-        """Threads of each pool."""
+        """Number of threads in each pool."""
         self.lost: list[str] = []
         self.count = 0
         for key in sieve.chosen:
@@ -61,7 +61,7 @@ class Threads:
         self._lost = self._lost_rows()
 
     def _lost_rows(self) -> dict[Pair, list[bytes]]:
-        """Return the keys of damaged rows of existing threads and namespaces."""
+        """Return the keys of damaged rows in existing threads and namespaces."""
         found: dict[Pair, list[bytes]] = defaultdict(list)
         for key in self._sieve.wreck.damaged:
             if key[:1] == _THREAD and key not in self._sieve.chosen and len(key) > _NAMESPACED:
@@ -72,7 +72,7 @@ class Threads:
         return found
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All rows of threads and pools."""
+        """Yield all rows of threads and pools."""
         named = names_by_scope(self._sieve.threads)
         for place in sorted(self._rows.keys() | self._sieve.threads.keys()):
             name = self._sieve.threads.get(place)
@@ -93,13 +93,13 @@ class Threads:
     # --- pools --------------------------------------------------------------------------------
 
     def _pool_of(self, place: Pair) -> Pair | None:
-        """Return the chunk pool of a thread, from its head or its chunks; None if unreadable."""
+        """Return a thread's chunk pool, from its head or its chunks; None if undeterminable."""
         sieve = self._sieve
         head = keys.thread_rows(*place, ThreadRow.HEAD)
         if head in sieve.chosen:
             pool = unpack_head(head, sieve.value(head))[0]
         elif place not in sieve.threads:
-            return None  # neither head nor name: it was deleted, as far as that can be told
+            return None  # neither head nor name: presumably deleted
         else:
             needed = {part for key in self._rows[place] for part in self._named(key)}
             found = {
@@ -113,7 +113,7 @@ class Threads:
         whole = (place[0], pool)
         is_clear = all(self._is_clear(key) for key in self._rows[place])
         if self._row_of(whole) is None and not is_clear:
-            return None  # the key of its ids is lost, and nobody could open it without
+            return None  # the key of its chunk ids is lost, without which it cannot be opened
         self._pools.setdefault(whole, set())
         if not is_clear:
             self._pools[whole] = None
@@ -125,12 +125,12 @@ class Threads:
         return None if found is None else unpack_pool(key, found)
 
     def _value(self, key: bytes) -> bytes | None:
-        """Return a key's most credible value of any age; only for rows that never change."""
+        """Return a key's most credible value of any age; only for immutable rows."""
         found = self._sieve.chosen.get(key) or next(iter(self._sieve.wreck.rows.get(key, ())), None)
         return None if found is None else self._sieve.wreck.value(key, found)
 
     def _named(self, key: bytes) -> Iterator[bytes]:
-        """The chunks that a row's manifests name themselves."""
+        """The chunks that a row's manifests refer to directly."""
         row = key[_ROW_AT]
         if row in _VALUES and key in self._sieve.chosen:
             for node in rows.clear_nodes(key, self._sieve.value(key), _VALUES[row]):
@@ -197,7 +197,7 @@ class Threads:
             )
 
     def _unnamed(self, place: Pair, pool: Pair, where: str) -> Iterator[tuple[bytes, bytes]]:
-        """Rows in place of values that checkpoints name and of which nothing was found."""
+        """Yield marker rows for values that checkpoints refer to but that were not found."""
         there = {*self._rows[place], *self._lost.get(place, ())}
         for key in self._rows[place]:
             if key[_ROW_AT] != ThreadRow.CHECKPOINT or key not in self._sieve.chosen:
@@ -210,7 +210,7 @@ class Threads:
                     for version in versions.items()
                 ]
             except (CorruptValueError, InvalidOptionError):
-                continue  # it cannot be read anyway, and its saver's check says so
+                continue  # unreadable in any case, as its saver's check reports
             for missing in named:
                 if missing not in there:
                     there.add(missing)
@@ -218,7 +218,7 @@ class Threads:
                     yield missing, rows.lost_row(missing)
 
     def _is_whole(self, key: bytes, pool: Pair) -> bool:
-        """Return True if all chunks that a row's manifests name were found; they are then kept."""
+        """Return True if all chunks reachable from a row's manifests were found; keep them."""
         sieve = self._sieve
         if key not in sieve.chosen:
             return False
@@ -243,7 +243,7 @@ class Threads:
 
 
 def count_numbers(sieve: RowSelector) -> None:
-    """Raise the counters over all numbers of threads, pools and namespaces that were met."""
+    """Raise the counters to the largest numbers of threads, pools and namespaces found."""
     last = sieve.last
     for key, found in sieve.wreck.rows.items():
         if key[0] in (Kind.THREAD, Kind.CHUNK):
@@ -262,10 +262,10 @@ def count_numbers(sieve: RowSelector) -> None:
 
 
 def _told(key: bytes) -> str:
-    """A row in words."""
+    """Describe a row."""
     what = {ThreadRow.CHECKPOINT: "checkpoint", ThreadRow.VALUE: "the value of channel and version"}
     try:
-        # Behind the id of a checkpoint, the key of its writes has a byte of its own.
+        # In the key of a checkpoint's writes, an extra byte follows the checkpoint's id.
         texts = keys.unpack_texts(key[22:].replace(b"\0\1", b"\0", 1))
     except CorruptValueError:
         texts = ("?",)

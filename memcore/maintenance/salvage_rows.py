@@ -1,8 +1,8 @@
-"""Selection of the rows of a damaged file that go into the new one.
+"""Selection of the rows of a damaged file to copy to the new one.
 
-One candidate a key: the surest, and of equally sure ones the latest by what it says itself. What
-only free pages hold counts if something current vouches for it: a blob's digest for its chunks, an
-index record for an item; both are looked up by those who need them.
+One candidate per key: the most credible, and among equally credible ones the latest by its own
+version field. A row found only on free pages counts only if something current vouches for it: a
+blob's digest for its chunks, an index record for an item; callers look up both as needed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-# --- Validity of a row: its checksum, and the shape that its key's kind asks for ------------------
+# --- Validity of a row: its checksum, and the shape required by its key's kind --------------------
 
 _U64_BYTES: Final = 8
 _SCOPED_BYTES: Final = 9
@@ -87,7 +87,7 @@ _NUMBER_MAX: Final = 2**48
 _VIEW_NUMBERS: Final = ("cut_seq", "chain", "parent", "parent_owner")
 _KEY_BYTES: Final = {(each.kind, each.row): each.key_bytes for each in ROWS}
 _UNKNOWN: Final = {Kind.SESSION: _ROW_BYTES}
-"""Lengths of keys of rows that a later memcore may have added."""
+"""Key lengths of rows that a later memcore may have added."""
 
 
 def is_row(key: bytes, value: bytes) -> bool:
@@ -270,14 +270,14 @@ _ROWS: Final[dict[int, _Shape]] = {
 }
 
 
-# --- Numbers that were never given out: rows that bear one are planted or damaged -----------------
-# Whoever can write to a file can seal a row with any number in it. Taken over, one near the end of
-# all numbers leaves none for those who come later, and an encrypted file makes a key for each user
-# up to the largest. A counter of the newest tree tells what was given out, unless its number is
-# implausibly large. The file's size is no bound: most of what it held may have been removed.
+# --- Numbers that were never assigned: rows that have one are forged or damaged -------------------
+# Anyone who can write to a file can seal a row with any number in it. If copied, one near the end
+# of the number range leaves none to assign later, and an encrypted file creates a key for each user
+# up to the largest. A counter in the newest tree bounds the assigned numbers, unless its value is
+# implausibly large. The file size is no bound: most of its former content may have been removed.
 
 _NUMBER_BYTES: Final = 16
-"""Lower bound of the bytes in a file for each number in use."""
+"""Lower bound on the bytes in a file for each number in use."""
 _NUMBERED: Final = {
     Counter.SCOPE: ("scope", _NUMBER_MAX),
     Counter.SESSION: ("session", _NUMBER_MAX),
@@ -286,11 +286,11 @@ _NUMBERED: Final = {
     Counter.POOL: ("pool of chunks", _NUMBER_MAX),
     Counter.GRAPH_NAMESPACE: ("namespace of a thread", 2**31),
 }
-"""Numbered things, in words, with the largest number that is believed."""
+"""Descriptions of numbered things, with the largest plausible number of each."""
 
 
 def forget_unknown(wreck: PageScan, minted: int | None) -> list[str]:
-    """Forget rows with numbers that were never given out; return what they were, in words.
+    """Drop rows with numbers that were never assigned; return descriptions of them.
 
     ``minted``: the number below which the key file of an encrypted file has a key for each scope.
     """
@@ -320,7 +320,7 @@ def forget_unknown(wreck: PageScan, minted: int | None) -> list[str]:
 
 
 def _last_given(wreck: PageScan, which: int) -> int:
-    """Return the largest number of a sort that a file may have given out."""
+    """Return the largest number that the file may have assigned from a counter."""
     most, key = _NUMBERED[which][1], keys.counter(which)
     said = [
         keys.number_of(wreck.value(key, at))
@@ -332,7 +332,7 @@ def _last_given(wreck: PageScan, which: int) -> int:
 
 
 def _numbers_in(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, int]]:
-    """Yield ``(counter, number)`` of each numbered thing that a row's key and body name."""
+    """Yield ``(counter, number)`` of each numbered thing that a row's key and body refer to."""
     kind, found = key[0], find(key)
     if kind == Kind.COUNTER:
         if key[1] in _NUMBERED and keys.number_of(body()):
@@ -348,11 +348,10 @@ def _numbers_in(key: bytes, body: Callable[[], bytes]) -> Iterator[tuple[int, in
             yield Counter.GRAPH_NAMESPACE, int.from_bytes(body()[:4], "big")
 
 
-# --- Deletions that were cut short: nothing of them comes back ------------------------------------
-# A deletion takes the name away, hides the head and leaves a ``REMOVAL`` row until the last row has
-# left. The number of a session is never given out again, so one such row, however old, says that
-# the session is gone for good. A blob's slot may have been filled anew: there only a current row
-# counts.
+# --- Interrupted deletions: deleted data does not come back ---------------------------------------
+# A deletion removes the name, hides the head and leaves a ``REMOVAL`` row until the last row is
+# gone. Session numbers are never reused, so any such row, however old, proves that the session was
+# deleted for good. A blob's slot may have been refilled, so there only a current row counts.
 
 Slots = set[tuple[int, bytes]]
 _GRAPH_KINDS = (Kind.THREAD, Kind.CHUNK)
@@ -360,7 +359,7 @@ _BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
 
 
 def forget_removed(wreck: PageScan) -> set[Place]:
-    """Forget the rows of what was being removed; the sessions among that."""
+    """Drop the rows of everything that was being removed; return the sessions among it."""
     sessions: set[Place] = set()
     slots: Slots = set()
     graphs: set[bytes] = set()
@@ -381,7 +380,7 @@ def forget_removed(wreck: PageScan) -> set[Place]:
 
 
 DATABASE_CARE: Final = keys.scoped(Kind.CARE, 0), keys.after(keys.scoped(Kind.CARE, 0))
-"""The range of the rows that say who was erased, and whose the key file is."""
+"""The key range of the rows that record erased users and the owner of the key file."""
 
 
 def owner_in(wreck: PageScan) -> bytes | None:
@@ -392,22 +391,22 @@ def owner_in(wreck: PageScan) -> bytes | None:
 
 
 SCOPE_NAMES: Final = bytes((Kind.COUNTER,)), keys.after(bytes((Kind.SCOPE_NAME,)))
-"""The range of the rows that say which scopes there are."""
+"""The key range of the rows that list the scopes."""
 _SCOPE_BYTES: Final = 16
-"""Lower bound of a scope's bytes in a file: its tombstone takes more."""
+"""Lower bound on a scope's bytes in a file: its tombstone takes more."""
 
 
 def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
     """Return the scopes whose users were or are being erased, and those that may have been.
 
     A scope counts as erased if its tombstone, or the row of an unfinished erasure, is more credible
-    than all rows that name the scope, or if there are none of these. A page that is not in use
-    does not count against one that is: a power cut takes commits back, and then numbers are given
-    out again. If both are equally credible, it is uncertain.
+    than every row that names the scope, or if no row names it. A page that is not in use carries no
+    weight against one that is: a power failure rolls back commits, and their numbers are then
+    assigned again. If both are equally credible, the erasure is uncertain.
 
     Args:
         care: a scan of ``DATABASE_CARE``.
-        named: one of ``SCOPE_NAMES``, of the same file.
+        named: a scan of ``SCOPE_NAMES`` in the same file.
     """
     stones: dict[int, Confidence] = {}
     for key, found in care.rows.items():
@@ -425,7 +424,7 @@ def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
     last = _last_scope(named, ranks)
     for number, rank in stones.items():
         other = ranks.get(number)
-        if other is Confidence.BEFORE:  # the erasure may be what was committed last
+        if other is Confidence.BEFORE:  # the erasure may be the last commit
             other = Confidence.UNKNOWN
         if not 0 < number <= last:
             continue
@@ -437,7 +436,7 @@ def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
 
 
 def names_in(wreck: PageScan) -> dict[int, tuple[Confidence, str, str]]:
-    """By scope the rank of the surest row that names it, with app and user."""
+    """The rank of the most credible row that names each scope, with app and user."""
     found: dict[int, tuple[Confidence, str, str]] = {}
     for key, candidates in wreck.rows.items():
         if key[0] not in (Kind.SCOPE, Kind.SCOPE_NAME):
@@ -458,7 +457,7 @@ def _keep_surest(ranks: dict[int, Confidence], number: int, rank: Confidence) ->
 
 
 def _last_scope(named: PageScan, ranks: dict[int, Confidence]) -> int:
-    """The largest number that a scope can have: what is made for numbers grows with them."""
+    """The largest possible scope number; a bound, since work and keys grow with the numbers."""
     possible = named.size // _SCOPE_BYTES
     key = keys.counter(keys.Counter.SCOPE)
     found = named.rows.get(key)
@@ -470,10 +469,13 @@ def _last_scope(named: PageScan, ranks: dict[int, Confidence]) -> int:
 
 
 def forget_erased(wreck: PageScan) -> tuple[set[int], dict[int, tuple[str, str]]]:
-    """Forget all that belongs to scopes that were erased, or may have been; which they are.
+    """Drop everything in scopes that were or may have been erased.
 
-    Of the latter with app and user. The new file needs no tombstones: it has nothing of an erased
-    user, no key either, and no handle knows it.
+    The new file needs no tombstones: it holds no rows and no keys of an erased user, and no handle
+    knows it yet.
+
+    Returns:
+        All these scopes, and ``(app, user)`` by scope of the uncertain ones.
     """
     erased, unsure = erased_scopes(wreck, wreck)
     found = names_in(wreck) if unsure else {}
@@ -485,7 +487,7 @@ def forget_erased(wreck: PageScan) -> tuple[set[int], dict[int, tuple[str, str]]
 
 
 def _scope_of(wreck: PageScan, key: bytes) -> int | None:
-    """The scope that a row is of; None: of none."""
+    """The scope to which a row belongs; None if it belongs to none."""
     if key[0] == Kind.SCOPE_NAME:
         return unpack_name(wreck.value(key, wreck.rows[key][0])[HEADER_BYTES:])[0]
     if key[0] == Kind.EXPIRY:
@@ -513,7 +515,7 @@ def _is_of(
 
 
 def _add_parents(wreck: PageScan, sessions: set[Place]) -> None:
-    """Add the hidden sessions that were kept only for forks that are gone."""
+    """Add the hidden sessions that were kept only for forks that have been removed."""
     forks: dict[Place, set[Place]] = defaultdict(set)
     above: dict[Place, set[Place]] = defaultdict(set)
     for key in wreck.rows:
@@ -531,7 +533,7 @@ def _add_parents(wreck: PageScan, sessions: set[Place]) -> None:
 
 
 def was_hidden(wreck: PageScan, place: Place) -> bool:
-    """Return True if any version of a session's head says that it was deleted."""
+    """Return True if any version of a session's head is marked as deleted."""
     key = head_key(*place)
     found = wreck.rows.get(key, ())
     with suppress(MemcoreError):
@@ -539,14 +541,14 @@ def was_hidden(wreck: PageScan, place: Place) -> bool:
     return False
 
 
-# --- Selection of the found rows that go into the new file ----------------------------------------
+# --- Selection of the rows to copy to the new file ------------------------------------------------
 
 Place = tuple[int, int]
 """``(scope, session)``."""
 _IMMUTABLE_ROWS: Final = (Row.ITEM, Row.INDEX)
 _COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
 _SEQ_BYTES: Final = 16
-"""Lower bound of a seq's bytes in a file: its item row and its index record take more."""
+"""Lower bound on a seq's bytes in a file: its item row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
 _NAMES: Final = frozenset(each.kind for each in ROWS if each.names)
 _SCOPED: Final = frozenset(each.kind for each in ROWS if each.owner == "scope") - {
@@ -556,7 +558,7 @@ _SCOPED: Final = frozenset(each.kind for each in ROWS if each.owner == "scope") 
 
 
 class RowSelector:
-    """The chosen rows of a wreck, sorted by what they belong to."""
+    """The chosen rows of a damaged file, grouped by owner."""
 
     def __init__(self, wreck: PageScan, seed: bytes | None, minted: int | None = None) -> None:
         self.wreck = wreck
@@ -568,28 +570,28 @@ class RowSelector:
         self.sessions: dict[Place, list[bytes]] = defaultdict(list)
         """The chosen keys of each session."""
         self.spare: dict[Place, list[bytes]] = defaultdict(list)
-        """Keys of items and index pages of which free pages hold a version."""
+        """Keys of items and index pages that are not in the newest tree."""
         self.removed: set[Place] = set()
         """Sessions that were being deleted."""
         self.deleted: set[Place] = set()
-        """Sessions that were deleted while forks shared their rows, which these still do."""
+        """Deleted sessions whose rows are still shared by forks."""
         self.doubtful: set[Place] = set()
-        """Sessions that may have been deleted: neither their name nor their head is sure."""
+        """Sessions that may have been deleted: neither name nor head is certain."""
         self.scopes: dict[int, tuple[str, str]] = {}
         self.names: dict[Place, str] = {}
         self._name_keys: dict[Place, bytes] = {}
         self.namespaces: dict[tuple[int, int], str] = {}
         self.threads: dict[Place, str] = {}
-        """The names of threads of graphs."""
+        """The names of graph threads."""
         self.last: dict[int, int] = defaultdict(int)
-        """By sort, the largest number that is known to have been given out."""
+        """The largest number known to be assigned, by counter."""
         self.blobs: dict[tuple[int, bytes], int] = {}
-        """The sizes of the blobs that are whole, by scope and slot."""
+        """The sizes of the complete blobs, by scope and slot."""
         self.blobs_lost = 0
         self.unknown = forget_unknown(wreck, minted)
-        """Rows left out because of their numbers, in words."""
+        """Descriptions of rows dropped because of their numbers."""
         self.erased, self.doubtful_users = forget_erased(wreck)
-        """Scopes of users who were or may have been erased; app and user of the doubtful ones."""
+        """Scopes of users who were or may have been erased; app and user of the uncertain ones."""
         self._removed = forget_removed(wreck)
         for key, found in wreck.rows.items():
             self._choose(key, found)
@@ -625,14 +627,14 @@ class RowSelector:
             self.sessions[keys.split_session_prefix(key)].append(key)
 
     def _is_possible(self, key: bytes, at: RowCandidate) -> bool:
-        """Return True if the file is large enough for the seqs that a row claims."""
+        """Return True if the file is large enough for the seqs a row claims."""
         seqs = self.wreck.size // _SEQ_BYTES
         if key[_SESSION_ROW_AT] == Row.HEAD:
             return Head.unpack(key, self.wreck.value(key, at)).next_seq <= seqs
         return keys.number_of(key) <= seqs
 
     def _age(self, key: bytes, at: RowCandidate) -> int:
-        """Return a number that grows with each version of a row, as far as the row has one."""
+        """Return a number that grows with each version of a row, where the row has one."""
         value = self.wreck.value(key, at)
         body = value[HEADER_BYTES:]
         row = key[_SESSION_ROW_AT] if key[0] == Kind.SESSION else 0
@@ -642,21 +644,21 @@ class RowSelector:
             return -1
         if row or key[0] == Kind.STATE:
             return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
-        if key[0] == Kind.CHUNK:  # the epoch, of a pool as of a chunk
+        if key[0] == Kind.CHUNK:  # the epoch, in pool rows and chunks alike
             return int.from_bytes(body[:4], "big")
         if key[0] in (*_NAMES, Kind.COUNTER):
             return int.from_bytes(body[:8], "big")
         return body[0] if key[0] == Kind.BLOB and body else 0
 
     def _leave_out_removed(self) -> None:
-        """Leave out sessions whose deletion had begun: the deletion was already acknowledged."""
+        """Leave out sessions whose deletion had begun, since it was already acknowledged."""
         for key in [key for key in self.chosen if key[0] == Kind.REMOVAL]:
             prefix = keys.split_removal_row(key)
             if len(prefix) != _SESSION_ROW_AT or prefix[0] != Kind.SESSION:
                 continue
             place = keys.split_session_prefix(prefix)
             if place in self.names:
-                continue  # in use: the mark is what is wrong
+                continue  # in use, so the removal row is the wrong one
             self._leave_out(place)
 
     def _leave_out(self, place: Place) -> None:
@@ -666,14 +668,14 @@ class RowSelector:
         self.spare.pop(place, None)
 
     def _leave_out_deleted(self) -> None:
-        """Decide which sessions were deleted, of those whose name and head may both be outdated.
+        """Decide which sessions were deleted among those whose name and head may be outdated.
 
-        Deleted are those that an old head marks as hidden, and those that certainly have no name.
+        A session counts as deleted if an old head is marked hidden, or if it certainly has no name.
         """
         sure_names = {place for place, key in self._name_keys.items() if self._is_sure(key)}
         forks = self.forks()
         staying = set(self.places())
-        # A fork has a larger number than its parent: it is known by then whether it stays.
+        # A fork has a larger number than its parent, so it is decided before its parent.
         for place in sorted(staying, reverse=True):
             if place in sure_names or self._is_sure(head_key(*place)):
                 continue
@@ -691,14 +693,14 @@ class RowSelector:
                 self._leave_out(place)
 
     def places(self) -> list[Place]:
-        """List the sessions with any row."""
+        """List the sessions with any rows."""
         return sorted({*self.sessions, *(self.spare.keys() & self.names.keys())})
 
     def _is_sure(self, key: bytes) -> bool:
         return key in self.chosen and self.chosen[key].rank <= Confidence.IN_USE
 
     def forks(self) -> dict[Place, set[Place]]:
-        """Return the forks of each session, from rows of parents and of forks."""
+        """Return the forks of each session, from the rows of both parents and forks."""
         found: dict[Place, set[Place]] = defaultdict(set)
         for place, rows in self.sessions.items():
             for key in rows:
@@ -739,7 +741,7 @@ class RowSelector:
             self.last[which] = max(self.last[which], *numbers, 0)
 
     def _read_scopes(self) -> None:
-        """Give each name to one scope: to the one that both of its rows name, if there is one."""
+        """Assign each name to one scope, preferring the scope that both of its rows name."""
         claims: dict[tuple[str, str], list[int]] = defaultdict(list)
         for kind in (Kind.SCOPE, Kind.SCOPE_NAME):
             for key in sorted(key for key in self.chosen if key[0] == kind):
@@ -769,7 +771,7 @@ class RowSelector:
     # --- blobs --------------------------------------------------------------------------------
 
     def blob_of(self, key: bytes, value: bytes) -> tuple[int, bytes] | None:
-        """``(scope, slot)`` of the blob that a row of an item or entry refers to, if it does."""
+        """``(scope, slot)`` of the blob to which an item or entry row refers, if any."""
         if not value[1] & FLAG_BLOB:
             return None
         return keys.split_session_prefix(key)[0], slot_of(_reference(key, value))
@@ -790,7 +792,7 @@ class RowSelector:
                 yield keys.split_scoped(key)[0], BlobRef.unpack(packed)
 
     def _find_blobs(self) -> None:
-        """Select the blobs with references: others are unreachable, or were being deleted."""
+        """Select the referenced blobs: others are unreachable or were being deleted."""
         wanted: dict[tuple[int, bytes], set[int]] = defaultdict(set)
         for scope, ref in self._references():
             wanted[scope, slot_of(ref)].add(ref.size)
@@ -802,7 +804,7 @@ class RowSelector:
                 self.blobs_lost += 1
 
     def chunks(self, scope: int, slot: bytes, size: int) -> Iterator[tuple[bytes, bytes]]:
-        """Key and value of each chunk, current or not, up to the first that is missing."""
+        """Yield the key and value of each chunk, current or not, up to the first missing one."""
         for number in range(chunk_count(size)):
             key = keys.blob_chunk(scope, slot, number)
             if key not in self.wreck.rows:
@@ -820,7 +822,7 @@ class RowSelector:
                 return False
             digest.update(body)
             held += len(body)
-        # Without the seed the name proves nothing; each chunk is proven by itself all the same.
+        # Without the seed the slot proves nothing, but each chunk is still verified by itself.
         return held == size and (self._seed is None or digest.digest() == slot[:-1])
 
 
@@ -828,19 +830,19 @@ _Of = TypeVar("_Of")
 
 
 def unused(of: _Of, name: str, known: Container[tuple[_Of, str]]) -> tuple[_Of, str]:
-    """Return a name in place of a lost one, other than those that are known."""
+    """Return a substitute for a lost name that differs from all known ones."""
     while (of, name) in known:
         name += "'"
     return of, name
 
 
 def names_by_scope(named: dict[Place, str]) -> set[tuple[int, str]]:
-    """Return the names in use, each with the number of its scope."""
+    """Return the names in use, each with its scope."""
     return {(scope, name) for (scope, _), name in named.items()}
 
 
 def _reference(key: bytes, value: bytes) -> BlobRef:
-    """The reference in the row of an item or an entry."""
+    """The reference in an item or entry row."""
     if key[0] == Kind.KV:
         return reference_in(value[1], value[HEADER_BYTES:])
     return BlobRef.unpack(split_body(body_of(value))[3])

@@ -1,4 +1,4 @@
-"""Salvage of sessions: fragments of one session, rebuilt into a history."""
+"""Salvage of sessions: the fragments of a session, rebuilt into a history."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Facts(NamedTuple):
 
 
 class Remains:
-    """Rows of one session found in a damaged file. ``items`` are the chosen ones, by seq."""
+    """The rows of one session found in a damaged file. ``items`` are the chosen ones, by seq."""
 
     def __init__(self, sieve: RowSelector, place: Place) -> None:
         self.sieve = sieve
@@ -74,17 +74,17 @@ class Remains:
         self.parent = 0
         self.first = 1
         self.stop = 1
-        """The seqs that it owns are ``first .. stop - 1``."""
+        """The session owns the seqs ``first .. stop - 1``."""
         self.views: list[int] = []
         self.children: list[int] = []
         self.checkpoints: list[int] = []
         self.last_checkpoint = 0
-        """The last number that a checkpoint got, as far as it is known."""
+        """The last known checkpoint number."""
         self.items: dict[int, RowCandidate] = {}
         self.sums: dict[int, bytes] = {}
         self.records: dict[int, bytes] = {}
         self.before: dict[int, int] = {}
-        """By seq, the one that it was appended to; 0 is none."""
+        """The predecessor of each seq; 0 if it has none."""
         self._read()
 
     def _read(self) -> None:
@@ -131,7 +131,7 @@ class Remains:
 
     def _take_records(self, key: bytes) -> None:
         first = keys.number_of(key)
-        for at in reversed(self.sieve.wreck.rows[key]):  # the surest has the last word
+        for at in reversed(self.sieve.wreck.rows[key]):  # the most credible overwrites the rest
             body = self.sieve.wreck.value(key, at)[HEADER_BYTES:]
             for number, (start, stop) in enumerate(record_spans(body) or ()):
                 self.records[first + number] = body[start:stop]
@@ -148,15 +148,15 @@ class Remains:
         return False
 
     def chain_of(self, seq: int) -> int | None:
-        """The prefix hash that an index record names; None without a record."""
+        """The prefix hash in an item's index record; None without a record."""
         record = self.records.get(seq)
         return None if record is None else int(index.RECORD.unpack_from(record)[2])
 
     def trace(self, origin: int | None) -> None:
         """Find each item's predecessor; adopt old versions that an index record vouches for.
 
-        ``origin`` is the prefix hash at the item that the session was forked from, 0 if it began
-        empty, None if unknown.
+        ``origin`` is the prefix hash at the fork point; 0 if the session started empty, None if
+        unknown.
         """
         chains: dict[int, int | None] = {self.first - 1: origin}
         for seq in range(self.first, self.stop):
@@ -190,7 +190,7 @@ class Remains:
         """An item and its encoded message.
 
         Raises:
-            ValueError, KeyError: it cannot be decoded.
+            ValueError, KeyError: the item cannot be decoded.
         """
         key = keys.session_row(*self.place, Row.ITEM, seq)
         value = self.value(seq)
@@ -208,7 +208,7 @@ class Remains:
         return decode_item(seq, body, value[1], 0, payload), encoded
 
     def facts(self, seq: int, counter: TokenCounter | None, tag: int, seed: bytes) -> _Facts | None:
-        """Return the facts for the item's index record; None if the item is malformed."""
+        """Return the content of the item's index record; None if the item is malformed."""
         record = self.records.get(seq)
         if record is not None and seed == self.sieve.seed:
             tokens, created_s, _, its_tag = index.RECORD.unpack_from(record)
@@ -223,29 +223,29 @@ class Remains:
         return None if facts is None else _Facts(tokens, int(item.created_at), facts)
 
 
-# --- Checkpoints of sessions that are written anew: saved again without the items that are lost ---
+# --- Checkpoints of rebuilt sessions, saved again without the lost items --------------------------
 
 Step = tuple[int, int]
 """``(owner session, seq)`` of an item."""
 
 
 class Relatives(Protocol):
-    """Sessions that are rebuilt together."""
+    """Protocol: sessions that are rebuilt together."""
 
     @property
     def members(self) -> Mapping[int, Remains]:
-        """The sessions by their numbers."""
+        """The sessions by number."""
 
     @property
     def chains(self) -> dict[Step, int]:
-        """The prefix hashes that are settled."""
+        """The final prefix hashes determined so far."""
 
     def has_view(self, owner: int, number: int) -> bool:
         """Return True if a view was found."""
 
 
 def saved_of(member: Remains) -> Iterator[CheckpointRow]:
-    """The checkpoints that are left of a session, oldest first."""
+    """Yield a session's remaining checkpoints, oldest first."""
     for number in member.checkpoints:
         key = keys.session_row(*member.place, Row.CHECKPOINT, number)
         value = member.sieve.value(key)
@@ -253,14 +253,14 @@ def saved_of(member: Remains) -> Iterator[CheckpointRow]:
 
 
 class Resaved:
-    """The checkpoints of one session."""
+    """The checkpoints of one session, to be saved again."""
 
     def __init__(self, member: Remains, relatives: Relatives, txn: ReadTxn) -> None:
         self._member = member
         self._relatives = relatives
         self._kept: list[tuple[CheckpointRow, list[Step]]] = []
         self.dropped: list[CheckpointRow] = []
-        """Those that cannot be saved again."""
+        """Checkpoints that cannot be saved again."""
         for saved in saved_of(member):
             path = self._path(saved, txn)
             kept = None if path is None else self._settled(path)
@@ -270,7 +270,7 @@ class Resaved:
                 self._kept.append((saved, kept))
 
     def _path(self, saved: CheckpointRow, txn: ReadTxn) -> list[Step] | None:
-        """Return a checkpoint's items; None if they are of sessions that are not rebuilt here."""
+        """Return a checkpoint's items; None if any are in sessions that are not rebuilt here."""
         session, block, _ = saved.older
         try:
             found = [*older_segments(txn, self._member.scope, session, block), *saved.segments]
@@ -278,13 +278,13 @@ class Resaved:
             return None
         members = self._relatives.members
         for owner, lo, hi in found:
-            # Work and memory grow with what a row claims.
+            # Bound the range first: work and memory grow with the size that a row claims.
             if owner not in members or not members[owner].first <= lo <= hi < members[owner].stop:
                 return None
         return [(owner, seq) for owner, lo, hi in found for seq in range(lo, hi + 1)]
 
     def _settled(self, path: list[Step]) -> list[Step] | None:
-        """The path without what is lost; None if a live history reaches an item in another way."""
+        """The path without lost items; None if a live history reaches an item differently."""
         members, chains = self._relatives.members, self._relatives.chains
         kept: list[Step] = []
         new: dict[Step, int] = {}
@@ -304,7 +304,7 @@ class Resaved:
     def rows(
         self, head: Head, counter: TokenCounter | None, record: Callable[[Step], bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of the checkpoints that are left, and of the last number given out."""
+        """Yield the rows of the kept checkpoints, and the row of the last assigned number."""
         member = self._member
         for saved, path in self._kept:
             ledger = new_ledger(get_policy(head.policy), counter)
@@ -337,30 +337,30 @@ class Resaved:
             yield key, seal_value(key, last.to_bytes(8, "little"))
 
 
-# --- Sessions that share items by forking, written anew from what is left of them -----------------
-# Every item that can be proven keeps its seq. Seqs of lost items hold an event of type ``lost``, so
-# that the log stays complete, and the live history leaves them out: what it shows was stored.
-# Results whose call was lost are orphans, which contexts leave out.
+# --- Sessions that share items through forks, rebuilt from their remains --------------------------
+# Every verified item keeps its seq. The seqs of lost items hold an event of type ``lost``, so that
+# the log stays complete, and the live history leaves them out: it shows only items that were
+# stored. Results whose call was lost are orphans, which contexts leave out.
 
 _LOST_EVENT: Final = "lost"
 _REPLACED: Final = tuple(each.row or 0 for each in ROWS if each.rebuilt)
-"""Among them usage: what was billed for items that are lost says nothing of the others."""
+"""Rows to delete first; they include usage, since reports for lost items no longer apply."""
 _SNIFFED: Final = 64
 _TRIES: Final = 4096
 
 
 class Rebuilt(NamedTuple):
-    """Result of rebuilding one session."""
+    """The result of rebuilding one session."""
 
     remains: Remains
     live: int
     lost: tuple[int, ...]
-    """Seqs of the items that are gone."""
+    """Seqs of the lost items."""
     notes: tuple[str, ...]
 
 
 class SessionRebuilder:
-    """Makes the rows of related sessions; ``write`` may be run again."""
+    """Rebuilds the rows of related sessions; ``write`` is repeatable."""
 
     def __init__(
         self,
@@ -378,9 +378,9 @@ class SessionRebuilder:
         self._counter_id = counters[0] if counters else default_counter.id
         self._now_us = now_us
         self.chains: dict[Step, int] = {}
-        """The prefix hashes that are settled."""
+        """The final prefix hashes determined so far."""
         self._places: dict[Step, int] = {}
-        """Number of live items up to and including each."""
+        """Number of live items up to and including each item."""
         self._resaved: dict[int, Resaved] = {}
         self._rows: dict[bytes, bytes] = {}
         self._heads: list[tuple[Remains, Head]] = []
@@ -418,7 +418,7 @@ class SessionRebuilder:
                 self._find_fork_point(member)
             member.trace(self._origin(member))
         paths: dict[int, list[Step]] = {}
-        # A current head decides about shared items, before what is concluded without one.
+        # For shared items, a current head takes precedence over histories inferred without one.
         for member in sorted(ordered, key=lambda member: not member.sure):
             paths[member.session] = self._chained(member, self._path(member))
         chosen = _ChosenRows(ordered[0])
@@ -434,7 +434,7 @@ class SessionRebuilder:
             self._plan_views(member)
 
     def _ordered(self) -> list[Remains]:
-        """Parents before their forks."""
+        """The sessions, parents before their forks."""
         for member in self.members.values():
             for child in member.children:
                 found = self.members.get(child)
@@ -464,9 +464,10 @@ class SessionRebuilder:
         return found
 
     def _find_fork_point(self, member: Remains) -> None:
-        """Find where a fork without a head left its parent; detach it if that cannot be proven.
+        """Find the fork point of a fork without a head; detach it if that cannot be proven.
 
-        Items that the parent got after the fork have the same seqs as the fork's own.
+        It has to be proven because items appended to the parent after the fork have the same seqs
+        as the fork's own.
         """
         chain, checksum = member.chain_of(member.first), member.sums.get(member.first)
         parent = self.members[member.parent]
@@ -486,7 +487,7 @@ class SessionRebuilder:
         return None if owner is None else owner.chain_of(member.first - 1)
 
     def _path(self, member: Remains) -> list[Step]:
-        """Return the live history, lost items included, as far as it is known."""
+        """Return the live history as far as it is known, including lost items."""
         if member.head is not None and member.sure:
             segments = self._segments(member.head, member.scope)
             if segments is not None:
@@ -501,14 +502,14 @@ class SessionRebuilder:
         return path[::-1]
 
     def _segments(self, head: Head, scope: int) -> list[Segment] | None:
-        """All segments of a head, None if a block of them is lost."""
+        """All segments of a head; None if a segment block is lost."""
         try:
             return head.all_segments(_ChosenRows(next(iter(self.members.values()))), scope)
         except MemcoreError:
             return None
 
     def _chained(self, member: Remains, path: list[Step]) -> list[Step]:
-        """The path without what is lost; prefix hashes are settled along it."""
+        """The path without lost items; computes the final prefix hashes along it."""
         kept: list[Step] = []
         chain = 0
         for step in path:
@@ -518,7 +519,7 @@ class SessionRebuilder:
             chain_here = index.chain_after(chain, owner.sums[step[1]])
             known = self.chains.get(step)
             if known is not None and known != chain_here:
-                # Another history reaches this item in another way: only its own items are shown.
+                # Another history reaches this item differently: only the member's own items stay.
                 kept, chain = [], 0
                 if owner is not member:
                     continue
@@ -544,7 +545,7 @@ class SessionRebuilder:
             ledger.push(record[index.RECORD.size :], tokens[-1])
         own = NO_COUNTS
         if any(self._tag(self.members[owner]) != tag for owner, _ in path):
-            # Its index records count by another counter: the owner's, who has not been recounted.
+            # The index records use the owner's counter, since the owner has not been recounted.
             own = Counts(member.session, head.epoch + 1, member.stop)
             self._counted.append((member, own, tokens))
         own.point(head)
@@ -600,13 +601,13 @@ class SessionRebuilder:
         return [self._record(member, seq, counter, tag) for seq in range(member.first, member.stop)]
 
     def _record(self, member: Remains, seq: int, counter: TokenCounter | None, tag: int) -> bytes:
-        """The index record of an item with its settled prefix hash."""
+        """The index record of an item, with its final prefix hash."""
         step = (member.session, seq)
         if seq in member.items:
             found = member.facts(seq, counter, tag, self._seed)
             if found is not None:
                 chain = self.chains.get(step)
-                if chain is None:  # not live: nothing is held to it
+                if chain is None:  # not live, so its hash is not checked
                     chain = index.chain_after(0, member.sums[seq])
                 packed = index.RECORD.pack(found.tokens, found.created_s, chain, tag)
                 return packed + found.facts
@@ -621,7 +622,7 @@ class SessionRebuilder:
     # --- views --------------------------------------------------------------------------------
 
     def _plan_views(self, member: Remains) -> None:
-        """Views stay with the items that they cover; one whose cut is lost ends before it."""
+        """Plan the views, which keep covering their items; one whose cut is lost ends before it."""
         sieve = member.sieve
         for number in member.views:
             key = keys.session_row(*member.place, Row.VIEW, number)
@@ -629,7 +630,7 @@ class SessionRebuilder:
             body: dict[str, Any] = decode_json(value[10:], value[1])
             owner, cut = self._owner(member, body["cut_seq"]), int(body["cut_seq"])
             if owner is not None and owner.chain_of(cut) not in (None, body["chain"]):
-                continue_as = None  # it stood on items that were undone: it must not apply
+                continue_as = None  # it covers items that were undone, so it may not apply
             else:
                 continue_as = self._settled(member, cut)
             if continue_as is not None:
@@ -644,7 +645,7 @@ class SessionRebuilder:
                 head.view_session = head.view_number = 0
 
     def _settled(self, member: Remains, seq: int) -> tuple[int, int, int] | None:
-        """Return the last settled item up to ``seq``, its prefix hash and its position, or None."""
+        """Return the last chained item up to ``seq``, its prefix hash and its position, or None."""
         owner = self._owner(member, seq)
         while owner is not None and seq > 0:
             chain = self.chains.get((owner.session, seq))
@@ -661,7 +662,7 @@ class SessionRebuilder:
 
 
 class _ChosenRows:
-    """Reads chosen rows as a transaction does."""
+    """Gives read access to the chosen rows with the interface of a transaction."""
 
     vault = None
 
@@ -673,14 +674,18 @@ class _ChosenRows:
         return self._sieve.value(key) if key in self._sieve.chosen else None
 
     def scan(self, *_: Any, **__: Any) -> Any:
-        """Refuse to scan: only single rows are read."""
+        """Refuse to scan: only single rows may be read.
+
+        Raises:
+            InternalError: always.
+        """
         raise InternalError("chosen rows were scanned")
 
     take = scan
 
 
 def _messages(member: Remains) -> Iterator[dict[str, Any]]:
-    """Some of the messages that can be read."""
+    """Yield the readable messages among the first items."""
     for seq in sorted(member.items)[:_SNIFFED]:
         with suppress(ValueError, KeyError, MemcoreError):
             yield member.item(seq)[0].message

@@ -1,7 +1,6 @@
-"""Telemetry: records of operations to logs, metrics and spans; never content.
+"""Telemetry: records of operations, sent to logs, metrics and spans; never content.
 
-Names are imported when they are first used: OpenTelemetry and the access log cost nothing until
-then.
+Names are imported on first use: OpenTelemetry and the access log cost nothing until then.
 """
 
 from memcore.faces import face

@@ -1,4 +1,4 @@
-"""Log sink: records in the standard library's logging, and the access log."""
+"""Log sinks: the standard library's logging, and the access log."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _STEADY: Final = frozenset(
         "get_checkpoint", "calibrations", "report_usage", "sessions", "scopes", "stats", "flush",
     }
 )  # fmt: skip
-"""Operations of every turn, beside all of ``kv``, ``state``, ``blob``, ``graph``, ``memory``."""
+"""Per-turn operations, in addition to all of ``kv``, ``state``, ``blob``, ``graph``, ``memory``."""
 
 
 class LogSink(Sink):
     """Logs records to ``logging.getLogger("memcore")``, or another logger.
 
-    What happens at every turn is logged at DEBUG, what happens now and then (compact, checkpoint,
-    fork, undo, delete, backup, erase, ...) at INFO; an operation that the caller got wrong at
-    WARNING, and one that failed for the file's or memcore's sake at ERROR. The fields of the record
-    are attributes of the log record: ``memcore_operation``, ``memcore_user``,
-    ``memcore_duration_seconds`` and so on; all are there, None or not.
+    Per-turn operations are logged at DEBUG, occasional ones (compact, checkpoint, fork, undo,
+    delete, backup, erase, ...) at INFO, caller errors at WARNING, and failures of the file or of
+    memcore itself at ERROR. The fields of the record are attributes of the log record:
+    ``memcore_operation``, ``memcore_user``, ``memcore_duration_seconds`` and so on; all are always
+    present, even if None.
 
     Args:
-        logger: where to.
-        names: ``"clear"``; ``"hashed"`` shows users, actors and sessions as pseudonyms that are the
-            same for every process of the file; ``"none"`` leaves them out.
+        logger: the destination; None: ``"memcore"``.
+        names: ``"clear"``; ``"hashed"``: users, actors and sessions appear as pseudonyms that are
+            the same in every process using the file; ``"none"``: they are left out.
 
     Raises:
         InvalidOptionError: ``names`` is none of these.
@@ -64,7 +64,7 @@ class LogSink(Sink):
         self.names = checked_names(names)
 
     def tell(self, record: Record) -> None:
-        """Log it, unless a handler's own use of a database is what it is about."""
+        """Log the record, unless it comes from a log handler's own use of a database."""
         level = _level(record)
         if not self._logger.isEnabledFor(level) or getattr(self._within, "logging", False):
             return
@@ -93,35 +93,35 @@ def _level(record: Record) -> int:
     return logging.DEBUG if steady else logging.INFO
 
 
-# --- AccessLog: who did what when, as JSON lines in a file of its own -----------------------------
+# --- AccessLog: who did what when, as JSON lines in a separate file -------------------------------
 
 _MODE: Final = 0o600
 _KEPT_BYTES_MAX: Final = 1 << 20
-"""So much waits for a device that takes nothing; older lines are given up first."""
+"""Maximum bytes buffered while the device accepts no writes; the oldest lines are dropped first."""
 _logs: WeakSet[AccessLog] = WeakSet()
 
 
 class AccessLog(Sink):
-    """Records as JSON lines, one an operation, in a file that only its owner may read.
+    """Writes records as JSON lines, one per operation, to a file that only its owner may read.
 
-    A line holds ``at`` (seconds since 1970), ``operation``, ``status``, ``duration_seconds`` and
-    those of the other fields of the ``Record`` that have a value. Lines are gathered and written
-    when there are ``buffer_bytes`` of them, when an operation finds the first of them older than
-    ``flush_seconds``, when a database is closed, and when the process ends; a kill loses what was
-    gathered. Several databases, threads and processes may share a file.
+    A line has ``at`` (seconds since 1970), ``operation``, ``status``, ``duration_seconds`` and
+    every other ``Record`` field that is not None. Lines are buffered, and written when there are
+    ``buffer_bytes`` of them, when an operation finds the oldest one older than ``flush_seconds``,
+    when a database is closed, and when the process exits; a kill loses the buffer. Several
+    databases, threads and processes may share a file.
 
     Args:
-        path: the file; made if it is missing. Its directory must be there. A link there is followed
-            now, and none that somebody puts there later.
+        path: the file, created if missing in an existing directory. Symbolic links are resolved
+            now; one placed there later is not followed.
         rotate_bytes: a file that would grow beyond this becomes ``<path>.1``, that one
             ``<path>.2``, and so on.
-        keep: how many of those stay: the log's own retention. 0: none.
-        buffer_bytes: how much to gather; 0 writes every line at once.
-        flush_seconds: how old gathered lines may be when the next operation comes.
+        keep: number of rotated files to keep: the log's own retention. 0: none.
+        buffer_bytes: bytes to buffer; 0 writes every line immediately.
+        flush_seconds: maximum age of buffered lines, checked at the next operation.
         names: as for ``LogSink``.
 
     Raises:
-        InvalidOptionError: an option is of a wrong type or out of range.
+        InvalidOptionError: an option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class AccessLog(Sink):
         return f"AccessLog({self.path!r})"
 
     def tell(self, record: Record) -> None:
-        """Gather a line."""
+        """Buffer a line, and write the buffer if it is due."""
         line = _line(record)
         with self._lock:
             if not self._lines:
@@ -167,16 +167,16 @@ class AccessLog(Sink):
                 self._write()
 
     def flush(self) -> None:
-        """Write what was gathered.
+        """Write the buffered lines.
 
         Raises:
-            OSError: the file cannot be written; what was gathered stays.
+            OSError: the file cannot be written; the lines stay buffered.
         """
         with self._lock:
             self._write()
 
     def _renew(self) -> None:
-        """Begin with nothing: the process is new, or a child that owns none of what is gathered."""
+        """Reset the buffer, initially or in a forked child: buffered lines belong to the parent."""
         self._lock = RLock()
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -195,7 +195,7 @@ class AccessLog(Sink):
         self._next_bytes = self._buffer_bytes
 
     def _keep_for_later(self, lines: list[bytes]) -> None:
-        """Keep the newest lines, and try again when as many more have come."""
+        """Keep the newest lines, and retry after another ``buffer_bytes``."""
         lines += self._lines
         kept = sum(map(len, lines))
         lost = 0
@@ -212,12 +212,16 @@ def _line(record: Record) -> bytes:
     line = {"at": figures.pop("started_at"), **figures}
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # half a surrogate pair in a name
+    except TypeError:  # a lone surrogate in a name
         return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def _append(path: str, payload: bytes, rotate_bytes: int, keep: int) -> None:
-    """Write whole lines to the file that has the name now, rotated first if it would be full."""
+    """Append whole lines to the file currently at the path, rotating it first if it would be full.
+
+    Raises:
+        OSError
+    """
     while True:
         file = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -243,7 +247,7 @@ def _has_name(file: int, path: str) -> bool:
 
 def _rotate(path: str, keep: int) -> None:
     beyond = keep + 1
-    while os.path.lexists(f"{path}.{beyond}"):  # more were kept once
+    while os.path.lexists(f"{path}.{beyond}"):  # left from a larger ``keep``
         os.unlink(f"{path}.{beyond}")
         beyond += 1
     for number in range(keep - 1, 0, -1):
@@ -256,7 +260,11 @@ def _rotate(path: str, keep: int) -> None:
 
 
 def _write_whole(file: int, payload: bytes, size: int) -> None:
-    """All of it, or nothing: a line that was cut off would spoil the next one."""
+    """Write all of the payload or nothing: a truncated line would corrupt the next one.
+
+    Raises:
+        OSError
+    """
     left = memoryview(payload)
     try:
         while left:
@@ -268,13 +276,13 @@ def _write_whole(file: int, payload: bytes, size: int) -> None:
 
 def _flush_all() -> None:
     for log in list(_logs):
-        with suppress(OSError):  # the process ends: nobody is left to be told
+        with suppress(OSError):  # the process is exiting, so there is no one to report to
             log.flush()
 
 
 def _renew_all() -> None:
     for log in list(_logs):
-        log._renew()  # noqa: SLF001 - of this module
+        log._renew()  # noqa: SLF001 - same module
 
 
 atexit.register(_flush_all)

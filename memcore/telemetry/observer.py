@@ -1,4 +1,4 @@
-"""Observer: begins and ends the record of each operation on a handle."""
+"""Observer: records each operation on a handle."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 
-# --- Telemetry: what one open database tells its sinks --------------------------------------------
+# --- Telemetry: the sinks of one open database ----------------------------------------------------
 _HASH_BYTES: Final = 9
 
 
 class Calling(Sink):
-    """Plain callable as a sink. Its own calls to databases are not recorded."""
+    """A plain callable as a sink. Its own calls to databases are not recorded."""
 
     def __init__(self, call: Callable[[Record], object]) -> None:
         self._call = call
@@ -58,7 +58,7 @@ class Calling(Sink):
         return f"Calling({self._call!r})"
 
     def tell(self, record: Record) -> None:
-        """Call it, unless it is what runs already."""
+        """Call the function, unless this thread is already inside it."""
         if getattr(self._within, "running", False):
             return
         self._within.running = True
@@ -69,9 +69,9 @@ class Calling(Sink):
 
 
 class Telemetry:
-    """The sinks of one open database, and what all its records have in common.
+    """The sinks of one open database, and the fields common to all its records.
 
-    ``failures`` counts what sinks raised; the first of each is logged.
+    ``failures`` counts exceptions raised by sinks; the first of each sink is logged.
     """
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
@@ -89,14 +89,14 @@ class Telemetry:
         self._masked = tuple(sink for sink in self.sinks if sink.names != "clear")
 
     def bind(self, store: Any) -> None:
-        """Attach to an open database: its secret, or else its seed, keys the pseudonyms."""
+        """Attach to an open database, whose secret, or else its seed, keys the pseudonyms."""
         self._seed = (store.secret.found() if self._masked else None) or store.seed
         self.durability = store.durability
         for sink in self.sinks:
             self._guarded(sink.attach, store)
 
     def tell(self, record: Record, entered: Sequence[tuple[Sink, Any]] = ()) -> None:
-        """Hand a record to every sink; none of them breaks the operation."""
+        """Pass a record to every sink; a failing sink does not break the operation."""
         for tell in self._tells:
             try:
                 tell(record)
@@ -109,7 +109,7 @@ class Telemetry:
         self.durability = record.durability
 
     def enter(self, operation: str) -> list[tuple[Sink, Any]]:
-        """Tell the sinks that asked for it that an operation begins."""
+        """Notify the sinks that subscribed to it that an operation begins."""
         entered = []
         for sink in self.enters.get(operation, ()):
             try:
@@ -119,17 +119,17 @@ class Telemetry:
         return entered
 
     def redacted(self, found: Mapping[str, int]) -> None:
-        """Tell how many values of each class were redacted."""
+        """Report to the sinks the number of redacted values by class."""
         for sink in self.sinks:
             self._guarded(sink.redacted, found, self.backend)
 
     def flush(self) -> None:
-        """The database is closed: nothing is kept back any more."""
+        """Flush all sinks, since the database is closed."""
         for sink in self.sinks:
             self._guarded(sink.flush)
 
     def pseudonym(self, name: str) -> str:
-        """The name's keyed hash: the same for every handle and process of this file."""
+        """The name's keyed hash, the same in every handle and process using this file."""
         encoded = name.encode("utf-8", "surrogatepass")
         return blake2b(encoded, digest_size=_HASH_BYTES, key=self._seed).hexdigest()
 
@@ -155,7 +155,7 @@ class Telemetry:
             self.failed(call, exc)
 
     def failed(self, what: object, error: Exception) -> None:
-        """Count it; the first of a sink is logged, without a text that might hold content."""
+        """Count a failure; log each sink's first, without its text, which might hold content."""
         self.failures += 1
         sink = getattr(what, "__self__", what)
         if id(sink) not in self._failed:
@@ -171,7 +171,7 @@ def telemetry_of(wanted: Any) -> Telemetry | None:
     """Build the Telemetry for ``memcore.open(telemetry=...)``; None without a sink.
 
     Raises:
-        InvalidOptionError: it is not a sink, or needs a package that is not installed.
+        InvalidOptionError: ``wanted`` is not a sink, or needs a package that is not installed.
     """
     if wanted is None:
         return None
@@ -202,22 +202,22 @@ def _sink(wanted: Any) -> Sink:
     raise InvalidOptionError(msg)
 
 
-# --- The public surface: which method of which handle is which operation --------------------------
-# Methods that are not listed are no operations: figures at hand (``len``, ``revision``,
-# ``pressure``), handles that are made without reading the file, and methods that only pass on to
-# one that is (``Database.session`` to ``Scope.session``).
+# --- The public surface: the operation of each method of each handle ------------------------------
+# Methods that are not listed are not operations: cached figures (``len``, ``revision``,
+# ``pressure``), handles created without reading the file, and methods that only delegate to a
+# listed one (``Database.session`` to ``Scope.session``).
 
 
 class Operation(NamedTuple):
-    """An operation, and how its method is to be observed."""
+    """An operation, and the way to observe its method."""
 
     name: str
     shape: str = "value"
-    """Result of the method: a ``value``, an ``iterator``, a ``block`` for ``with``. A method (or
-    property) that returns a ``handle``, or a ``pair`` whose second part is one, is no
+    """Result of the method: a ``value``, an ``iterator``, or a ``block`` for ``with``. A method (or
+    property) that returns a ``handle``, or a ``pair`` whose second part is one, is not an
     operation."""
     measure: str = "nothing"
-    """Measure of its result; see ``measures``."""
+    """Key of ``MEASURES`` for its result."""
     names_session: bool = False
     """True if the first argument is the session (or thread)."""
 
@@ -432,10 +432,10 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
 }
 
 
-# --- Observer: begins and ends the record of each operation on one handle -------------------------
+# --- Observer: records each operation on one handle -----------------------------------------------
 
 noting: Final[ContextVar[Figures | None]] = ContextVar("memcore_operation", default=None)
-"""The figures of the operation under way in this context."""
+"""The figures of the operation in progress in this context."""
 Args = tuple[Any, ...]
 Options = dict[str, Any]
 Place = tuple[str | None, str | None, str | None]
@@ -444,14 +444,14 @@ PlaceOf = Callable[[Args, Options], Place]
 """Returns the place of a call, given its arguments."""
 NOWHERE: Final[Place] = (None, None, None)
 _SESSIONS: Final = ("session_id", "thread", "source")
-"""Names of arguments that name a session."""
+"""Names of arguments that identify a session."""
 
 
 class Running(Figures):
-    """An operation that has begun."""
+    """An operation in progress."""
 
     args: Args = ()
-    options: Options = {}  # noqa: RUF012 - of a call without any; nobody writes to it
+    options: Options = {}  # noqa: RUF012 - shared default, never written to
     entered: list[tuple[Sink, Any]] | tuple[()] = ()
     owner: Observer | None = None
 
@@ -463,9 +463,9 @@ class Running(Figures):
 class Observer:
     """State shared by the records of one handle.
 
-    ``plain`` is the handle without telemetry: calls it makes on itself belong to the operation
-    and are not operations of their own. Adapters have none: see ``is_within``; ``place_of``
-    returns the place that a call of theirs works on.
+    ``plain`` is the handle without telemetry: its calls on itself are part of the operation, not
+    separate operations. Adapters have none; see ``is_within``. Their ``place_of`` returns the place
+    on which a call works.
     """
 
     __slots__ = (
@@ -490,11 +490,11 @@ class Observer:
         self.adapter = adapter
         self._place_of = place_of
         self.is_special = plain is None or place_of is not None or bool(telemetry.enters)
-        """True if its operations need more than counters when they begin."""
+        """True if its operations need more than plain counters at the start."""
         self._seen_revision = getattr(plain, "seen_revision", None)
 
     def beside(self, handle: Any) -> Observer:
-        """The observer of a handle that this one's handle made, or is made of."""
+        """The observer for a handle derived from this one's handle, or from which it is derived."""
         app, user, session = self.place
         place = (
             getattr(handle, "app", app),
@@ -505,12 +505,12 @@ class Observer:
         return Observer(self.telemetry, handle, place, actor=actor)
 
     def is_within(self) -> bool:
-        """Return True if a method of an adapter was called by another one of the same object."""
+        """Return True if an adapter's method was called by another method of the same object."""
         under_way = noting.get()
         return isinstance(under_way, Running) and under_way.owner is self
 
     def running(self, args: Args, options: Options) -> Running:
-        """An operation of this handle, with the arguments of its call."""
+        """Create an operation of this handle with the arguments of its call."""
         running = Running()
         running.owner = self
         if args:
@@ -522,7 +522,7 @@ class Observer:
     def begin(
         self, operation: Operation, args: Args, options: Options
     ) -> tuple[Running, Token[Figures | None]]:
-        """An operation begins in this context."""
+        """Begin an operation in this context; return it and the token that ends it."""
         running = self.running(args, options)
         enters = self.telemetry.enters
         if enters and operation.name in enters:
@@ -537,7 +537,7 @@ class Observer:
         result: Any,
         error: BaseException | None = None,
     ) -> None:
-        """An operation has ended, with a result or an error: make the record, and hand it on."""
+        """Record an operation that has ended with a result or an error."""
         telemetry = self.telemetry
         name, _, measure, names_session = operation
         place, status, request = self.place, OK, None
@@ -555,9 +555,9 @@ class Observer:
             options = running.options
             if options:
                 request = _text(options.get("request_id"))
-        except Exception as exc:  # noqa: BLE001 - frameworks hand over what they like
+        except Exception as exc:  # noqa: BLE001 - frameworks may pass anything
             telemetry.failed(self, exc)
-        # Not by name: it would take as long as all the rest.
+        # Keyword arguments would take as long as everything else here together.
         record: Record = tuple.__new__(
             Record,
             (
@@ -573,7 +573,7 @@ class Observer:
 
 
 def _asked_for(running: Running, place: Place, *, names_session: bool) -> Place:
-    """The place that the arguments of a call name, where the handle is of none."""
+    """The place given by a call's arguments, for whatever the handle does not determine."""
     app, user, session = place
     options = running.options
     if user is None:
@@ -589,16 +589,16 @@ def _text(name: object) -> str | None:
 
 
 def counted(change: Any) -> Any:
-    """A change as the store is given it: counts what it appends, and how often it is run.
+    """Wrap a change for the store so that its appended items and its runs are counted.
 
-    Both for the operation under way.
+    Both count toward the operation in progress.
     """
     figures = noting.get()
     if figures is None:
         return change
     figures.transactions += 1
-    items = getattr(change, "items", None)  # what changes no session is a plain function
-    if items is not None and figures.change is not change:  # else it is tried once more
+    items = getattr(change, "items", None)  # a plain function if no session is changed
+    if items is not None and figures.change is not change:  # else it is a retry
         figures.change = change
         figures.stored(items)
 
@@ -615,7 +615,7 @@ _Method = Callable[..., Any]
 
 
 def observed(method: _Method, operation: Operation) -> _Method:
-    """Wrap a method of a handle so that it is recorded where ``handle.observer`` is set.
+    """Wrap a handle's method so that it is recorded if ``handle.observer`` is set.
 
     It runs on the observer's plain handle.
     """
@@ -644,7 +644,7 @@ def _value(method: _Method, operation: Operation) -> _Method:
             handle = self
         if options or observer.is_special or takes_args:
             running, token = observer.begin(operation, args, options)
-        else:  # the way of most appends
+        else:  # the fast path of most appends
             running = Running()
             token = noting.set(running)
         begun = perf_counter()
@@ -694,7 +694,7 @@ def _awaited(method: _Method, operation: Operation) -> _Method:
 
 
 class _Counting:
-    """An iteration that is under way: its time within, its elements and their bytes."""
+    """An iteration in progress: the time spent inside it, its elements and their bytes."""
 
     def __init__(self, observer: Observer, operation: Operation, running: Running) -> None:
         self._observer = observer
@@ -748,7 +748,7 @@ def _through(found: Iterator[Any], counting: _Counting) -> Iterator[Any]:
             yield element
             since = perf_counter()
         counting.seconds += perf_counter() - since
-    except GeneratorExit:  # the reader has enough
+    except GeneratorExit:  # the consumer stopped early, which is not an error
         raise
     except BaseException as exc:
         error = exc
@@ -806,7 +806,7 @@ def _block(method: _Method, operation: Operation) -> _Method:
 
 
 class _Ending:
-    """Block that is recorded when it ends, with its commit."""
+    """A block that is recorded when it ends, with its commit."""
 
     def __init__(self, block: Any, observer: Observer, operation: Operation) -> None:
         self._block = block
@@ -860,10 +860,10 @@ class _AsyncBlock(_Ending):
             return await self._block.__aexit__(kind, error, trace)
 
 
-# --- Handles that tell of what is done through them -----------------------------------------------
-# With telemetry on, a handle is of a *twin* of its class: a subclass whose public methods run those
-# of the plain handle and tell of it. Without it there are only plain handles, which cost nothing
-# more. What a plain handle calls on itself is not observed, so an operation is told once.
+# --- Handles that record their operations ---------------------------------------------------------
+# With telemetry on, a handle has a *twin* of its class: a subclass whose public methods run those
+# of the plain handle and record them. Without telemetry there are only plain handles, at no extra
+# cost. A plain handle's calls on itself are not observed, so an operation is recorded once.
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -871,13 +871,13 @@ C = TypeVar("C", bound=type)
 _OPEN = Operation("open")
 _COMPACT = Operation("compact", measure="compaction")
 _PART = "state"
-"""Attribute of a session that is observed with it."""
+"""Attribute of a session that is observed together with it."""
 _TWIN = "_memcore_twin"
 _twins: dict[type, type | None] = {}
 
 
 def observe(handle: T, observer: Observer) -> T:
-    """Return a copy of a handle that records its operations; other objects stay as they are."""
+    """Return a copy of a handle that records its operations; other objects unchanged."""
     twin = None if observer_of(handle) is not None else _twin(type(handle))
     if twin is None:
         return handle
@@ -893,7 +893,7 @@ def observe(handle: T, observer: Observer) -> T:
 
 
 def adopt(handle: Any, other: object) -> None:
-    """Make a handle record its operations if ``other``, on which it is based, does."""
+    """Make a handle record its operations if ``other``, from which it is derived, does."""
     observer = observer_of(other)
     twin = None if observer is None else _twin(type(handle))
     if observer is not None and twin is not None:
@@ -908,14 +908,14 @@ def observer_of(handle: object) -> Observer | None:
 
 
 def plain(handle: T) -> T:
-    """The handle as it is without telemetry."""
+    """The handle without telemetry."""
     observer = observer_of(handle)
     return handle if observer is None else observer.plain
 
 
 @contextmanager
 def seen_compacting(handle: object) -> Iterator[list[Any]]:
-    """Record a compaction of a handle's session if a result is put into the yielded list."""
+    """Record a compaction of a handle's session if a result is added to the yielded list."""
     observer = observer_of(handle)
     seen: list[Any] = []
     if observer is None:
@@ -936,9 +936,9 @@ def seen_compacting(handle: object) -> Iterator[list[Any]]:
 
 
 def opening(open_: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function that opens a database so that it is recorded if ``telemetry`` asks for it.
+    """Wrap a function that opens a database so that it is recorded if ``telemetry`` is given.
 
-    It is called with the ``Telemetry`` that was asked for, for ``bound``.
+    The function is called with the resulting ``Telemetry``, to pass to ``bound``.
     """
 
     @wraps(open_)
@@ -964,7 +964,7 @@ def opening(open_: Callable[P, T]) -> Callable[P, T]:
 
 
 def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
-    """Return a database as given to the caller: with telemetry, its operations are recorded."""
+    """Return the database for the caller; with telemetry, one that records its operations."""
     if telemetry is None:
         return database
     telemetry.bind(store)
@@ -973,10 +973,10 @@ def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
 
 
 def adapts(**operations: str) -> Callable[[C], C]:
-    """Wrap methods of an adapter's class so that they are recorded where ``observer`` is set.
+    """Wrap methods of an adapter class so that they are recorded if ``observer`` is set.
 
-    Frameworks inspect their classes, so they get no twins: the methods are wrapped in place. Each
-    is described as in ``surface``: the operation, its shape, its measure.
+    Frameworks inspect adapter classes, so these get no twins: their methods are wrapped in place.
+    Each is described as in ``SURFACE``: the operation, its shape, its measure.
     """
 
     def wrapped(cls: C) -> C:
@@ -994,10 +994,10 @@ def adapting(
     """Return the observer of an adapter on a database or scope; None without telemetry.
 
     Args:
-        source: what the adapter was given.
-        adapter: its name in records.
+        source: the object passed to the adapter.
+        adapter: the adapter's name in records.
         place: application, user and session of all its calls.
-        place_of: or those of a call, by its arguments.
+        place_of: alternatively, returns the place of a call from its arguments.
     """
     observer = observer_of(source) or observer_of(getattr(source, "sync", None))
     if observer is None:
@@ -1009,7 +1009,7 @@ def adapting(
 
 
 def _state_of(handle: object) -> Iterator[tuple[str, Any]]:
-    """Yield a handle's attributes: its slots, and its dictionary."""
+    """Yield a handle's attributes, from both slots and ``__dict__``."""
     for cls in type(handle).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -1019,7 +1019,7 @@ def _state_of(handle: object) -> Iterator[tuple[str, Any]]:
 
 
 def _twin(cls: type) -> type | None:
-    """The class of observed handles; None if the class is none of the public surface."""
+    """The twin of a class; None if the class is not part of the public surface."""
     if _TWIN in cls.__dict__:
         return cls
     if cls not in _twins:
@@ -1063,7 +1063,7 @@ def _method(method: Any, operation: Operation) -> Any:
 
 
 def _count_runs(store: Any) -> None:
-    """Count how often the closures of a store's transactions are run."""
+    """Make a store count the runs of its transactions' closures."""
     cls = type(store)
 
     def transact(self: Any, fn: Any, **options: Any) -> Any:
@@ -1079,7 +1079,7 @@ def _count_runs(store: Any) -> None:
 def _giving(
     method: Callable[..., Any], *, of_plain: bool = False, second: bool = False
 ) -> Callable[..., Any]:
-    """A method whose result is a handle, or has one behind it, that is observed, too."""
+    """Wrap a method so that the handle it returns, or the second of a pair, is observed too."""
 
     @wraps(method)
     def run(self: Any, *args: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """OpenTelemetry: metrics of every operation, and spans of selected ones.
 
-The only module that imports ``opentelemetry``, when a sink is made. Texts are no part of a record,
-so none reaches a span, whatever ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says.
+The only module that imports ``opentelemetry``, when a sink is created. Records contain no texts, so
+none reaches a span, whatever the value of ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 
-# --- Names of OpenTelemetry: metrics, spans and attributes, and those of its GenAI conventions ----
-# The GenAI conventions have a span for operations on memories, and an attribute for the
-# conversation; they are still in development, so they are used on request alone
-# (``OTEL_SEMCONV_STABILITY_OPT_IN`` holds ``gen_ai_latest_experimental``). The packages of
-# constants know none of them.
+# --- OpenTelemetry names: metrics, spans and attributes, including the GenAI conventions ----------
+# The GenAI conventions define a span for operations on memories and an attribute for the
+# conversation; they are still in development, so they are used only on request
+# (``OTEL_SEMCONV_STABILITY_OPT_IN`` contains ``gen_ai_latest_experimental``). The packages of
+# constants do not have them yet.
 
 METRICS: Final = {
     "duration": "memcore.operation.duration",
@@ -78,7 +78,7 @@ SPANS: Final = {
     "fork": "memcore.checkpoint.fork",
     "graph.fork": "memcore.checkpoint.fork",
 }
-"""Operations whose spans have a name of their own; others are ``memcore.<operation>``."""
+"""Operations whose spans have a special name; other spans are ``memcore.<operation>``."""
 RETRY_SPAN: Final = "memcore.txn.retry"
 
 GENAI_MEMORY: Final = {
@@ -97,12 +97,12 @@ GENAI_CONVERSATION: Final = "gen_ai.conversation.id"
 
 
 def genai_wanted() -> bool:
-    """Return True if the environment opts in to the GenAI conventions in development."""
+    """Return True if the environment opts in to the experimental GenAI conventions."""
     chosen = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "")
     return "gen_ai_latest_experimental" in {name.strip() for name in chosen.split(",")}
 
 
-# --- OpenTelemetry: metrics of every operation, and spans of those that were asked for ------------
+# --- OpenTelemetry: metrics of every operation, and spans of requested ones -----------------------
 
 _DEFAULT: Final = frozenset(
     {
@@ -111,10 +111,10 @@ _DEFAULT: Final = frozenset(
         "memory.delete",
     }
 )  # fmt: skip
-"""Operations that have a span if spans are asked for. An append is too short for one."""
+"""Operations that have a span with ``spans=True``. An append is too short for one."""
 _STORED: Final = frozenset({"append", "extend", "record", "batch", "begin", "apply"})
 _KINDS_MAX: Final = 10_000
-"""Types of errors may be anybody's."""
+"""Bound on cached attribute sets: error types may come from user code."""
 _Counted = tuple[dict[str, str], list[int] | None]
 _BUCKETS: Final = (
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5,
@@ -124,17 +124,17 @@ _TENTHS: Final = tuple(step / 10 for step in range(1, 11))
 
 
 class OpenTelemetry(Sink):
-    """Metrics of every operation; spans on request, never of appends unless they are named.
+    """Metrics of every operation; spans on request, of appends only if named explicitly.
 
     Args:
-        spans: False: none; True: of load, compact, checkpoints, forks, memories and transactions
-            that had to be run again; or the operations to have spans, ``"append"`` among them.
+        spans: False: none; True: for load, compact, checkpoints, forks, memories and rerun
+            transactions; or the names of the operations, which may include ``"append"``.
         names: how spans name users, actors and sessions; see ``LogSink``. Metrics never do.
-        meter_provider: in place of the global one.
+        meter_provider: replaces the global one.
         tracer_provider: likewise.
 
     Raises:
-        InvalidOptionError: ``opentelemetry-api`` is not installed, or an option is wrong.
+        InvalidOptionError: ``opentelemetry-api`` is not installed, or an option is invalid.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class OpenTelemetry(Sink):
         self._stores: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._stored: dict[str, list[int]] = {}
-        """By backend: messages and tokens that were stored."""
+        """Messages and tokens stored, by backend."""
         self._counted: dict[tuple[Any, ...], _Counted] = {}
         self._tracer = self._trace.get_tracer("memcore", tracer_provider=tracer_provider)
         self._make_instruments(metrics.get_meter("memcore", meter_provider=meter_provider))
@@ -181,7 +181,7 @@ class OpenTelemetry(Sink):
         self._redactions = meter.create_counter(
             METRICS["redactions"], unit="{value}", description="Values that were redacted"
         )
-        # Counts of every append are read when they are collected, which costs an append less.
+        # Observable counters are read at collection time, which makes each append cheaper.
         meter.create_observable_counter(
             METRICS["messages"], [self._messages], unit="{message}", description="Items stored"
         )
@@ -198,7 +198,7 @@ class OpenTelemetry(Sink):
     # --- records ----------------------------------------------------------------------------------
 
     def tell(self, record: Record) -> None:
-        """Count it."""
+        """Count the operation."""
         counted = self._counted.get(record[:2])
         if counted is None:
             counted = self._counted_as(record)
@@ -216,16 +216,16 @@ class OpenTelemetry(Sink):
             self._count_retries(record)
 
     def redacted(self, found: Mapping[str, int], backend: str) -> None:
-        """Count values that were redacted, by their class."""
+        """Count redacted values by class."""
         for kind, count in found.items():
             self._redactions.add(count, {REDACTION_TYPE: kind, BACKEND: backend})
 
     def attach(self, store: Any) -> None:
-        """Show the sizes of a database while it is open."""
+        """Report the sizes of a database while it is open."""
         self._stores.add(store)
 
     def _counted_as(self, record: Record) -> _Counted:
-        """The attributes of a kind of record, and where messages that it stored are counted."""
+        """The attributes for records like this one, and the counts of stored messages to update."""
         stores = record.operation in _STORED and not record.is_error
         with self._lock:
             stored = self._stored.setdefault(record.backend, [0, 0]) if stores else None
@@ -245,7 +245,7 @@ class OpenTelemetry(Sink):
         if self._spans_retries and record.operation not in self.enters:
             self._span_afterwards(RETRY_SPAN, record)
 
-    # --- what is read when metrics are collected --------------------------------------------------
+    # --- observable instruments -------------------------------------------------------------------
 
     def _messages(self, _: Any) -> Iterator[Any]:
         return self._stored_of(0)
@@ -267,14 +267,14 @@ class OpenTelemetry(Sink):
 
     def _stats_of(self, figure: str) -> Iterator[Any]:
         for store in list(self._stores):
-            with suppress(ClosedError, StorageError):  # it is no more, or in no state to tell
+            with suppress(ClosedError, StorageError):  # closed, or unable to report
                 attributes = {BACKEND: "lmdb", "memcore.store": store.path}
                 yield self._observation(store.stats()[figure], attributes)
 
     # --- spans ------------------------------------------------------------------------------------
 
     def enter(self, operation: str) -> Any:
-        """Begin the span, and make it the current one: what a summarizer does is its child."""
+        """Start the span and make it current, so that a summarizer's spans are its children."""
         span = self._tracer.start_span(self._name_of(operation), kind=self._trace.SpanKind.INTERNAL)
         return span, self._context.attach(self._trace.set_span_in_context(span))
 
@@ -327,7 +327,7 @@ def _histogram(meter: Any, name: str, unit: str, text: str, bounds: Sequence[flo
         return meter.create_histogram(
             name, unit=unit, description=text, explicit_bucket_boundaries_advisory=bounds
         )
-    except TypeError:  # before 1.30 buckets are the application's views alone
+    except TypeError:  # before 1.30, buckets are set only by the application's views
         return meter.create_histogram(name, unit=unit, description=text)
 
 

@@ -1,4 +1,4 @@
-"""Records of operations, their sinks, and measures of results. Never content."""
+"""Records of operations, their sinks, and measures of results; never content."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ __all__ = [
 ]
 
 
-# --- Records of operations and their sinks. Never content -----------------------------------------
+# --- Records of operations and their sinks; never content -----------------------------------------
 
 OK: Final = "ok"
 NAMES: Final = ("clear", "hashed", "none")
-"""Naming of users, actors and sessions in a sink: clear, as pseudonyms, or left out."""
+"""Ways in which a sink names users, actors and sessions: in clear, as pseudonyms, or not at all."""
 
 
 class Record(NamedTuple):
-    """One operation on the public surface. No content, no keys of content, no texts of errors."""
+    """One operation on the public surface; no content, no content keys, no error texts."""
 
     operation: str
-    """As the table of docs/telemetry.md names it: ``append``, ``context``, ``kv.put``, ..."""
+    """Name as in the table of docs/telemetry.md: ``append``, ``context``, ``kv.put``, ..."""
     status: str
-    """``"ok"``, or the type of the error that it ended with."""
+    """``"ok"``, or the type of the error raised."""
     duration_seconds: float
-    """Time that the caller waited; of an iterator, the time within it."""
+    """Time that the caller waited; for an iterator, the time spent inside it."""
     started_at: float
-    """Start: seconds since 1970."""
+    """Start, in seconds since 1970."""
     app: str | None = None
     user: str | None = None
     session: str | None = None
     """The session, or the thread of a graph."""
     actor: str | None = None
-    """Actor of the handle, if it is bound to one."""
+    """Actor to which the handle is bound, if any."""
     request_id: str | None = None
     adapter: str | None = None
-    """The adapter that was called, None for memcore's own surface."""
+    """The adapter called; None for memcore's own surface."""
     revision: int | None = None
-    """The session's, as this process knew it last; of a state, its counter."""
+    """The session's revision, as last known to this process; for a state, its counter."""
     items: int | None = None
     """Number of items (entries, sessions, ...) stored, returned or removed."""
     bytes: int | None = None
-    """Encoded bytes of what was stored or handed out."""
+    """Encoded bytes stored or returned."""
     tokens: int | None = None
-    """Of what was stored or is shown."""
+    """Tokens stored or shown."""
     cut: int | None = None
-    """The first seq behind the cut of a context."""
+    """The first seq after the cut of a context."""
     ratio: float | None = None
-    """Tokens after a compaction by those before it."""
+    """Tokens after a compaction divided by those before it."""
     retries: int = 0
-    """Number of times that transactions of the operation were run again."""
+    """Number of times that the operation's transactions were rerun."""
     backend: str = "lmdb"
     durability: str = "full"
 
@@ -70,7 +70,7 @@ class Record(NamedTuple):
         return self.status != OK
 
     def figures(self) -> dict[str, Any]:
-        """Every field that has a value, by its name."""
+        """The fields that are not None, by name."""
         return {
             name: value for name, value in zip(self._fields, self, strict=True) if value is not None
         }
@@ -80,19 +80,20 @@ Tell = Callable[[Record], object]
 
 
 class Sink:
-    """Receiver of operation records. Derive from it, or pass any callable that takes a ``Record``.
+    """Receiver of operation records. Subclass it, or pass any callable that takes a ``Record``.
 
-    A sink is called where the operation ran, after it: in the caller's thread or loop. What it
-    raises is counted and logged once, and breaks nothing. Threads may call it at once.
+    A sink is called after the operation, in the caller's thread or loop. Its exceptions are
+    counted, logged once per sink, and never affect the operation. It may be called concurrently
+    from several threads.
     """
 
     names: str = "clear"
-    """One of ``NAMES``: users, actors and sessions as they are, as pseudonyms, or left out."""
+    """One of ``NAMES``: users, actors and sessions in clear, as pseudonyms, or not at all."""
     enters: frozenset[str] = frozenset()
-    """The operations that ``enter`` is to be called before."""
+    """The operations before which ``enter`` is called."""
 
     def tell(self, record: Record) -> None:
-        """Take one record."""
+        """Receive one record."""
         raise NotImplementedError
 
     def enter(self, operation: str) -> Any:
@@ -104,20 +105,20 @@ class Sink:
         raise NotImplementedError
 
     def redacted(self, found: Mapping[str, int], backend: str) -> None:
-        """Take the number of values of each class redacted in a database of this backend."""
+        """Receive the number of values redacted, by class, in a database of this backend."""
 
     def attach(self, store: Any) -> None:
         """Attach to an opened database: ``store.stats()`` returns its sizes while it is open."""
 
     def flush(self) -> None:
-        """Hand on what was kept back: a database is being closed."""
+        """Pass on everything buffered: a database is being closed."""
 
 
 def checked_names(names: object) -> str:
     """``names`` if it is one of ``NAMES``.
 
     Raises:
-        InvalidOptionError: it is not.
+        InvalidOptionError: it is not one of them.
     """
     if names not in NAMES:
         known = ", ".join(map(repr, NAMES))
@@ -130,9 +131,9 @@ def checked_names(names: object) -> str:
 
 
 class Figures:
-    """Counters of one operation: noted while it ran, and taken from its result.
+    """Figures of one operation, collected while it runs and from its result.
 
-    Defaults are class attributes: an append makes one of these and sets a few of them.
+    Defaults are class attributes, since every append creates an instance and sets only a few.
     """
 
     revision: int | None = None
@@ -143,12 +144,12 @@ class Figures:
     ratio: float | None = None
     durability: str | None = None
     transactions: int = 0
-    """Closures handed to the store."""
+    """Closures passed to the store."""
     runs: int = 0
     """Runs of those closures."""
 
     change: Any = None
-    """The one whose items were counted last."""
+    """The change whose items were counted last."""
 
     def stored(self, prepared: Any) -> None:
         """Count items that are about to be stored."""

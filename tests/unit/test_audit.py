@@ -822,3 +822,18 @@ def test_a_line_that_does_not_fit_the_device_leaves_nothing_of_itself(anchor, mo
     assert anchor.read_bytes() == before
     lines.write({(0, 0): (3, bytes(32))})
     assert len(anchor.read_bytes().splitlines()) == 2
+
+
+def test_the_entries_of_a_session_are_its_own_without_its_user(path) -> None:
+    """They were those of the database, whatever was asked for."""
+    with memcore.open(path, audit=memcore.Audit(key=KEY)) as db:
+        db.session("s").append({"role": "user", "content": "hello"})
+        db.session("t", user="ann").append({"role": "user", "content": "hello"})
+        whole = list(db.audit_entries())
+        found = list(db.audit_entries("s"))
+        assert found == list(db.audit_entries("s", user="default", app="default")) != whole
+        assert list(db.audit_entries(user="ann")) != whole
+        with pytest.raises(memcore.NotFoundError):
+            list(db.audit_entries("t"))
+        with pytest.raises(memcore.NotFoundError):
+            list(db.audit_entries(user="bob"))
