@@ -1,7 +1,7 @@
 """Memory and state for AI agents in one local file; never hands a model a broken history.
 
-The names are imported when they are first used: ``memcore --version`` loads no storage, and whoever
-stays synchronous loads no asyncio facade.
+Names are imported on first use: ``memcore --version`` loads no storage code, and synchronous
+programs load no asyncio facade.
 """
 
 try:

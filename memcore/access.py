@@ -1,4 +1,4 @@
-"""Authorizer of an open database: asked who may open what before anything is looked at."""
+"""Access control of an open database: an authorizer decides requests before any data is read."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ __all__ = [
 
 _DEBUG: Final = 10
 _WARNING: Final = 30
-"""Levels of ``logging``."""
+"""Levels of ``logging``, which is not imported here."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """Operation that an authorizer is asked to allow, with its actor and object."""
+    """Operation that an authorizer allows or denies, with its actor and object."""
 
     actor: str | None
     """Actor: as given to ``as_user`` or when the database was opened."""
     app: str | None
-    """The application whose data it is about; None: of all."""
+    """The application that owns the data; None: all applications."""
     user: str | None
-    """The user whose data it is about; None: of all, or what all users of the application share."""
+    """The user that owns the data; None: all users, or data shared by the application's users."""
     action: str
     """``scope``, ``session``, ``kv``, ``blobs``, ``graph``, ``state``, ``app_state``, ``sessions``,
-    ``delete_session``, ``erase``, ``hold``, ...; of the administrator ``scopes``, ``export``,
+    ``delete_session``, ``erase``, ``hold``, ...; administrative ones are ``scopes``, ``export``,
     ``check``, ...: see docs/isolation.md."""
     name: str | None = None
     """The session or namespace."""
 
 
 Authorizer = Callable[[AccessRequest], bool]
-"""True lets it pass; anything else, and any exception, refuses it."""
+"""Allows a request by returning True; any other result, and any exception, denies it."""
 Recorder = Callable[[AccessRequest, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An authorizer, and the actor whom it is asked about."""
+    """An authorizer and the actor it is consulted about."""
 
     authorizer: Authorizer
     actor: str | None = None
     record: list[Recorder] | None = None
-    """Recorders of every decision, called before it takes effect; shared by all actors."""
+    """Called with every decision before it takes effect; shared by all actors."""
 
     def of(self, actor: str | None) -> Access:
-        """The same authorizer, asked about another actor."""
+        """The same authorizer for another actor."""
         return replace(self, actor=actor)
 
     def tell_also(self, recorder: Recorder) -> None:
-        """Report every decision to a further function, too; what it raises denies access."""
+        """Add a recorder of every decision; an exception it raises denies access."""
         if self.record is not None:
             self.record.append(recorder)
 
     def need(
         self, action: str, *, app: str | None, user: str | None, name: str | None = None
     ) -> None:
-        """Ask; returns only if it is allowed. No lock is held and no transaction open meanwhile.
+        """Return only if the request is allowed. Runs with no lock held and no transaction open.
 
         Raises:
             AccessDeniedError: it is not allowed, or the authorizer failed (its exception is the
-                cause). What was asked for need not exist.
+                cause). The requested object need not exist.
         """
         request = AccessRequest(self.actor, app, user, action, name)
         try:
@@ -106,12 +106,12 @@ class Access:
 
 
 def denied(request: AccessRequest) -> AccessDeniedError:
-    """The error of a request: what was asked for, and nothing else."""
+    """Build the error of a request; it names the request and reveals nothing else."""
     return AccessDeniedError(f"access denied: {words_of(request)}; ask whoever runs the database")
 
 
 def words_of(request: AccessRequest) -> str:
-    """A request in words, of bounded length; quoted, so that no name makes a line of its own."""
+    """Describe a request in bounded length; names are quoted, so none can start a new line."""
     whose = f"of user {_short(request.user)} in app {_short(request.app)}"
     named = "" if request.name is None else f" {_short(request.name)}"
     return f"{request.action}{named} {whose} for actor {_short(request.actor)}"
@@ -136,10 +136,11 @@ def checked_actor(actor: Any) -> str | None:
 
 
 def checked_authorizer(authorizer: Any) -> Authorizer | None:
-    """``authorizer`` if it can be called as it will be; None stays None.
+    """``authorizer`` if it is a synchronous callable; None stays None.
 
     Raises:
-        InvalidOptionError: it cannot, or it is a coroutine function, which nobody would await.
+        InvalidOptionError: it is not callable, or is a coroutine function, which would never be
+            awaited.
     """
     if authorizer is None:
         return None

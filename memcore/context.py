@@ -1,8 +1,8 @@
-"""Windows over a history: cuts, fitting to a budget, and the messages that a model receives.
+"""Context building: safe cuts, fitting to a budget, and the messages that a model receives.
 
-A context is pins (the leading system items), the summary of the view that applies, the items that
-the view keeps beside it, and the longest suffix from a safe cut that fits the budget. The choice is
-made on the ledger alone; the chosen items are then rendered legally and counted as rendered.
+A context is the pins (the leading system items), the summary of the applicable view, the items that
+the view keeps in addition, and the longest suffix from a safe cut that fits the budget. The cut is
+chosen from the ledger alone; the selected items are then rendered legally and counted as rendered.
 """
 
 from __future__ import annotations
@@ -46,39 +46,40 @@ _RENDERED = ~(1 << ItemKind.RESULT) & _SHOWN
 
 @dataclass(slots=True)
 class Parts:
-    """Parts of a context, in the order in which they are shown."""
+    """Parts of a context, in display order."""
 
     pins: list[WireItem] = field(default_factory=list)
     kept: list[WireItem] = field(default_factory=list)
-    """Items before the cut that the view keeps beside its summary."""
+    """Items before the cut that the view keeps in addition to its summary."""
     suffix: list[WireItem] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    """Tokens of each entry of the three lists, one after the other."""
+    """Tokens of each entry of ``pins``, ``kept`` and ``suffix``, concatenated."""
     summary: str | None = None
     plain: list[Message] | None = None
-    """In place of ``suffix`` when it is known to need no repair."""
+    """Replaces ``suffix`` when it is known to need no repair."""
     altered: bool = False
-    """True if masks of repairs or imports change what the ledger knows of the suffix."""
+    """True if masks of repairs or imports invalidate what the ledger knows of the suffix."""
 
 
 class Cut(NamedTuple):
-    """Position at which a context is cut; ``lead_in``: the fixed user line precedes it."""
+    """Position of a cut; with ``lead_in``, the fixed user line precedes the suffix."""
 
     cut: int
     lead_in: bool
     fits: bool = True
-    """True if it fits by the ledger's bound; else only its rendered size tells."""
+    """True if it fits by the ledger's upper bound; otherwise its rendered size decides."""
     last: bool = False
     """True if there is no smaller legal suffix."""
     limited_by: str | None = None
-    """Reason why it does not begin earlier: see ``Context.limited_by``; None: there is none."""
+    """Reason why the suffix does not begin earlier (see ``Context.limited_by``); None: no limit."""
 
 
 def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
-    """The tokens that a context may use.
+    """Return the number of tokens that a context may use.
 
     Raises:
-        InvalidOptionError: a negative or zero budget, a negative reserve, or no ints.
+        InvalidOptionError: the budget is neither None nor a positive int, or the reserve is not an
+            int of at least 0.
     """
     reserve = 0
     if type(reserve_tokens) is not int or reserve_tokens:
@@ -92,21 +93,21 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
 
 
 class CutRequest(NamedTuple):
-    """Constraints under which a cut is chosen."""
+    """Constraints on the choice of a cut."""
 
     budget: int
     fixed_tokens: int
-    """Tokens of pins, kept items and summary."""
+    """Tokens of pins, kept items and summary together."""
     first: int
     """The first position that is neither pinned nor covered by the summary."""
     summary: str | None
     uncut: bool = True
-    """True if a suffix from ``first`` on leaves nothing out."""
+    """True if a suffix from ``first`` on omits nothing."""
     at_least: int = 0
 
 
 class Selection(NamedTuple):
-    """A choice and what it picked from the history."""
+    """A chosen cut and the material selected from the history."""
 
     material: Parts
     choice: Cut
@@ -116,19 +117,19 @@ class Selection(NamedTuple):
     omitted: int
     open_calls: int
     generation: int = 0
-    """Changes when the history is cut or replaced, so that positions mean something else."""
+    """Changes when the history is cut or replaced, which invalidates positions."""
     budget: int = UNLIMITED
-    """The counted tokens that the context may use."""
+    """Tokens, by the counter, that the context may use."""
     folded: bool = False
-    """True if a view covers the items left out."""
+    """True if a view covers the omitted items."""
 
 
 def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest) -> Cut:
     """Choose the cut.
 
-    Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
-    and any other start costs a lead-in line. The ledger's costs are upper bounds: if by them
-    nothing fits, one that may be the smallest is chosen all the same: its rendered size decides.
+    After a summary the suffix may start anywhere. Without one, the policy's starts are preferred,
+    and any other start costs a lead-in line. The ledger's costs are upper bounds: if nothing fits
+    by them, the candidate for the smallest context is chosen anyway, and its rendered size decides.
     """
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
@@ -155,9 +156,9 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
 
 
 def _limit(ledger: AnyLedger, cut: int, room: int, *, at_least: int, starts: bool) -> str:
-    """Return the reason why a suffix does not begin earlier: see ``Context.limited_by``."""
+    """Return the reason why the suffix does not begin earlier: see ``Context.limited_by``."""
     if 0 <= ledger.cut_for_budget(room, at_least=at_least, starts=False) < cut:
-        return "start rule"  # another start fits, or would without the line that leads it in
+        return "start rule"  # another start fits, or would without its lead-in line
     before = ledger.cut_keep_last(ledger.count_of(_SHOWN, cut) + 1, starts=starts)
     if before >= at_least and ledger.sum_between(before, len(ledger)) <= room:
         return "open calls"
@@ -167,7 +168,7 @@ def _limit(ledger: AnyLedger, cut: int, room: int, *, at_least: int, starts: boo
 def choose_whole(
     ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest
 ) -> Cut | None:
-    """Everything from ``first`` on, led in if the policy insists on it; None if it does not fit."""
+    """Cut at ``first``, with a lead-in if the policy requires one; None if it does not fit."""
     odd = (
         policy.must_start
         and demand.summary is None
@@ -181,11 +182,11 @@ def choose_whole(
 def _smallest(
     ledger: AnyLedger, policy: PairPolicy, demand: CutRequest, *, lead_in: int, whole_is_legal: bool
 ) -> Cut:
-    """The cut whose suffix may be the smallest legal context, at ``at_least`` or later.
+    """Return the cut whose suffix may be the smallest legal context, at ``at_least`` or later.
 
-    Two can be: the latest suffix that needs no lead-in message, and a later one that needs it.
-    Earlier suffixes hold more items, and so more tokens, unless the lead-in message weighs more
-    than the few items between: each item that is no result is rendered, at a token or more.
+    There are two candidates: the latest suffix that needs no lead-in message, and a later one that
+    needs it. An earlier suffix holds more items and thus more tokens, unless the lead-in message
+    outweighs the few items in between: each item other than a result renders to a token or more.
     """
     first, led_in = demand.first, demand.summary is not None
     found: list[tuple[int, bool]] = []
@@ -198,7 +199,7 @@ def _smallest(
     latest = ledger.cut_at_most(ledger.last_shown)
     if latest >= first:
         found.append((latest, not led_in and (latest, False) not in found))
-    if not found:  # no cut is safe: all there is
+    if not found:  # no cut is safe: take everything
         return Cut(first, lead_in=False, fits=False, last=True)
     plain = [cut for cut, odd in found if not odd]
     cut, odd = max(found)
@@ -228,7 +229,7 @@ def _overflow(needed: int, budget: int) -> ContextOverflowError:
 def assemble(
     material: Parts, choice: Cut, policy: PairPolicy, counter: TokenCounter
 ) -> tuple[list[Message], int, tuple[Repair, ...]]:
-    """``(messages, tokens, repairs)`` of the chosen material."""
+    """Render the selected material; returns ``(messages, tokens, repairs)``."""
     pins: list[Message] = []
     if material.pins:
         pins = [entry.message for entry in material.pins if not entry.event]
@@ -271,15 +272,15 @@ def fixed_cost(
 
 
 def lead_in_cost(policy: PairPolicy, counter: TokenCounter) -> int:
-    """Tokens of the fixed line that leads in a context."""
+    """Tokens of the fixed lead-in line."""
     return count_message(lead_in_message(policy), counter)
 
 
-# --- the same core on plain lists -----------------------------------------------------------------
+# --- Plain lists of messages ----------------------------------------------------------------------
 
 
 def _checked(messages: Any) -> list[Message]:
-    """A list of dicts."""
+    """Return the messages as a list of dicts."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         msg = f"messages: expected a list of mappings, got {type(messages).__name__}"
         raise InvalidItemError(msg)
@@ -316,16 +317,16 @@ def validate(
     *,
     raise_on_error: bool = False,
 ) -> list[Violation]:
-    """Return the rules of the provider that a message list violates; an empty list is legal.
+    """Return the violations of the provider's rules in a message list; an empty list is legal.
 
-    Calls that nothing but results follows are open, not violations.
+    Calls followed by nothing but results are open, not violations.
 
     Raises:
-        HistoryViolationError: with ``raise_on_error``, if there is any violation.
-        InvalidItemError: the list or one of its entries is no mapping.
+        HistoryViolationError: there is a violation, with ``raise_on_error``.
+        InvalidItemError: ``messages`` is not a list, or one of its entries is not a mapping.
         InvalidOptionError: the policy is unknown.
     """
-    from memcore.wire.validate import find_violations  # noqa: PLC0415 - contexts need none of it
+    from memcore.wire.validate import find_violations  # noqa: PLC0415 - contexts do not need it
 
     found = find_violations(_checked(messages), get_policy(policy))
     if found and raise_on_error:
@@ -341,12 +342,13 @@ def safe_cuts(
     *,
     starts: bool = False,
 ) -> list[int]:
-    """All positions at which the list can be cut without splitting a pair, ascending.
+    """Return all positions at which the list can be cut without splitting a pair, ascending.
 
-    ``starts`` gives only those at which the policy lets a context start.
+    With ``starts``, only those at which the policy lets a context start.
 
     Raises:
-        InvalidItemError, InvalidOptionError: as ``validate``.
+        InvalidItemError: as ``validate``.
+        InvalidOptionError: as ``validate``.
     """
     ledger, _ = _ledger_of(_checked(messages), get_policy(policy), None)
     return ledger.safe_cuts(starts=starts)
@@ -364,7 +366,8 @@ def fit(
 
     Raises:
         ContextOverflowError: the smallest legal context is larger than the budget.
-        InvalidItemError, InvalidOptionError: as ``validate``.
+        InvalidItemError: as ``validate``.
+        InvalidOptionError: as ``validate``.
     """
     budget = checked_budget(budget_tokens, reserve_tokens)
     found, rules, by = _checked(messages), get_policy(policy), get_counter(counter)
@@ -394,23 +397,23 @@ def fit(
 
 
 def open_from(ledger: AnyLedger, choice: Cut) -> int:
-    """Count the open calls in the suffix."""
+    """Count the open calls of the suffix."""
     return sum(position >= choice.cut for position in ledger.open_positions())
 
 
 def is_regular(ledger: AnyLedger, policy: PairPolicy, cut: int) -> bool:
     """Return True if the suffix can be shown unchanged.
 
-    The ledger knows what stands directly behind its call, but not what is inside a message that
+    The ledger knows that a result directly follows its call, but not the contents of a message that
     answers several calls: policies with such messages always render.
     """
     return policy.adjacency != "next_message" and not ledger.irregular_from(cut)
 
 
 def build(pick: Callable[[int], Selection | None]) -> Context | None:
-    """Pick and assemble; once more from a later cut if what was rendered is too large.
+    """Pick and assemble; retry from a later cut if the rendered context is too large.
 
-    None if there is nothing to pick from.
+    Returns None if there is nothing to pick from.
 
     Raises:
         ContextOverflowError: the smallest legal context is larger than the budget.
@@ -423,7 +426,7 @@ def build(pick: Callable[[int], Selection | None]) -> Context | None:
         if picked is None:
             return None
         if generation is not None and picked.generation != generation:
-            # The history was cut or replaced meanwhile.
+            # The history was cut or replaced in the meantime.
             at_least, needed, generation, repaired = 0, 0, None, False
             continue
         choice = picked.choice

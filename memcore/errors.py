@@ -6,43 +6,43 @@ MemcoreError
 │   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
 │   ├── OrphanResultError      a tool result whose call is not in the history
 │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
-│   ├── BlockedError           a guard refuses what was to be stored
-│   ├── DuplicateRequestError  an idempotency key was used again with other content
+│   ├── BlockedError           a guard refused the write
+│   ├── DuplicateRequestError  an idempotency key was reused with different content
 │   ├── RevisionConflict       ``expected_revision`` is not the current revision
-│   ├── OutpacedError          other writers were faster every time; try again
-│   ├── StaleParentError       another checkpoint was stored after the parent of this one
-│   ├── HistoryNeededError     what is to be deleted is needed by checkpoints that stay
+│   ├── OutpacedError          every attempt lost the race against other writers; try again
+│   ├── StaleParentError       another checkpoint was stored after this one's parent
+│   ├── HistoryNeededError     remaining checkpoints need what was to be deleted
 │   ├── PlanStaleError         the history changed under a compaction plan
-│   ├── PolicyMismatchError    the session has another policy or counter
+│   ├── PolicyMismatchError    the session has a different policy or counter
 │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
-│   ├── StateSchemaError       a class cannot be read as a schema, or two do not go together
-│   ├── InvalidUpdateError     an update that the schema of the state does not allow
+│   ├── StateSchemaError       a class is not a valid schema, or two schemas conflict
+│   ├── InvalidUpdateError     the schema of the state does not allow the update
 │   ├── ContextOverflowError   the smallest legal context is larger than the budget
 │   ├── NotFoundError          no such session, item, call or blob
 │   ├── LeaseHeldError         another owner holds the session's lease
-│   ├── FencedError            the lease of the handle was taken over, or given up
-│   ├── AccessDeniedError      the authorizer refused it, or failed
+│   ├── FencedError            the handle's lease was taken over or released
+│   ├── AccessDeniedError      the authorizer denied it, or failed
 │   ├── UntrustedTypeError     a stored value names a type that was not allowed
-│   ├── ScopeError             the handle may not reach what it was asked for
+│   ├── ScopeError             the request is outside the handle's scope
 │   ├── HeldError              what was to be deleted is under a legal hold
-│   ├── DemandError            the file demands a redaction or guard that was not given
-│   ├── OptedOutError          the user wants no long-term memory
+│   ├── DemandError            the file requires a redaction policy or guard that was not given
+│   ├── OptedOutError          the user opted out of long-term memory
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
 │   ├── KeyNeededError         the database is encrypted, and no key was given
 │   ├── WrongKeyError          the key does not open the key file
-│   ├── UnreadableItemsError   items cannot be decrypted: another key, or they were changed
+│   ├── UnreadableItemsError   items cannot be decrypted: written with another key, or changed
 │   ├── AuditError             no key for an audited file, or its audit cannot be anchored
-│   └── SummarizerError        your model's answer is no summary; a fallback serves
-├── StorageError               the file or the device is in trouble
+│   └── SummarizerError        the model's answer is not a summary; a fallback is used
+├── StorageError               the file or the device failed
 │   ├── StoreFullError         no space on the device, or the map cannot grow
 │   ├── StoreAccessError       the operating system refused to open or write the file
 │   ├── StoreLockedError       another process holds the file in a way that excludes this call
 │   ├── StoreFormatError       not a memcore file, or one of a newer format
 │   ├── CorruptStoreError      the structure of the file is damaged or truncated
 │   ├── CorruptValueError      one value fails its checksum; the others stay readable
-│   │   ├── TamperedError      one value does not decrypt, or stands in clear
-│   │   └── UndecodableError   one value is sound, but this serialiser cannot read it
+│   │   ├── TamperedError      one value does not decrypt, or is in clear
+│   │   └── UndecodableError   one value is intact, but this serialiser cannot read it
 │   ├── KeyFileError           the key file is missing, damaged or cannot be written
 │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
 └── InternalError              a bug in memcore; please report it
@@ -104,7 +104,7 @@ __all__ = [
 
 
 class MemcoreError(Exception):
-    """The root of everything that memcore raises on purpose."""
+    """Base class of everything that memcore raises deliberately."""
 
 
 class CallerError(MemcoreError):
@@ -122,7 +122,7 @@ class InvalidOptionError(CallerError, ValueError):
 class OrphanResultError(CallerError):
     """A tool result answers no call of this history.
 
-    ``call_id`` is the id that found no call; ``position`` is the item's place in the batch.
+    ``call_id`` is the id without a call; ``position`` is the item's position in the batch.
     """
 
     def __init__(self, message: str, *, call_id: str, position: int) -> None:
@@ -140,9 +140,9 @@ class HistoryViolationError(CallerError):
 
 
 class BlockedError(CallerError):
-    """A guard refuses what was to be stored; nothing of the change is.
+    """A guard refused the write; none of the change was stored.
 
-    ``verdict`` is what was decided, ``reason`` what the guard said: never content.
+    ``verdict`` is the decision and ``reason`` the guard's reason, which never holds content.
     """
 
     def __init__(self, message: str, *, verdict: str = "block", reason: str = "") -> None:
@@ -152,11 +152,11 @@ class BlockedError(CallerError):
 
 
 class DuplicateRequestError(CallerError):
-    """The idempotency key was used before with other content."""
+    """The idempotency key was used before with different content."""
 
 
 class RevisionConflict(CallerError):  # noqa: N818 - the architecture's public name
-    """The session moved on: ``current`` is its revision now, ``expected`` the one asked for."""
+    """The session has moved on: ``current`` is its revision, ``expected`` the one required."""
 
     def __init__(self, message: str, *, expected: int, current: int) -> None:
         super().__init__(message)
@@ -165,11 +165,11 @@ class RevisionConflict(CallerError):  # noqa: N818 - the architecture's public n
 
 
 class OutpacedError(CallerError):
-    """Other writers changed what the call works on faster than it could; try again later."""
+    """Other writers kept changing what the call works on before it could finish; try again."""
 
 
 class StaleParentError(CallerError):
-    """The parent is not the newest checkpoint any more: ``newest`` is, ``parent`` was given."""
+    """The parent, ``parent``, is no longer the newest checkpoint, which is ``newest``."""
 
     def __init__(self, message: str, *, parent: str | None, newest: str | None) -> None:
         super().__init__(message)
@@ -178,7 +178,7 @@ class StaleParentError(CallerError):
 
 
 class HistoryNeededError(CallerError):
-    """Checkpoints that stay need values of those that were to be deleted."""
+    """Checkpoints that remain need values of those that were to be deleted."""
 
 
 class PlanStaleError(CallerError):
@@ -186,19 +186,19 @@ class PlanStaleError(CallerError):
 
 
 class PolicyMismatchError(CallerError):
-    """The session was created with another policy or counter than the one asked for."""
+    """The session was created with a different policy or counter than the one requested."""
 
 
 class CounterUnavailableError(CallerError):
-    """The token counter that the session was created with cannot be loaded here."""
+    """The session's token counter cannot be loaded here."""
 
 
 class StateSchemaError(CallerError, TypeError):
-    """A class cannot be read as a state's schema, or several schemas contradict each other."""
+    """A class is not a valid schema of a state, or several schemas contradict each other."""
 
 
 class InvalidUpdateError(CallerError, ValueError):
-    """An update of a state that its schema does not allow; ``key`` is the field, if it is one's."""
+    """The state's schema does not allow the update; ``key`` is the field, if it concerns one."""
 
     def __init__(self, message: str, *, key: str | None = None) -> None:
         super().__init__(message)
@@ -208,7 +208,7 @@ class InvalidUpdateError(CallerError, ValueError):
 class ContextOverflowError(CallerError):
     """Even the smallest legal context needs more tokens than the budget.
 
-    ``needed_tokens`` is what it needs, ``budget_tokens`` what was allowed.
+    ``needed_tokens`` is its size, ``budget_tokens`` the budget.
     """
 
     def __init__(self, message: str, *, needed_tokens: int, budget_tokens: int) -> None:
@@ -222,11 +222,11 @@ class NotFoundError(CallerError, LookupError):
 
 
 class ScopeError(CallerError):
-    """The handle is bound to one scope and was asked for something outside it."""
+    """The handle is bound to one scope, and the request is outside it."""
 
 
 class HeldError(CallerError):
-    """A legal hold covers what was to be deleted; ``reason`` is what it was asked for with."""
+    """A legal hold covers what was to be deleted; ``reason`` is the reason given for the hold."""
 
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
@@ -234,24 +234,24 @@ class HeldError(CallerError):
 
 
 class DemandError(CallerError):
-    """The file demands a redaction policy or guard that was not given; the message says which."""
+    """The file requires a redaction policy or guard that was not given; the message names it."""
 
 
 class OptedOutError(CallerError):
-    """The user wants no long-term memory (``opt_out_memory``): nothing was stored."""
+    """The user opted out of long-term memory (``opt_out_memory``); nothing was stored."""
 
 
 class AccessDeniedError(CallerError):
-    """The authorizer did not allow it, or failed; what it raised is the cause.
+    """The authorizer did not allow the request, or failed; its exception is then the cause.
 
-    It says what was asked for and nothing of what there is.
+    The message names the request and reveals nothing of what exists.
     """
 
 
 class UntrustedTypeError(CallerError):
-    """A stored value names a type (``module``, ``name``) that the handle was not allowed to build.
+    """A stored value names a type (``module``, ``name``) that the handle may not build.
 
-    Nothing of it was imported or run. If the type is the program's own, allow it.
+    Nothing of it was imported or run. If the type is one of your program's, allow it.
     """
 
     def __init__(self, message: str, *, module: str, name: str) -> None:
@@ -261,7 +261,7 @@ class UntrustedTypeError(CallerError):
 
 
 class LeaseHeldError(CallerError):
-    """``owner`` holds the session until ``expires_at`` (seconds since 1970), under ``epoch``."""
+    """``owner`` holds the session until ``expires_at`` (Unix time in seconds), under ``epoch``."""
 
     def __init__(self, message: str, *, owner: str, epoch: int, expires_at: float) -> None:
         super().__init__(message)
@@ -271,7 +271,7 @@ class LeaseHeldError(CallerError):
 
 
 class FencedError(CallerError):
-    """The handle's lease of ``epoch`` is over; ``current`` is the session's epoch now."""
+    """The handle's lease of ``epoch`` has ended; ``current`` is the session's epoch."""
 
     def __init__(self, message: str, *, epoch: int, current: int) -> None:
         super().__init__(message)
@@ -280,7 +280,7 @@ class FencedError(CallerError):
 
 
 class ReadOnlyError(CallerError):
-    """A write was asked of a handle that was opened with ``read_only=True``."""
+    """A write through a handle that was opened with ``read_only=True``."""
 
 
 class ClosedError(CallerError):
@@ -288,15 +288,15 @@ class ClosedError(CallerError):
 
 
 class KeyNeededError(CallerError):
-    """The database is encrypted and no key was given, or there is none where it should be."""
+    """The database is encrypted, and no key was given or none is at the expected place."""
 
 
 class KeyCopyError(CallerError, TypeError):
-    """An object that holds a key was pickled or copied: open or make another one instead."""
+    """An object that holds a key was pickled or copied; open or create another one instead."""
 
 
 def uncopied(holder: object, *_: Any) -> NoReturn:
-    """Stand as ``__reduce_ex__`` in a class that holds a key: where bytes go, the key would go.
+    """Serve as ``__reduce_ex__`` of a class that holds a key: pickling would leak the key.
 
     Raises:
         KeyCopyError
@@ -309,16 +309,15 @@ def uncopied(holder: object, *_: Any) -> NoReturn:
 
 
 class WrongKeyError(CallerError):
-    """The key does not open the key file; nothing was read, and nothing is changed."""
+    """The key does not open the key file; nothing was read or changed."""
 
 
 class UnreadableItemsError(CallerError):
     """Items of an encrypted session cannot be read; none was removed, and none is hidden.
 
-    ``reasons`` says how many for which reason: ``"another key"`` (they were written with one that
-    was not given), ``"changed"`` (they do not prove to be what was written), ``"no key"`` (they
-    are encrypted and the session was opened without a key), ``"in clear"`` (they are not encrypted
-    and the session is).
+    ``reasons`` counts them by reason: ``"another key"`` (written with a key that was not given),
+    ``"changed"`` (they fail authentication), ``"no key"`` (they are encrypted, and the session was
+    opened without a key), ``"in clear"`` (they are not encrypted, and the session is).
     """
 
     def __init__(self, message: str, *, reasons: Mapping[str, int]) -> None:
@@ -327,15 +326,16 @@ class UnreadableItemsError(CallerError):
 
 
 class AuditError(CallerError):
-    """An audited file without its key, with another one, or whose audit cannot be anchored now."""
+    """An audited file has no key or the wrong one, or its audit cannot be anchored now."""
 
 
 class SummarizerError(CallerError):
-    """The answer of a model is no summary; a compaction then takes its fallback.
+    """The answer of a model is not a summary; the compaction then uses its fallback.
 
     ``reason`` is ``cut`` (it reached its token limit), ``refused``, ``empty``, ``tool_calls`` (it
-    called a tool instead) or ``failed`` (the provider says so, or the answer has another form).
-    What a client raises (no connection, a timeout, a status of 400 or more) is raised as it is.
+    called a tool instead) or ``failed`` (the provider reported a failure, or the answer has another
+    form). Exceptions of a client (no connection, a timeout, a status of 400 or more) propagate
+    unchanged.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -344,11 +344,11 @@ class SummarizerError(CallerError):
 
 
 class StorageError(MemcoreError):
-    """The file or the device is in trouble."""
+    """The file or the device failed."""
 
 
 class StoreFullError(StorageError):
-    """No space is left on the device, or the map cannot grow; the file is as it was."""
+    """The device is full, or the map cannot grow; the file is unchanged."""
 
 
 class StoreAccessError(StorageError):
@@ -360,7 +360,7 @@ class StoreLockedError(StorageError):
 
 
 class StoreFormatError(StorageError):
-    """The path is no memcore file, or one of a format this version cannot read."""
+    """The path is not a memcore file, or has a format that this version cannot read."""
 
 
 class CorruptStoreError(StorageError):
@@ -368,7 +368,7 @@ class CorruptStoreError(StorageError):
 
 
 class CorruptValueError(StorageError):
-    """One value fails its checksum; ``key`` is the damaged row, other rows stay readable."""
+    """One value fails its checksum; ``key`` is the damaged row. Other rows stay readable."""
 
     def __init__(self, message: str, *, key: bytes) -> None:
         super().__init__(message)
@@ -378,15 +378,16 @@ class CorruptValueError(StorageError):
 class TamperedError(CorruptValueError):
     """One value of an encrypted database does not decrypt; ``key`` is its row.
 
-    It was changed, moved here from another row, stands in clear, or its data key is gone: its user
-    was erased, or the key file is older than the database.
+    It was changed, moved here from another row, is in clear, or its data key is gone: its user was
+    erased, or the key file is older than the database.
     """
 
 
 class UndecodableError(CorruptValueError):
     """A stored value passes its checksum, but the handle's serialiser cannot read it.
 
-    The one that wrote it may: another class, version or option. Nothing says that it is damaged.
+    The serialiser that wrote it (another class, version or option) may be able to; nothing
+    indicates damage.
     """
 
 
@@ -395,7 +396,7 @@ class KeyFileError(StorageError):
 
 
 class OutcomeUnknownError(StorageError):
-    """A commit failed in a way that hides whether it took effect; close, reopen, look."""
+    """A commit failed in a way that hides whether it took effect; close, reopen and check."""
 
 
 class InternalError(MemcoreError):

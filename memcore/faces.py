@@ -121,7 +121,7 @@ def logger(name: str = "memcore") -> logging.Logger:
     if found is None:
         try:
             import logging  # noqa: PLC0415
-        except (ImportError, OSError):  # no descriptor is left, or the interpreter ends
+        except (ImportError, OSError):  # out of file descriptors, or at interpreter exit
             return cast("logging.Logger", _Silence())
         root = logging.getLogger("memcore")
         if not root.handlers:
@@ -134,7 +134,7 @@ _loggers: dict[str, logging.Logger] = {}
 
 
 class _Silence:
-    """Stands in for a logger where none can be loaded: what is said is lost, and nothing fails."""
+    """Replaces a logger if ``logging`` cannot be loaded: records are dropped, and nothing fails."""
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_, **__: False

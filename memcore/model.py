@@ -1,7 +1,7 @@
-"""Values that memcore hands out: immutable, without behaviour beyond themselves.
+"""Public value types: immutable, without behaviour of their own.
 
-Those made for every item read or appended are named tuples, which are made three times as fast as
-frozen dataclasses.
+Types created for every item read or appended are named tuples, which are created three times as
+fast as frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 
-# --- Envelope: what a runtime says of an item beside the item itself ------------------------------
-# It is stored in the item's row, only where it was given, and is no part of what a model receives.
+# --- Envelope: metadata that a runtime attaches to an item ----------------------------------------
+# Stored in the item's row, only if given; never part of what a model receives.
 
 TYPES: Final = (
     "user_input",
@@ -68,12 +68,12 @@ TYPES: Final = (
     "reasoning",
     "other",
 )
-"""The types that there are; those of the caller begin with ``x-``."""
+"""The built-in types; custom ones begin with ``x-``."""
 OWN: Final = "x-"
 RESULT_TYPES: Final = frozenset(("aggregate", "final"))
-"""Types of items that an agent shares when it shares results alone."""
+"""Types of items that an agent shares when it shares only its results."""
 FAILED: Final = frozenset(("error", "failed", "timeout"))
-"""Statuses of what went wrong."""
+"""Statuses that denote a failure."""
 
 _OF_KIND: Final = (
     "other",
@@ -85,7 +85,7 @@ _OF_KIND: Final = (
     "reasoning",
     "other",
 )
-"""By the number of an ItemKind. What a model says without calling anything is its answer."""
+"""Default types, indexed by ItemKind: an assistant message without calls is the final answer."""
 _ASSISTANT: Final = 3
 _TEXTS: Final = ("type", "request_id", "model", "tool", "status", "author", "agent", "owner")
 
@@ -99,16 +99,16 @@ class Envelope:
     """
 
     type: str | None = None
-    """One of ``TYPES``, or one of your own that begins with ``x-``; None: as the item looks."""
+    """One of ``TYPES``, or a custom one that begins with ``x-``; None: derived from the item."""
     request_id: str | None = None
-    """Id of the request that it belongs to; the same as the item's ``request_id``."""
+    """Id of the request that the item belongs to; equal to the item's ``request_id``."""
     model: str | None = None
     tool: str | None = None
-    """The name of the tool that is called or answers."""
+    """Name of the tool that is called or answers."""
     duration_ms: float | None = None
-    """Time it took to make, in milliseconds."""
+    """Time that producing the item took, in milliseconds."""
     status: str | None = None
-    """``ok`` or what else is to be said; ``error``, ``failed`` and ``timeout`` are failures."""
+    """``ok`` or any other text; ``error``, ``failed`` and ``timeout`` denote failures."""
     redacted: bool | None = None
     """True if personal data was removed before it was stored."""
     tokens: int | None = None
@@ -116,7 +116,7 @@ class Envelope:
     author: str | None = None
     """Author: the name of an agent, or ``user``."""
     agent: str | None = None
-    """Agent in whose run it was written, if the author is a tool or nobody."""
+    """Agent whose run wrote the item, if the author is a tool or not set."""
     owner: str | None = None
     """Owner of the data."""
 
@@ -139,16 +139,16 @@ class Envelope:
 
     @property
     def by(self) -> str | None:
-        """Owner among several agents: the author, else the agent."""
+        """Attribution among several agents: the author, else the agent."""
         return self.author if self.author is not None else self.agent
 
     @property
     def is_failure(self) -> bool:
-        """True if the status is one of a failure."""
+        """True if the status denotes a failure."""
         return self.status in FAILED
 
     def mapping(self) -> dict[str, Any]:
-        """Return the fields that are set, in their order."""
+        """Return the fields that are set, in declaration order."""
         values = zip(FIELDS, _values(self), strict=True)
         return {name: value for name, value in values if value is not None}
 
@@ -160,13 +160,13 @@ _NOTHING: Final = (None,) * len(FIELDS)
 _PLAIN: Final = {
     **dict.fromkeys(_TEXTS, str), "redacted": bool, "tokens": int, "duration_ms": float
 }  # fmt: skip
-"""Usual types of stored fields, to skip a second check."""
+"""Exact types of stored fields; a row that has them skips full validation."""
 _PUT_REQUEST: Final = vars(Envelope)["request_id"].__set__
 _SET: Final = [(name, _PLAIN[name], getattr(Envelope, name).__set__) for name in FIELDS]
 
 
 def checked_envelope(given: object) -> Envelope | None:
-    """Convert an argument to an Envelope; None for an empty one.
+    """Convert an argument to an Envelope; None for an absent or empty one.
 
     Raises:
         InvalidOptionError: it is neither an Envelope nor a mapping of its fields.
@@ -188,10 +188,10 @@ def checked_envelope(given: object) -> Envelope | None:
 
 
 def stored_envelope(found: Mapping[str, Any], request_id: str | None) -> Envelope:
-    """The envelope of a row, without fields that a later version added.
+    """Build the envelope of a row, ignoring fields that a later version added.
 
     Raises:
-        InvalidOptionError: a field is none.
+        InvalidOptionError: it is not an object, or a field is invalid.
     """
     if not isinstance(found, Mapping):
         msg = f"envelope: expected an object, got {type(found).__name__}"
@@ -211,7 +211,7 @@ def stored_envelope(found: Mapping[str, Any], request_id: str | None) -> Envelop
 
 
 def derived_type(kind: int, message: Mapping[str, Any]) -> str:
-    """The type of an item that was given none: of an event its own, else as the item looks."""
+    """Derive the type of an item without one: an event's own, else from kind and message."""
     if kind == len(_OF_KIND) - 1:
         found = message.get("type")
         return found if isinstance(found, str) else "other"
@@ -255,14 +255,14 @@ def _check_tokens(value: object) -> None:
         raise InvalidOptionError(msg)
 
 
-# --- The values that memcore hands out: immutable, without behaviour beyond themselves ------------
+# --- Public value types ---------------------------------------------------------------------------
 
 Message: TypeAlias = dict[str, Any]
 """One item in the wire format of its runtime: a JSON object."""
 
 
 class ItemKind(IntEnum):
-    """Kind of item that a wire object is. The numbers are stored and never change."""
+    """Kind of a wire object. The numbers are stored and never change."""
 
     OPAQUE = 0
     SYSTEM = 1
@@ -286,7 +286,7 @@ class Item(NamedTuple):
     message: Message
     tokens: int
     created_at: float
-    """Seconds since the epoch by the writer's clock; order is ``seq``, never the time."""
+    """Seconds since the epoch by the writer's clock; order is given by ``seq``, never by time."""
     meta: Mapping[str, Any] | None = None
     request_id: str | None = None
     envelope: Envelope | None = None
@@ -301,8 +301,8 @@ class Item(NamedTuple):
 class Receipt(NamedTuple):
     """Result of a committed change.
 
-    ``_session.pxi`` ``AppendingTxn._receipt`` makes it, with every field; ``log/idempotency.py``
-    stores it with a request's key.
+    ``AppendingTxn._receipt`` in ``_session.pxi`` builds it, with every field;
+    ``log/idempotency.py`` stores it under a request's key.
     """
 
     seq: int
@@ -313,15 +313,15 @@ class Receipt(NamedTuple):
     open_calls: int
     """Number of unanswered calls after the change."""
     appended: int = 1
-    """Number of items that the change appended; their seqs end at ``seq`` without a gap."""
+    """Number of items that the change appended; their seqs are contiguous and end at ``seq``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A tool call that waits for its result."""
+    """A tool call that awaits its result."""
 
     call_id: str
-    """The call's id; the function's name for a call without an id."""
+    """Id of the call; the function's name for a call without an id."""
     name: str | None
     seq: int
 
@@ -338,27 +338,27 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A saved position of a session: its live history and its view at one moment. It never changes.
+    """A saved position of a session: its live history and view at one moment. Never changes.
 
-    ``Session.rewind`` and ``Session.fork`` take it, whether or not its items are live any more.
+    ``Session.rewind`` and ``Session.fork`` accept it, even if its items are no longer live.
     """
 
     number: int
-    """Counts the checkpoints of the session; never given to another one."""
+    """Sequence number among the session's checkpoints; never reused."""
     name: str | None
-    """May repeat: by a name the newest checkpoint of that name is meant."""
+    """Need not be unique: a name refers to the newest checkpoint that has it."""
     seq: int
     """The last live item at that moment, 0 if there was none."""
     revision: int
     items: int
     """Number of live items."""
     tokens: int
-    """Of these, by ``counter``."""
+    """Tokens of the live items, by ``counter``."""
     counter: str
     view: int
-    """Number of the view that was the current one, 0 if there was none."""
+    """Number of the current view at that moment, 0 if there was none."""
     state: int | None
-    """Counter of the session's state at that moment, 0 if it had none; None if it is not known."""
+    """Counter of the session's state at that moment, 0 if it had none; None if unknown."""
     created_at: float
     """Seconds since the epoch by the writer's clock."""
     meta: Mapping[str, Any] | None = None
@@ -366,7 +366,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule in a message list: where, which id, which rule, and in words."""
+    """One violated rule in a message list: position, call id, rule and a description."""
 
     position: int
     call_id: str | None
@@ -380,9 +380,9 @@ class Repair:
 
     action: str
     """``hoisted``, ``synthesized``, ``orphan``, ``superseded``, ``reasoning``, ``merged``,
-    ``renamed`` or ``lead_in``; ``dropped`` only of ``Session.repair``."""
+    ``renamed`` or ``lead_in``; ``dropped`` only from ``Session.repair``."""
     seq: int | None
-    """The item it concerns (its position in a plain list)."""
+    """Seq of the item it concerns (its position in a plain list)."""
     call_id: str | None = None
 
 
@@ -395,37 +395,37 @@ class Context:
     """Tokens of ``messages`` as counted by the session's counter."""
     cut: int
     """The first seq after the cut (a plain list: the first position); everything before it that
-    is neither pinned nor summarized is left out."""
+    is neither pinned nor summarized is omitted."""
     omitted: int
     """Number of items before the cut that are not shown unchanged."""
     summary: str | None = None
     repairs: tuple[Repair, ...] = ()
     open_calls: int = 0
     estimated_tokens: int | None = None
-    """Estimated tokens that the provider bills for these messages; None if no usage was reported
-    for the model. See ``Session.report_usage``."""
+    """Estimated tokens that the provider will bill for these messages; None if no usage was
+    reported for the model. See ``Session.report_usage``."""
     limited_by: str | None = None
-    """Reason why earlier items are left out. ``"budget"``: they do not fit. ``"start rule"``: the
-    policy allows no context to start there. ``"open calls"``: room is kept for the results of
-    unanswered calls. ``"repair"``: what repairs add took the room. ``"summary"``: a view represents
-    them. None: no cut was needed; items of authors that were not asked for do not count. The budget
-    is what ``reserve_tokens`` left of it, in the provider's tokens if it is calibrated."""
+    """Reason why earlier items are omitted. ``"budget"``: they do not fit. ``"start rule"``: the
+    policy does not allow a context to start there. ``"open calls"``: room is kept for the results
+    of unanswered calls. ``"repair"``: additions by repairs took the room. ``"summary"``: a view
+    represents them. None: no cut was needed; items of authors that were not requested do not count.
+    The budget is net of ``reserve_tokens``, in the provider's tokens if it is calibrated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Calibration of the session's counter against one model, from usage reports."""
+    """Calibration of the session's counter for one model, from usage reports."""
 
     model: str | None
-    """None: reports that named no model."""
+    """None: reports without a model."""
     counter: str
-    """The id of the counter."""
+    """Id of the counter."""
     factor: float
-    """The provider's tokens for one token of the counter: 0.8 to 2.0, 1.0 before two reports."""
+    """Provider tokens per token of the counter: 0.8 to 2.0, and 1.0 before two reports."""
     reports: int
-    """Number of reports taken in."""
+    """Number of reports incorporated."""
     anchored: bool
-    """True if the last report still applies: its messages begin what is sent next."""
+    """True if the last report still applies: its messages are a prefix of what is sent next."""
     input_tokens: int = 0
     """Tokens billed by the provider in the report that serves as the anchor; 0 without one."""
     counted_tokens: int = 0
@@ -435,20 +435,20 @@ class Calibration:
 
 
 class Mask(NamedTuple):
-    """Replacement that a view shows for one item; the log keeps the item unchanged."""
+    """Replacement that a view shows for one item; the log keeps the original."""
 
     seq: int
     action: str
     """Action of a reducer: ``cleared``, ``elided``, ``arguments``, ``duplicate``, ``similar``,
-    ``offloaded`` or ``reasoning``; or a repair: ``dropped``, ``orphan``, ``superseded`` or
+    ``offloaded`` or ``reasoning``; or of a repair: ``dropped``, ``orphan``, ``superseded`` or
     ``reasoning``."""
     tokens: int
-    """Tokens of ``message``; 0 if it is hidden."""
+    """Tokens of ``message``; 0 if the item is hidden."""
     message: Message | None
-    """Makes and answers the same calls as the item, unless it is a repair. None: the item is not
-    shown at all."""
+    """Makes and answers the same calls as the item, unless it is a repair. None: the item is
+    hidden."""
     because: int = 0
-    """Seq of a later item that a repair rests on: without it the mask is not in force. 0: none."""
+    """Seq of a later item that a repair depends on: without it the mask does not apply. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,29 +456,29 @@ class SummaryRequest:
     """Input of a summarizer."""
 
     messages: Sequence[Message]
-    """The items to fold, oldest first, without those that an earlier summary covers. With
-    ``level`` above 0: earlier summaries, as user messages."""
+    """Items to fold, oldest first, without those that an earlier summary covers. With ``level``
+    above 0: earlier summaries, as user messages."""
     previous_summary: str | None = None
     """Summary that the new one includes and replaces."""
     session_id: str | None = None
     max_tokens: int | None = None
-    """The summary is to stay within these; a longer one is refused if it saves nothing."""
+    """Requested size limit of the summary; a longer one is refused if it saves nothing."""
     language: str | None = None
-    """``"en"`` or ``"zh"``; None: that of the messages."""
+    """``"en"`` or ``"zh"``; None: the language of the messages."""
     instructions: str | None = None
     """Additional instructions of the policy."""
     level: int = 0
-    """0: of items; above: of the summaries of the level below."""
+    """0: summarizes items; above 0: summarizes the summaries of the level below."""
     system: Sequence[Message] = ()
-    """The instructions that the context begins with. They stay: for judging what matters to this
-    agent, not to be summarized."""
+    """Instructions at the beginning of the context. They stay there: use them to judge what matters
+    to this agent, and do not summarize them."""
 
 
 class Summarizer(Protocol):
-    """Makes a summary of items. Any callable serves: raising is allowed, and is handled."""
+    """Summarizes items. Any callable will do; exceptions that it raises are handled."""
 
     def __call__(self, request: SummaryRequest, /) -> str | Awaitable[str]:
-        """The summary; an awaitable of it only under ``memcore.aio``."""
+        """Return the summary; an awaitable only under ``memcore.aio``."""
 
 
 Summarize: TypeAlias = Callable[[SummaryRequest], str]
@@ -486,26 +486,26 @@ Summarize: TypeAlias = Callable[[SummaryRequest], str]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The pure result of choosing what to compact; applied in one commit."""
+    """Result of choosing what to compact; applied in one commit."""
 
     revision: int
-    """The plan is applied only to a history that still begins with what it folds."""
+    """Revision when planned; the plan applies while the history begins with what it folds."""
     cut: int
     """Position of the first item that stays."""
     cut_seq: int
     fold_from: int
-    """Position of the first item that this plan folds (pins and earlier folds lie before it)."""
+    """Position of the first item that this plan folds (pins and earlier folds precede it)."""
     pinned: tuple[int, ...] = ()
-    """Seqs before the cut that stay visible (beside the leading system items)."""
+    """Seqs before the cut that stay visible (in addition to the leading system items)."""
     tokens_before: int = 0
-    """Of the items from ``fold_from`` on, as they are shown before the compaction."""
+    """Tokens of the items from ``fold_from`` on, as shown before the compaction."""
     tokens_kept: int = 0
-    """Of those that stay, as they are shown behind it."""
+    """Tokens of the items that stay, as shown after the compaction."""
     masks: tuple[Mask, ...] = ()
 
     @property
     def folds(self) -> bool:
-        """True if items are folded into the summary, or hidden."""
+        """True if items are folded into the summary or hidden."""
         return self.cut > self.fold_from
 
     @property
@@ -516,15 +516,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A compaction record: it represents the items before its cut; the log keeps them."""
+    """A compaction record: represents the items before its cut, which the log keeps."""
 
     number: int
     parent: int
-    """Number of the view before it, 0 for the first."""
+    """Number of the previous view, 0 for the first."""
     cut_seq: int
     """The last seq that the view covers."""
     covered: int
-    """Number of items of the live history that it covers."""
+    """Number of items of the live history that the view covers."""
     summary: str | None
     pinned: tuple[int, ...]
     status: str
@@ -533,17 +533,17 @@ class View:
     tokens_after: int
     created_at: float
     counter: str
-    """Id of the counter whose counts ``tokens_before`` and ``tokens_after`` are."""
+    """Id of the counter of ``tokens_before`` and ``tokens_after``."""
     masks: tuple[Mask, ...] = ()
-    """Replacements of items; masks of the views before it stay in force."""
+    """Replacements of items; masks of earlier views stay in force."""
     policy: str = ""
-    """``POLICY/STAGE`` that asked for it."""
+    """``POLICY/STAGE`` that requested it."""
     reason: str | None = None
-    """Reason why it is not the requested summary; of a repair, the counts of violations by kind."""
+    """Reason why it is not the requested summary; for a repair, counts of violations by kind."""
     repair: str | None = None
-    """``drop`` or ``synthesize`` under a repair, of this view or one before it."""
+    """``drop`` or ``synthesize`` under a repair, made by this view or an earlier one."""
     repairs: tuple[Repair, ...] = ()
-    """Violations that the repair found, including those that rendering mends by itself."""
+    """Violations that the repair found, including those that rendering repairs anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,14 +554,14 @@ class RepairResult:
     """``repaired``; ``planned``: nothing was written; ``nothing``: there was nothing to do."""
     mode: str
     repairs: tuple[Repair, ...]
-    """Violations that are not recorded yet."""
+    """Violations that are not yet recorded."""
     masks: tuple[Mask, ...]
-    """Replacements of items in contexts; rendering does the rest of the repairs."""
+    """Replacements of items in contexts; rendering makes the remaining repairs."""
     tokens_before: int
-    """Of the items that a context shows behind its pins."""
+    """Tokens of the items that a context shows after its pins."""
     tokens_after: int
     open_calls: tuple[OpenCall, ...] = ()
-    """The calls that ``close_open`` gives up."""
+    """Calls that ``close_open`` abandons."""
     view: View | None = None
 
 
@@ -586,7 +586,7 @@ class CompactionResult:
     plan: Plan
     view: View | None = None
     error: BaseException | None = field(default=None, compare=False)
-    """Error of the summarizer, when a fallback was used."""
+    """Error of the summarizer, if a fallback was used."""
     reason: str | None = None
     """Reason why it is not the requested summary, or why nothing was recorded."""
 
@@ -596,7 +596,7 @@ class RecountResult:
     """Result of ``Session.recount``."""
 
     items: int
-    """Number of items counted; 0 if the session used the counter already."""
+    """Number of items counted; 0 if the session already used the counter."""
     counter_before: str
     counter: str
     tokens_before: int
@@ -618,6 +618,6 @@ class SessionEntry:
     revision: int
     policy: str
     counter: str
-    """Id of the counter whose counts ``tokens`` are."""
+    """Id of the counter of ``tokens``."""
     created_at: float
     updated_at: float

@@ -1,4 +1,4 @@
-"""Argument checks of the public API, all with the same messages."""
+"""Argument checks of the public API, with uniform messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
-    """The one of some names that is most like this one, for a message; empty: none is."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for messages of errors alone
+    """The closest match for a name, for error messages; empty if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for error messages only
 
     return get_close_matches(name, list(known), 1)
 
 
 def checked_int(name: str, value: Any, *, least: int = 0) -> int:
-    """``value`` if it is an int of at least ``least`` (a bool is none).
+    """``value`` if it is an int of at least ``least``; bools are rejected.
 
     Raises:
         InvalidOptionError: it is not.
@@ -49,7 +49,7 @@ def checked_int(name: str, value: Any, *, least: int = 0) -> int:
 
 
 def checked_optional_int(name: str, value: Any, *, least: int = 0) -> int | None:
-    """Check an integer as ``checked_int``; None stays None."""
+    """``value`` if it passes ``checked_int``; None stays None."""
     return None if value is None else checked_int(name, value, least=least)
 
 
@@ -66,10 +66,10 @@ def checked_bool(name: str, value: Any) -> bool:
 
 
 def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """One of several words.
+    """``value`` if it is one of several words.
 
     Raises:
-        InvalidOptionError: another one; the message names the nearest.
+        InvalidOptionError: it is not; the message suggests the closest one.
     """
     listed = tuple(choices)
     if not isinstance(value, str) or value not in listed:
@@ -81,10 +81,10 @@ def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def need_known(name: str, given: Any, known: Iterable[str]) -> None:
-    """Refuse a mapping of options that holds another name than these.
+    """Reject a mapping of options that holds a name other than these.
 
     Raises:
-        InvalidOptionError: it is no mapping, or a name is unknown.
+        InvalidOptionError: it is not a mapping, or a name is unknown.
     """
     listed = tuple(known)
     if not isinstance(given, Mapping):
@@ -95,10 +95,10 @@ def need_known(name: str, given: Any, known: Iterable[str]) -> None:
 
 
 def checked_callable(name: str, value: Any) -> Any:
-    """``value`` if it can be called; None stays None.
+    """``value`` if it is callable; None stays None.
 
     Raises:
-        InvalidOptionError: it cannot.
+        InvalidOptionError: it is not.
     """
     if value is not None and not callable(value):
         msg = f"{name}: expected a callable or None, got {type(value).__name__}"
@@ -110,7 +110,7 @@ def checked_idempotency_key(value: Any) -> str:
     """``value`` if it is a str that can name a request.
 
     Raises:
-        InvalidOptionError: it is no str, empty or too long.
+        InvalidOptionError: it is not a str, is empty or is too long.
     """
     if not isinstance(value, str):
         msg = f"idempotency_key: expected a str or None, got {type(value).__name__}"
@@ -125,10 +125,10 @@ def checked_idempotency_key(value: Any) -> str:
 
 
 def checked_path(name: str, value: Any) -> str:
-    """``value`` as a file's path, ``~`` at its beginning replaced by the home directory.
+    """``value`` as a file path, with a leading ``~`` expanded to the home directory.
 
     Raises:
-        InvalidOptionError: it is no str, bytes or PathLike, empty, holds a NUL, or is a URL.
+        InvalidOptionError: it is not a str, bytes or PathLike, is empty, holds a NUL, or is a URL.
     """
     if isinstance(value, str | bytes | PathLike):
         found = os.fsdecode(os.fspath(value))
@@ -145,7 +145,7 @@ def checked_optional_seconds(name: str, value: Any) -> float | None:
     """``value`` if it is a number above 0; None stays None.
 
     Raises:
-        InvalidOptionError: it is not (NaN and bools are none).
+        InvalidOptionError: it is not (neither NaN nor a bool is accepted).
     """
     if value is None:
         return None
@@ -156,7 +156,7 @@ def checked_optional_seconds(name: str, value: Any) -> float | None:
 
 
 def checked_share(name: str, value: Any) -> float:
-    """``value`` if it is a number of at least 0 and at most 1.
+    """``value`` as a float if it is a number between 0 and 1, inclusive.
 
     Raises:
         InvalidOptionError: it is not.
@@ -168,7 +168,7 @@ def checked_share(name: str, value: Any) -> float:
 
 
 def checked_optional_share(name: str, value: Any) -> float | None:
-    """Check a share as ``checked_share``, above 0; None stays None."""
+    """``value`` if it passes ``checked_share`` and is above 0; None stays None."""
     if value is not None and not checked_share(name, value):
         msg = f"{name}: expected a share above 0, got {value!r}"
         raise InvalidOptionError(msg)
@@ -180,7 +180,7 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidOptionError: it is no TOML or JSON, or cannot be read.
+        InvalidOptionError: it is not valid TOML or JSON, or cannot be read.
     """
     name = os.fsdecode(path)
     try:
@@ -188,7 +188,7 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
             text = file.read()
         if name.endswith(".json"):
             return json.loads(text)
-        import tomllib  # noqa: PLC0415 - for options from files alone
+        import tomllib  # noqa: PLC0415 - only for options read from files
 
         return tomllib.loads(text)
     except FileNotFoundError as exc:

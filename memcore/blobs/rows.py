@@ -61,12 +61,12 @@ DISAMBIGUATORS: Final = 256
 
 
 class StagedBlobLost(InternalError):  # noqa: N818 - a signal between our own layers
-    """A staged blob was removed before its referrer committed: stage it again (``refer`` does)."""
+    """A staged blob was removed before its referrer committed; ``refer`` stages it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
-    """A reference to a blob, stored in the referrer in place of the content: 25 bytes packed."""
+    """Reference to a blob, stored in the referrer in place of the content: 25 bytes packed."""
 
     digest: bytes
     disambiguator: int
@@ -78,10 +78,10 @@ class BlobRef:
 
     @classmethod
     def unpack(cls, packed: bytes) -> BlobRef:
-        """The reference that ``pack`` wrote.
+        """Decode a reference encoded by ``pack``.
 
         Raises:
-            CorruptValueError: not 25 bytes.
+            CorruptValueError: it is not 25 bytes.
         """
         if len(packed) != _REF.size:
             msg = f"a blob reference has {_REF.size} bytes, got {len(packed)}; run 'memcore check'"
@@ -91,7 +91,7 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class BlobHeader:
-    """The fields of a header row; ``token`` identifies the writer that staged the slot."""
+    """Fields of a header row; ``token`` identifies the writer that staged the slot."""
 
     state: int
     size: int
@@ -104,25 +104,25 @@ def slot_of(ref: BlobRef) -> bytes:
 
 
 def chunk_range(scope: int, slot: bytes) -> tuple[bytes, bytes]:
-    """The key range of all chunks of a slot."""
+    """Key range of all chunks of a slot."""
     prefix = keys.scoped(Kind.BLOB_CHUNK, scope, slot)
     return prefix, keys.after(prefix)
 
 
 def chunk_count(size: int) -> int:
-    """The number of chunks of a content of ``size`` bytes."""
+    """Number of chunks of a content of ``size`` bytes."""
     return -(-size // BLOB_CHUNK_BYTES)
 
 
 def header_of(txn: ReadTxn, scope: int, slot: bytes) -> BlobHeader | None:
-    """The header of the slot in whatever state, staging or complete; None if the slot is free."""
+    """The header of the slot in any state, staging or complete; None if the slot is free."""
     key = keys.scoped(Kind.BLOB, scope, slot)
     value = txn.get(key)
     return None if value is None else unpack_header(key, open_value(key, value)[1])
 
 
 def unpack_header(key: bytes, body: bytes) -> BlobHeader:
-    """The header of a header row's body."""
+    """Decode the body of a header row."""
     if len(body) != _HEADER.size:
         msg = f"the blob header under key {key.hex()} is malformed; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
@@ -136,10 +136,10 @@ def put_header(txn: Txn, scope: int, slot: bytes, header: BlobHeader) -> None:
 
 
 def chunk_of(txn: ReadTxn, scope: int, ref: BlobRef, number: int) -> bytes:
-    """One chunk of a blob whose header is there.
+    """Read one chunk of a blob whose header exists.
 
     Raises:
-        CorruptValueError: the chunk is missing, damaged or of a wrong length.
+        CorruptValueError: the chunk is missing, damaged or has the wrong length.
     """
     key = keys.blob_chunk(scope, slot_of(ref), number)
     value = txn.get(key)
@@ -168,7 +168,7 @@ def references(txn: ReadTxn, scope: int, slot: bytes) -> int:
 
 
 def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> BlobHeader | None:
-    """The header if the slot holds a complete blob of that size."""
+    """The header if the slot holds a complete blob of the reference's size, else None."""
     header = header_of(txn, scope, slot_of(ref))
     if header is None or header.state != COMPLETE or header.size != ref.size:
         return None
@@ -176,44 +176,44 @@ def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> BlobHeader | None:
 
 
 def is_free(txn: ReadTxn, scope: int, slot: bytes) -> bool:
-    """Return whether the slot has no header, so that a new blob may take it."""
+    """Return whether the slot has no header, so that a new blob can take it."""
     return txn.get(keys.scoped(Kind.BLOB, scope, slot)) is None
 
 
 def crowded(digest: bytes, scope: int) -> InternalError:
-    """The error for a digest whose slots are all taken."""
+    """Build the error for a digest whose slots are all taken."""
     return InternalError(
         f"all {DISAMBIGUATORS} slots of the digest {digest.hex()} in scope {scope} hold other "
         "content; run 'memcore check' and report it"
     )
 
 
-# --- Removing the rows of a blob that nothing refers to, a piece at a time ------------------------
-# A small blob is removed in one transaction. Of a larger one the first piece is removed, and its
-# header is reset to ``STAGING`` under a new token: the blob is gone for every reader, its slot
-# stays taken, and a stager that wrote it finds its token missing. A ``REMOVAL`` row marks the rest
-# for removal.
+# --- Piecewise removal of the rows of a blob that nothing refers to -------------------------------
+# A small blob is removed in one transaction. For a larger one, the first piece is removed and the
+# header is reset to ``STAGING`` under a new token: every reader finds the blob gone, its slot stays
+# taken, and a stager that wrote it finds its token missing. A ``REMOVAL`` row marks the rest for
+# removal.
 
 _ROW_PAGES = 8
-"""Approximate pages of header, reference count and chunk rows, beside the chunks' own pages."""
+"""Approximate pages of header, reference count and chunk rows, besides the chunks' own pages."""
 
 
 def removal_of(scope: int, slot: bytes) -> bytes:
-    """The key of the ``REMOVAL`` row that marks a removal of the slot as unfinished."""
+    """Key of the ``REMOVAL`` row that marks a removal of the slot as unfinished."""
     return keys.removal_row(chunk_range(scope, slot)[0])
 
 
 def pages_of(size: int) -> int:
-    """The most pages that ``discard`` frees in the transaction that calls it."""
+    """Maximum number of pages that ``discard`` frees in its caller's transaction."""
     chunks = min(chunk_count(size), BLOB_CHUNKS_PIECE)
     return _ROW_PAGES + chunks * (BLOB_CHUNK_BYTES // PAGE_BYTES + 1)
 
 
 def discard(txn: Txn, scope: int, slot: bytes) -> bool:
-    """Remove the slot's rows, or the first piece of a large blob's; return whether none are left.
+    """Remove the slot's rows, or the first piece of a large blob's; returns whether all are gone.
 
-    The blob must have no references. On False a ``REMOVAL`` row is written, and the caller calls
-    ``finish`` after its commit.
+    The blob must have no references. If False, a ``REMOVAL`` row is written, and the caller has to
+    call ``finish`` after its commit.
     """
     start, stop = chunk_range(scope, slot)
     marker = removal_of(scope, slot)
@@ -244,7 +244,7 @@ def finish(store: Store, scope: int, slot: bytes) -> None:
 
 
 def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
-    """Finish the removals that ``let_go`` returned, after the commit.
+    """Finish, after the commit, the removals that ``let_go`` returned.
 
     Errors are suppressed: the caller's work is committed, and a removal that fails here is resumed
     by a later deletion.
@@ -254,14 +254,14 @@ def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
             finish(store, *keys.split_scoped(keys.split_removal_row(row)))
 
 
-# --- Content on its way into the store: measured once, then read again to be written --------------
+# --- Content to be stored: measured in a first pass, written in a second --------------------------
 
 _SPOOL_BYTES: Final = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Content that can be read more than once without being held in memory."""
+    """Content that can be read repeatedly without being held in memory."""
 
     size: int
     digest: bytes
@@ -271,10 +271,10 @@ class Source:
 
 
 def check_size(size: int) -> None:
-    """Refuse more bytes than a blob may hold.
+    """Reject more bytes than a blob may hold.
 
     Raises:
-        InvalidItemError: above ``BLOB_BYTES_MAX``.
+        InvalidItemError: the size is above ``BLOB_BYTES_MAX``.
     """
     if size > BLOB_BYTES_MAX:
         msg = f"a blob holds at most {BLOB_BYTES_MAX} bytes, got {size} or more; split it"
@@ -282,7 +282,7 @@ def check_size(size: int) -> None:
 
 
 def slices(payload: bytes) -> Iterator[bytes]:
-    """The payload in chunks."""
+    """Split the payload into chunks."""
     return (
         payload[start : start + BLOB_CHUNK_BYTES]
         for start in range(0, len(payload), BLOB_CHUNK_BYTES)
@@ -290,10 +290,10 @@ def slices(payload: bytes) -> Iterator[bytes]:
 
 
 def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """The rest of a binary file, piece by piece.
+    """Yield the rest of a binary file piece by piece.
 
     Raises:
-        InvalidOptionError: it gives no bytes.
+        InvalidOptionError: it does not return bytes.
     """
     while True:
         piece: object = file.read(BLOB_CHUNK_BYTES)
@@ -309,7 +309,7 @@ def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def rechunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of ``BLOB_CHUNK_BYTES`` (a raw file or a socket reads short)."""
+    """Regroup pieces into ``BLOB_CHUNK_BYTES`` each (a raw file or a socket may read short)."""
     held = bytearray()
     for piece in pieces:
         if not held and len(piece) == BLOB_CHUNK_BYTES:
@@ -337,13 +337,13 @@ def _measured(pieces: Callable[[], Iterator[bytes]], seed: int, *, exported: boo
 
 @contextmanager
 def opened(payload: object, seed: int, *, exported: bool) -> Iterator[Source]:
-    """A source over bytes, a binary file from where it stands, or an iterable of bytes.
+    """Open a source over bytes, a binary file from its current position, or an iterable of bytes.
 
-    What cannot be read twice is spooled: to memory when small, else to a temporary file.
+    Content that cannot be read twice is spooled: to memory if small, else to a temporary file.
 
     Raises:
-        InvalidOptionError: none of these.
-        InvalidItemError: above ``BLOB_BYTES_MAX``.
+        InvalidOptionError: it is none of these.
+        InvalidItemError: it is larger than ``BLOB_BYTES_MAX``.
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         content = bytes(payload)
@@ -384,7 +384,7 @@ def _checked_pieces(pieces: Iterable[object]) -> Iterator[bytes]:
 
 
 def changed() -> InvalidOptionError:
-    """The error for a file that was not the same when it was read again."""
+    """Build the error for a file that differed when it was read again."""
     return InvalidOptionError("the file object changed while it was read twice: put a copy of it")
 
 
@@ -392,12 +392,12 @@ def changed() -> InvalidOptionError:
 
 
 def write(txn: Txn, scope: int, payload: bytes, *, seed: int) -> BlobRef:
-    """Store ``payload`` unless the scope holds it already. The caller then calls ``acquire``.
+    """Store ``payload`` unless the scope already holds it. The caller then calls ``acquire``.
 
     For payloads up to ``BLOB_INLINE_COMMIT_BYTES_MAX``; larger ones go through ``refer``.
 
     Raises:
-        InvalidItemError: above ``BLOB_BYTES_MAX``.
+        InvalidItemError: the payload is larger than ``BLOB_BYTES_MAX``.
         InternalError: every disambiguator of the digest is taken.
     """
     check_size(len(payload))
@@ -405,7 +405,7 @@ def write(txn: Txn, scope: int, payload: bytes, *, seed: int) -> BlobRef:
     for disambiguator in range(DISAMBIGUATORS):
         ref = BlobRef(digest, disambiguator, len(payload))
         slot = slot_of(ref)
-        # A damaged row is never deduplicated against: the slot counts as taken by other content.
+        # Never deduplicate against a damaged row: its slot counts as taken by other content.
         with suppress(CorruptValueError):
             if header_of(txn, scope, slot) is None:
                 for number, piece in enumerate(slices(payload)):
@@ -426,10 +426,10 @@ def _equals(txn: ReadTxn, scope: int, ref: BlobRef, payload: bytes) -> bool:
 def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
     """Increment the reference count, in the transaction that writes the referrer.
 
-    Return the new count.
+    Returns the new count.
 
     Raises:
-        StagedBlobLost: the blob is not there any more: stage it again.
+        StagedBlobLost: the blob no longer exists: stage it again.
     """
     if complete(txn, scope, ref) is None:
         msg = f"the staged blob {ref.digest.hex()} is gone from scope {scope}: stage it again"
@@ -440,10 +440,8 @@ def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
 def release(txn: Txn, scope: int, ref: BlobRef) -> int:
     """Decrement the reference count, in the transaction that removes the referrer.
 
-    Return the new count.
-
-    At 0 the blob is removed. A large one is removed a piece at a time: ``finish`` removes the rest
-    after the commit, or else a later deletion does.
+    Returns the new count. At 0 the blob is removed; a large one piecewise: ``finish`` removes the
+    rest after the commit, or else a later deletion does.
 
     Raises:
         CorruptValueError: the blob had no reference.
@@ -462,9 +460,9 @@ def release(txn: Txn, scope: int, ref: BlobRef) -> int:
 
 
 def let_go(txn: Txn, scope: int, ref: BlobRef) -> list[bytes]:
-    """As ``release``, but ignores a damaged count; return the removals to finish after the commit.
+    """As ``release``, but ignores a damaged count; returns the removals to finish after the commit.
 
-    The list has the key of the blob's ``REMOVAL`` row if some of its rows are left, else it is
+    The list holds the key of the blob's ``REMOVAL`` row if some of its rows remain, else it is
     empty.
     """
     slot = slot_of(ref)
@@ -497,7 +495,7 @@ def _vanished(ref: BlobRef, scope: int) -> NotFoundError:
 
 
 def read(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
-    """The whole content.
+    """Read the whole content.
 
     Raises:
         NotFoundError: no such blob in the scope.
@@ -509,10 +507,10 @@ def read(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
 
 
 def stream(store: Store, scope: int, ref: BlobRef) -> Iterator[bytes]:
-    """The content chunk by chunk, one short read transaction each.
+    """Yield the content chunk by chunk, in one short read transaction each.
 
     Raises:
-        NotFoundError: no such blob, or it was deleted (even if stored anew) between two chunks.
+        NotFoundError: no such blob, or deleted (even if stored again) between two chunks.
         CorruptValueError: a chunk is missing or damaged.
     """
     first = store.read(lambda txn: complete(txn, scope, ref))

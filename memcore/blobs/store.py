@@ -1,4 +1,4 @@
-"""BlobStore: the user's handle to the blobs of one scope, and the check of their rows."""
+"""BlobStore: the user's handle for the blobs of one scope, and the check of their rows."""
 
 from __future__ import annotations
 
@@ -76,34 +76,34 @@ __all__ = [
 ]
 
 
-# --- Large blobs: chunks in transactions of their own, then the referrer --------------------------
+# --- Large blobs: chunks in separate transactions, then the referrer ------------------------------
 
 T = TypeVar("T")
 
 _STAGE_CHUNKS: Final = 16
-"""Chunks of one staging transaction: few flushes, and other writers wait a millisecond or two."""
+"""Chunks per staging transaction: few flushes, and other writers wait a millisecond or two."""
 _ATTEMPTS: Final = 8
 
 
 def stage(store: Store, scope: int, payload: bytes | Iterable[bytes], *, seed: int) -> BlobRef:
-    """Write a large blob in transactions of its own; it has no reference when this returns.
+    """Write a large blob in separate transactions; it has no reference when this returns.
 
-    The referring closure calls ``acquire``, which raises StagedBlobLost if the blob vanished in
-    between. A crash on the way leaves rows that ``collect`` removes.
+    The referring closure calls ``acquire``, which raises StagedBlobLost if the blob has vanished in
+    between. A crash in between leaves rows that ``collect`` removes.
 
     Raises:
         InvalidOptionError: the payload is neither bytes nor an iterable of bytes.
-        InvalidItemError: above ``BLOB_BYTES_MAX``.
-        StoreLockedError: ``collect`` took the rows away again and again.
+        InvalidItemError: it is larger than ``BLOB_BYTES_MAX``.
+        StoreLockedError: ``collect`` removed the rows in every attempt.
     """
     with opened(payload, seed, exported=False) as source:
         return _stage(store, scope, source)
 
 
 def unstage(store: Store, scope: int, ref: BlobRef) -> None:
-    """Remove a staged blob that nothing refers to; one with references stays.
+    """Remove a staged blob unless something refers to it.
 
-    A writer that staged the same content meanwhile finds it missing and stages it again.
+    A writer that staged the same content in the meantime finds it missing and stages it again.
     """
 
     def closure(txn: Txn) -> None:
@@ -123,7 +123,7 @@ def refer(
     *,
     seed: int,
 ) -> T:
-    """Stage ``payload``, then run ``closure(txn, ref)``; do both again if the blob vanished.
+    """Stage ``payload``, then run ``closure(txn, ref)``; repeat both if the blob vanished.
 
     The closure must ``acquire`` the reference. Raises what ``stage`` and ``closure`` raise.
     """
@@ -134,7 +134,7 @@ def refer(
 def refer_source(
     store: Store, scope: int, source: Source, closure: Callable[[Txn, BlobRef], T]
 ) -> T:
-    """``refer`` for content that is open already."""
+    """As ``refer``, for content that is already open."""
     for _ in range(_ATTEMPTS):
         ref = _stage(store, scope, source)
         with suppress(StagedBlobLost):
@@ -165,10 +165,7 @@ def _stage_once(store: Store, scope: int, source: Source) -> BlobRef:
 
 
 def _matches(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
-    """Return whether the slot holds exactly this content.
-
-    Compares chunk by chunk, in short reads.
-    """
+    """Return whether the slot holds exactly this content, comparing chunks in short reads."""
     try:
         if not store.read(lambda txn: exists(txn, scope, ref)):  # empty content streams nothing
             return False
@@ -229,8 +226,8 @@ def _stage_batch(
 def _batches(source: Source) -> Iterator[tuple[int, list[bytes], bool]]:
     """Yield ``(first chunk number, chunks, is the last batch)``; at least one batch.
 
-    The content is hashed again on the way: a file that changed after it was measured is refused
-    before the header can say complete.
+    The content is hashed again on the way: a file that changed after it was measured is rejected
+    before the header is marked complete.
     """
     digest, size, first = xxh3_128(seed=source.seed), 0, 0
     batch: list[bytes] = []
@@ -254,19 +251,19 @@ def _unstage(txn: Txn, scope: int, slot: bytes, token: bytes) -> None:
         discard(txn, scope, slot)
 
 
-# --- Content filter of blobs: text is held in memory, judged and redacted -------------------------
-# Content with NUL bytes is not text: it is stored unchanged, and never held in memory as a whole.
+# --- Content filter of blobs: text is held in memory, guarded and redacted ------------------------
+# Content with NUL bytes is not text: it is stored unchanged, and never held entirely in memory.
 
 _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""Byte order marks of text that has NUL bytes."""
+"""Byte order marks of text that contains NUL bytes."""
 
 
 def admitted(scope_filter: ScopeFilter, payload: Any) -> bytes | Any:
-    """Filter bytes or a binary file: return redacted bytes, or a binary file's content unchanged.
+    """Filter bytes or a binary file; returns redacted bytes, or a binary file's content unchanged.
 
     Raises:
         BlockedError: a guard refuses it.
-        InvalidItemError: above ``BLOB_BYTES_MAX``.
+        InvalidItemError: it is larger than ``BLOB_BYTES_MAX``.
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return scope_filter.bytes(bytes(payload), "blob")
@@ -291,16 +288,16 @@ def _is_binary(first: bytes, piece: bytes) -> bool:
     return b"\0" in piece and not first.startswith(_WIDE)
 
 
-# --- Removing blobs that nothing refers to, and finding what is wrong -----------------------------
+# --- Removal of unreferenced blobs, and checks ----------------------------------------------------
 
 _COLLECT_PAGE: Final = 256
 
 
 def collect(store: Store, scope: int) -> int:
-    """Remove blobs without references, unfinished staging included; return their number.
+    """Remove blobs without references, including unfinished staging; returns their number.
 
-    The reference count is read in the write transaction that deletes, so a blob that is acquired at
-    the same time either keeps its rows or its ``acquire`` fails and it is staged again.
+    The reference count is read in the write transaction that deletes, so a blob that is acquired
+    concurrently either keeps its rows, or its ``acquire`` fails and it is staged again.
     """
     removed = 0
     prefix = keys.scoped(Kind.BLOB, scope)
@@ -321,7 +318,7 @@ def collect(store: Store, scope: int) -> int:
 def _unreferenced(
     txn: ReadTxn, scope: int, start: bytes, stop: bytes
 ) -> tuple[bytes | None, list[list[bytes]]]:
-    """The last key of a full page (None: no more), and its slots without a reference in pieces."""
+    """Return the last key of a full page (None: no more), and its unreferenced slots in pieces."""
     key, rows = None, 0
     pieces: list[list[bytes]] = [[]]
     piece = DeleteBudget()
@@ -346,7 +343,7 @@ def _pages_of(txn: ReadTxn, scope: int, slot: bytes) -> int:
 
 
 def _is_idle(txn: ReadTxn, scope: int, slot: bytes) -> bool:
-    # A damaged count is not read as 0: the row's presence protects the blob.
+    # A damaged count does not count as 0: the row's presence protects the blob.
     return txn.get(keys.scoped(Kind.BLOB_REFS, scope, slot)) is None
 
 
@@ -362,9 +359,9 @@ def _reaping(scope: int, slots: list[bytes]) -> Callable[[Txn], list[bytes]]:
 
 
 def check(txn: ReadTxn, scope: int) -> list[str]:
-    """Check the blobs of a scope: a description of each finding, empty if there is none.
+    """Check the blobs of a scope; returns a description of each finding.
 
-    Blobs without a reference and unfinished staging are no findings: ``collect`` removes them.
+    Blobs without a reference and unfinished staging are not findings: ``collect`` removes them.
     """
     findings: list[str] = []
     for slot in _slots(txn, Kind.BLOB, scope):
@@ -381,7 +378,7 @@ def check(txn: ReadTxn, scope: int) -> list[str]:
 
 
 def _slots(txn: ReadTxn, kind: int, scope: int) -> Iterator[bytes]:
-    """The distinct slots under a kind, one seek each: chunk rows are skipped, not read."""
+    """Yield the distinct slots under a kind, one seek each: chunk rows are skipped, not read."""
     prefix = keys.scoped(kind, scope)
     start, stop = prefix, keys.after(prefix)
     while True:
@@ -390,7 +387,7 @@ def _slots(txn: ReadTxn, kind: int, scope: int) -> Iterator[bytes]:
             return
         slot = keys.split_scoped(row[0])[1][:SLOT_BYTES]
         yield slot
-        # Not keys.after(): a slot of FF bytes has none inside the scope.
+        # Not keys.after(): for a slot of FF bytes it would be outside the scope.
         start = prefix + slot + b"\xff" * 5
 
 
@@ -440,7 +437,7 @@ def _check_address(txn: ReadTxn, scope: int, key: bytes, value: bytes) -> list[s
     return [] if count else [f"{where}: its reference is not counted"]
 
 
-# --- The user's handle to the blobs of one scope --------------------------------------------------
+# --- The user's handle for the blobs of one scope -------------------------------------------------
 
 _ADDRESS: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
@@ -448,8 +445,8 @@ _ADDRESS: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 class BlobStore:
     """Blobs of one scope under exported addresses ``"sha256:<hex>"``: the handle ``scope.blobs``.
 
-    ``scope`` is the scope's number, or a function that looks it up in a snapshot; then ``ensure``
-    gives the scope its number with the first write. Reading never writes.
+    ``scope`` is the scope's number, or a function that looks it up in a snapshot; ``ensure`` then
+    allocates the number with the first write. Reading never writes.
     """
 
     def __init__(
@@ -478,14 +475,14 @@ class BlobStore:
         """Store bytes, or a binary file from its current position on, and return the address.
 
         Equal content is stored once, and one ``delete`` removes it. A file is read twice (one that
-        cannot seek goes through a temporary file) and never held in memory as a whole; but where
-        content is redacted or judged, all that is text is held in memory.
+        cannot seek goes through a temporary file) and is never held entirely in memory, except for
+        text that is guarded or redacted.
 
         Raises:
             InvalidOptionError: neither bytes nor a binary file, or the file changed meanwhile.
-            InvalidItemError: above ``BLOB_BYTES_MAX``.
+            InvalidItemError: it is larger than ``BLOB_BYTES_MAX``.
             BlockedError: a guard refuses it.
-            StoreLockedError: ``collect`` removed the staged rows again and again.
+            StoreLockedError: ``collect`` removed the staged rows in every attempt.
         """
         if not (isinstance(payload, (bytes, bytearray, memoryview)) or hasattr(payload, "read")):
             msg = f"a blob is bytes or a binary file object, got {type(payload).__name__}"
@@ -497,7 +494,7 @@ class BlobStore:
             return address
 
     def _opened(self, payload: object) -> AbstractContextManager[Source]:
-        """The content as it may be stored."""
+        """Open the content as it may be stored."""
         if self._scope_filter is not None:
             payload = admitted(self._scope_filter, payload)
         return opened(payload, self._seed, exported=True)
@@ -527,7 +524,7 @@ class BlobStore:
             ref = write(txn, scope, payload, seed=self._seed)
             try:
                 acquire(txn, scope, ref)
-            except StagedBlobLost as lost:  # written a moment ago: only a bent tree hides it
+            except StagedBlobLost as lost:  # just written: only a corrupt tree hides it
                 raise CorruptStoreError(
                     "a blob cannot be found behind its own writing: the file is damaged; close the"
                     " store and run check on a copy"
@@ -535,10 +532,10 @@ class BlobStore:
             txn.put(key, seal_value(key, ref.pack()))
 
     def get(self, address: str) -> bytes:
-        """The content.
+        """Return the content.
 
         Raises:
-            InvalidOptionError: not an address.
+            InvalidOptionError: it is not an address.
             NotFoundError: no such blob in the scope.
             CorruptValueError: a stored row is damaged.
         """
@@ -551,27 +548,27 @@ class BlobStore:
         return self._store.read(closure)
 
     def open(self, address: str) -> Iterator[bytes]:
-        """The content in chunks, one short read each, so that a slow consumer blocks no writer.
+        """Iterate over the content in chunks, one short read each, so that no writer is blocked.
 
         Raises:
-            InvalidOptionError: not an address.
-            NotFoundError: no such blob (at once), or it was deleted meanwhile (between chunks).
+            InvalidOptionError: it is not an address.
+            NotFoundError: no such blob (immediately), or deleted meanwhile (between chunks).
             CorruptValueError: a stored row is damaged.
         """
         scope, ref = self._lookup(address) or _unknown(address)
         return stream(self._store, scope, ref)
 
     def size(self, address: str) -> int:
-        """Bytes of the content; raises what ``get`` raises."""
+        """Return the size of the content in bytes; raises what ``get`` raises."""
         return (self._lookup(address) or _unknown(address))[1].size
 
     def delete(self, address: str) -> bool:
-        """Remove the address; return whether it existed.
+        """Remove the address; returns whether it existed.
 
-        The bytes go with the last reference: an item or a checkpoint may still hold one.
+        The content is removed with its last reference: an item or a checkpoint may still hold one.
 
         Raises:
-            InvalidOptionError: not an address.
+            InvalidOptionError: it is not an address.
         """
         sha256 = _parse_address(address)
 
@@ -588,7 +585,7 @@ class BlobStore:
         return found is not None
 
     def collect(self) -> int:
-        """Remove the blobs of this scope without references; return their number."""
+        """Remove the blobs of this scope without references; returns their number."""
         scope = self._store.read(self._find)
         return 0 if scope is None else collect(self._store, scope)
 
@@ -598,7 +595,7 @@ class BlobStore:
         return self._lookup(address) is not None
 
     def _address(self, scope: int, sha256: bytes) -> bytes:
-        """The key of an address. In an encrypted database it confirms no guess of the content."""
+        """Key of an address; in an encrypted database it confirms no guess of the content."""
         vault = self._store.vault
         if vault is not None:
             sha256 = blake2b(sha256, key=vault.seed, digest_size=len(sha256)).digest()

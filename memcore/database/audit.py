@@ -134,13 +134,14 @@ def list_audit(
     def find(txn: ReadTxn) -> Place:
         if session is None and user is None and app is None:
             return DATABASE
-        owner = user or "default"
-        scope = names.scope_of(txn, app or "default", owner)
+        owner = "default" if user is None else user
+        place = "default" if app is None else app
+        scope = names.scope_of(txn, place, owner)
         number = None if scope is None or session is None else names.session_of(txn, scope, session)
         if scope is None or (session is not None and number is None):
             what = f"session {session!r}"
             if scope is None:
-                what = f"user {owner!r} in app {app or 'default'!r}"
+                what = f"user {owner!r} in app {place!r}"
             raise NotFoundError(f"there is no {what} in {engine.store.path}")
         return scope, number or 0
 

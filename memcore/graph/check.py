@@ -1,8 +1,8 @@
-"""Check of graph threads: structure of their rows, without the serializer that wrote them.
+"""Check of graph threads: structure of their rows, without the serialiser that wrote them.
 
-Checks names, heads, pools, namespaces and keys; the manifests in clear, with every page and chunk
-that they name; the bodies that are JSON or msgpack in clear, with every version that they name. No
-object is created from stored content. Encrypted content is checked by ``Checking``, with the coder.
+Covers names, heads, pools, namespaces and keys; plaintext manifests, with every page and chunk that
+they name; and plaintext JSON or msgpack bodies, with every version that they name. No object is
+created from stored content. Encrypted content is checked by ``Checking``, with the coder.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Read = Callable[[Callable[[ReadTxn], Any]], Any]
 
 
 def check_threads(read: Read, scope: int) -> list[str]:
-    """Check the threads of a scope, a read transaction for each: a description of each finding."""
+    """Check a scope's threads, one read transaction each; returns a description per finding."""
     try:
         named: dict[int, str] = read(lambda txn: {n: name for name, n in names.threads(txn, scope)})
     except (StoreAccessError, StoreLockedError):
@@ -109,7 +109,7 @@ def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: in
 
 
 def is_leaving(txn: ReadTxn, prefix: bytes) -> bool:
-    """Return whether the rows under a prefix belong to a deletion that is not finished."""
+    """Return whether the rows under a prefix belong to an unfinished deletion."""
     return txn.get(keys.removal_row(prefix)) is not None and removal.is_unused(txn, prefix)
 
 
@@ -154,7 +154,7 @@ def _pool(txn: ReadTxn, scope: int, pool: int, members: int) -> Iterator[str]:
         try:
             sound = len(key) == len(prefix) + ID_BYTES and epoch_of(key, value) <= row.epoch
         except CorruptValueError:
-            continue  # found as a damaged row
+            continue  # reported as a damaged row
         if not sound:
             yield f"{where}: the row under key {key.hex()} is no chunk of it"
             told += 1
@@ -166,7 +166,7 @@ def _pool(txn: ReadTxn, scope: int, pool: int, members: int) -> Iterator[str]:
 
 
 class ThreadCheck:
-    """The check of one thread on one snapshot."""
+    """Check of one thread on one snapshot."""
 
     def __init__(self, scope: int, thread: int, name: str | None) -> None:
         self._scope = scope
@@ -174,16 +174,16 @@ class ThreadCheck:
         self._name = name
         self._spaces: dict[int, str] = {}
         self._sound: set[tuple[int, bytes]] = set()
-        """Chunks and pages already found: sort of the container (0: none) and id."""
+        """Chunks and pages already verified: sort of the container (0: none) and id."""
         self._named: set[bytes] = set()
-        """Keys of values that bodies name and that were checked already."""
+        """Keys of values that bodies name and that are already verified."""
 
     def run(self, txn: ReadTxn) -> list[str]:
-        """Check the thread: a description of each finding, up to a limit."""
+        """Check the thread; returns descriptions of the findings, up to a limit."""
         prefix = keys.thread_prefix(self._scope, self._thread)
         first = next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None)
         if first is None or is_leaving(txn, prefix):
-            return []  # deleted, maybe since it was listed
+            return []  # deleted, possibly since it was listed
         findings: list[str] = []
         try:
             for finding in self._findings(txn):
@@ -270,7 +270,7 @@ def clear_body(row: GraphCheckpointRow) -> Any:
     """The body of a checkpoint as plain data; ``Opaque`` if only its serialiser can decode it."""
     try:
         return StoredCoder().decode(row.body)
-    except CorruptValueError:  # the row is proven: a serialiser wrote it so
+    except CorruptValueError:  # the row passed its checksum: a serialiser wrote it like this
         return Opaque(row.body[0], len(row.body[1]))
 
 
@@ -279,9 +279,9 @@ def body_findings(
 ) -> Iterator[str]:
     """Yield a description of each missing value and impossible version that a body names.
 
-    ``prefix`` is that of the values of its namespace (``rows.values_of``). ``known`` are the keys
-    of values that were checked already, for the next checkpoint. Of a row that is not complete only
-    the versions that it wrote itself must be there.
+    ``prefix`` is the prefix of its namespace's values (``rows.values_of``). ``known`` collects the
+    keys of values that were already checked, across checkpoints. For a row that is not complete,
+    only the versions that it wrote itself must exist.
     """
     if isinstance(body, Opaque):
         return
@@ -298,7 +298,7 @@ def body_findings(
         if txn.get(key) is not None:
             known.add(key)
         elif row.complete or (isinstance(brought, list) and channel in brought):
-            known.add(key)  # reported once, for the oldest that names it
+            known.add(key)  # reported once, for the oldest checkpoint that names it
             yield f", channel {channel!r:.60}: the value of version {version!r:.60} is missing"
     seen = body.get("versions_seen") if isinstance(body, dict) else None
     for node, of_node in seen.items() if isinstance(seen, dict) else ():
@@ -313,7 +313,7 @@ def body_findings(
 def _is_ahead(seen: Any, version: Any) -> bool:
     """Return whether a seen version is greater than the channel's.
 
-    Versions of two types have no order.
+    Versions of different types are not ordered.
     """
     if isinstance(seen, str) and isinstance(version, str):
         return seen > version
@@ -325,12 +325,12 @@ def _is_ahead(seen: Any, version: Any) -> bool:
 # ``ThreadCheck`` checks the structure, without the serialiser.
 
 Judge = Callable[[Any], list[tuple[int, str]]]
-"""Of a channel's value: positions in it, and what is wrong there."""
+"""Given a channel's value, returns positions in it and what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostCheckpoint:
-    """A checkpoint that cannot be read whole, with the reason."""
+    """A checkpoint that cannot be read completely, with the reason."""
 
     checkpoint: str
     reason: str
@@ -342,9 +342,9 @@ class RecoveredNamespace:
 
     namespace: str
     kept: str | None = None
-    """The newest checkpoint that is whole; None: none is, and nothing was removed."""
+    """The newest complete checkpoint; None: there is none, and nothing was removed."""
     lost: list[LostCheckpoint] = field(default_factory=list)
-    """Those behind it, the newest first."""
+    """The later checkpoints, newest first."""
 
 
 _Broken = tuple[bytes, bytes, bytes]
@@ -353,7 +353,7 @@ Diagnosis = list[tuple[RecoveredNamespace, list[_Broken]]]
 
 
 class Checking(Listing, Deltas):
-    """Check and recovery that decode all that a scope's threads hold.
+    """Check and recovery that decode everything in a scope's threads.
 
     Needs a cache of its own, so that everything is read from the file.
     """
@@ -361,9 +361,7 @@ class Checking(Listing, Deltas):
     def findings(self, coder: Coder, judge: Judge) -> Iterator[str]:
         """Yield a description of each finding.
 
-        Damage that several checkpoints share is reported once.
-
-        It is reported for the oldest of them.
+        Damage that several checkpoints share is reported once, for the oldest of them.
         """
         for thread in self._names(None):
             for namespace, number in self._namespaces(thread, None):
@@ -433,9 +431,9 @@ class Checking(Listing, Deltas):
     # --- recovery ---------------------------------------------------------------------------------
 
     def diagnosis(self, thread: str, coder: Coder) -> Diagnosis | None:
-        """Find the newest whole checkpoint of each namespace, and the later ones.
+        """Find the newest complete checkpoint of each namespace, and the later ones.
 
-        None: no such thread.
+        None if there is no such thread.
         """
         names = self._namespaces(thread, None)
         return [self._diagnosed(thread, space, coder) for space in names] if names else None
@@ -459,7 +457,7 @@ class Checking(Listing, Deltas):
         return one, []
 
     def removal(self, found: Diagnosis) -> Steps[None]:
-        """Remove the checkpoints that are not whole, as ``diagnosis`` found them."""
+        """Remove the checkpoints that ``diagnosis`` found to be incomplete."""
         doomed = [row for _, broken in found for row in broken]
         while doomed:
             taken = yield partial(self._remove_broken, doomed=doomed)
@@ -474,9 +472,9 @@ class Checking(Listing, Deltas):
         checkpoint: str,
         coder: Coder,
     ) -> tuple[str, _Broken] | None:
-        """The fault of a checkpoint that cannot be read whole, with its key, value, writes' prefix.
+        """Return a checkpoint's fault, with its key, its value and the prefix of its writes.
 
-        None: it is whole, or not there any more.
+        None if it is complete, or no longer exists.
         """
         view = self._view(txn, thread, coder)
         if view is None:
@@ -495,15 +493,15 @@ class Checking(Listing, Deltas):
                 deltas = [c for c in missing if rows.is_delta(found.metadata, c)]
                 self._walk(view, *space, checkpoint, deltas)
         except UndecodableError:
-            raise  # it is sound, and with the serialiser that wrote it nothing is lost
+            raise  # it is intact, and nothing is lost for the serialiser that wrote it
         except CorruptValueError as exc:
             return str(exc), (key, value, rows.writes_of(view.place, space[1], checkpoint))
         return None
 
     def _remove_broken(self, txn: Txn, doomed: list[_Broken]) -> int:
-        """Remove some of them, with their writes, if they are unchanged.
+        """Remove some broken checkpoints, with their writes, unless they changed since.
 
-        Return the number examined.
+        Returns the number examined.
         """
         scope = self._find(txn)
         if scope is None:
@@ -512,7 +510,7 @@ class Checking(Listing, Deltas):
         piece = DeleteBudget()
         for at, (key, value, writes) in enumerate(doomed):
             if txn.get(key) != value:
-                continue  # it was put again meanwhile
+                continue  # it was stored again in the meantime
             sizes = [len(row) for _, row in txn.scan(writes, keys.after(writes))]
             fits = [piece.admits(size) for size in (len(value), *sizes)]
             if at and not all(fits):
@@ -524,11 +522,11 @@ class Checking(Listing, Deltas):
 
 
 def _need_structure(view: ThreadView, number: int, row: GraphCheckpointRow) -> None:
-    """Raise unless all rows that a checkpoint refers to are there; their content is not decoded.
+    """Raise unless all rows that a checkpoint refers to exist; their content is not decoded.
 
     Raises:
         CorruptValueError: something is lost or damaged.
-        InvalidOptionError: its body is neither JSON nor msgpack.
+        InvalidOptionError: the body is neither JSON nor msgpack.
     """
     txn, place = view.txn, view.place
     body = clear_body(row)

@@ -1,4 +1,4 @@
-"""Decode manifests into values; values decoded before are copied instead."""
+"""Decoding of manifests into values; values decoded before are copied instead."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 
 
 # --- Shapes of types: the state of an object, for copies and comparison ---------------------------
-# Only types whose whole state is known are copied: the built-in containers, pydantic models,
+# Only types whose entire state is known are copied: the built-in containers, and pydantic models,
 # dataclasses and named tuples of such. All others are opaque: serialised at every put and decoded
 # at every get, as other savers do with everything.
 
@@ -71,7 +71,7 @@ _LEAF: Final = 1
 _OBJECT: Final = 2
 _TUPLE: Final = 3
 _HEAP_TYPE: Final = 1 << 9
-"""Flag of types that Python code made: a type without it keeps state where we do not see it."""
+"""Flag of types created by Python code; other types may keep state that is not visible here."""
 _LEAVES: Final = (
     date,
     datetime,
@@ -95,17 +95,17 @@ _LEAVES: Final = (
 Shape = tuple[int, bool, tuple[str, ...], tuple[str, ...]]
 _POINTER_BYTES: Final = struct.calcsize("P")
 _FIELDS_SET: Final = "__pydantic_fields_set__"
-"""pydantic's record of the fields that were set; pydantic itself does not store it."""
+"""pydantic's record of the fields that were set, which pydantic itself does not serialise."""
 
 
 class Shapes:
-    """The shapes of the types that a handle has met."""
+    """Shapes of the types that a handle has encountered."""
 
     def __init__(self) -> None:
         self.trees = Trees(self._classify)
-        """Copies and compares by them."""
+        """Copies and compares values by their shapes."""
         self._named: dict[tuple[str, str], type] = {}
-        """Types that a serialiser finds by module and name."""
+        """Types that a serialiser looks up by module and name."""
 
     def _classify(self, kind: type) -> Shape:
         shape = classify(kind)
@@ -116,7 +116,7 @@ class Shapes:
         return shape
 
     def take_replaced(self) -> bool:
-        """Return whether a type was replaced since the last call, as by a module that was reloaded.
+        """Return whether a type was replaced since the last call, for example by a module reload.
 
         Values decoded before are then instances of types that no serialiser would create any more.
         """
@@ -132,7 +132,7 @@ def _named(where: tuple[str, str]) -> Any:
 
 
 def classify(kind: type) -> Shape:
-    """``(sort, has a __dict__, slots, slots that count)`` of a type, as ``Trees`` asks for it."""
+    """``(sort, has a __dict__, slots, slots that count)`` of a type, as ``Trees`` requires."""
     if kind in _LEAVES or issubclass(kind, Enum | PurePath):
         return _LEAF, False, (), ()
     if issubclass(kind, tuple):
@@ -142,7 +142,7 @@ def classify(kind: type) -> Shape:
     is_model = pydantic is not None and issubclass(kind, pydantic.BaseModel)
     if (is_model or dataclasses.is_dataclass(kind)) and _made_by_python(kind, object):
         slots = _slots(kind)
-        # Deleting a copy must not close what the original holds.
+        # Deleting a copy could close what the original holds.
         if slots is None or hasattr(kind, "__del__"):
             return _OPAQUE, False, (), ()
         uncounted = _FIELDS_SET if is_model and _dumps_all(kind, pydantic) else None
@@ -152,7 +152,7 @@ def classify(kind: type) -> Shape:
 
 
 def _dumps_all(kind: Any, pydantic: Any) -> bool:
-    """Return whether a model is serialised by pydantic alone; unset fields then cannot matter."""
+    """Return whether pydantic alone serialises a model, so that unset fields cannot matter."""
     made = kind.__pydantic_decorators__
     return kind.model_dump is pydantic.BaseModel.model_dump and not (
         made.model_serializers or made.field_serializers or made.computed_fields
@@ -160,7 +160,7 @@ def _dumps_all(kind: Any, pydantic: Any) -> bool:
 
 
 def _made_by_python(kind: type, base: type) -> bool:
-    """Return whether all classes above, up to ``base``, are Python classes that add no storage."""
+    """Return whether all classes up to ``base`` are Python classes that add no storage."""
     above = [cls for cls in kind.__mro__ if cls not in (base, object)]
     return all(cls.__flags__ & _HEAP_TYPE for cls in above) and (
         base is object or kind.__dictoffset__ == 0
@@ -168,7 +168,7 @@ def _made_by_python(kind: type, base: type) -> bool:
 
 
 def _slots(kind: type) -> tuple[str, ...] | None:
-    """The names of the slots; None if an instance holds more than them, or one is overlaid."""
+    """Names of the slots; None if an instance holds more than these, or one is shadowed."""
     found: list[str] = []
     for cls in kind.__mro__[:-1]:
         for name, slot in cls.__dict__.items():
@@ -176,25 +176,25 @@ def _slots(kind: type) -> tuple[str, ...] | None:
                 found.append(name)
                 if next(c for c in kind.__mro__ if name in c.__dict__) is not cls:
                     return None
-    # In C a class may keep state that has no name.
+        # In C a class may keep state that has no name.
     counted = len(found) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
     whole = object.__basicsize__ + counted * _POINTER_BYTES
     return tuple(found) if kind.__basicsize__ == whole else None
 
 
 # --- Cache of values: copies that no caller can reach ---------------------------------------------
-# A *version* is a value as it was put or read: its manifest, and for each part the node and a tree
-# of it. The next put compares with it, part by part; the next get of an equal manifest copies from
-# it. Decoded parts are kept by the id of their chunk, which names their content, so no entry is
-# ever out of date. Only which chunks are stored can change under a handle: that is kept by the
-# epoch of the pool.
+# A *version* is a value as it was put or read: its manifest, and the node and tree of each part.
+# The next put is compared with it part by part; the next get of an equal manifest copies from it.
+# Decoded parts are cached by the id of their chunk, which identifies their content, so no entry is
+# ever stale. Only the set of stored chunks can change under a handle: it is cached per epoch of the
+# pool.
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class DecodeCache(Generic[K, V]):
-    """A bounded cache in two generations: entries not read while one fills up are dropped."""
+    """A bounded two-generation cache: entries not read while one generation fills are evicted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(limit // 2, 1)
@@ -216,9 +216,9 @@ class DecodeCache(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, *, weight: int = 1) -> None:
-        """Cache a value. Two threads at once may lose an entry, which costs only time.
+        """Cache a value. Concurrent calls may lose an entry, which costs only time.
 
-        There is no lock: after a fork the child could inherit it locked by a thread that it lacks.
+        There is no lock: a fork could leave it locked in the child by a thread that does not exist.
         """
         before = self._young.get(key)
         if before is not None:
@@ -230,64 +230,64 @@ class DecodeCache(Generic[K, V]):
         self._weight += weight
 
     def drop(self, key: K) -> None:
-        """Forget."""
+        """Remove an entry."""
         self._weight -= self._young.pop(key, (None, 0))[1]
         self._old.pop(key, None)
 
 
 @dataclass(slots=True)
 class ValueParts:
-    """One value in its parts. A list without names, a dict with."""
+    """The parts of one value: of a list without names, of a dict with names."""
 
     names: dict[str, int] | None
-    """The position of each key of a dict."""
+    """Position of each key of a dict."""
     nodes: list[bytes]
     trees: list[Any]
-    """A tree of each part, as it was put; opaque if it has none."""
+    """Tree of each part as it was put; opaque if it has none."""
     loaded: list[Any] = field(default_factory=list)
-    """Trees as decoded, as far as they are known."""
+    """Trees as decoded, as far as known."""
     size: int = 0
-    """Serialised bytes, about."""
+    """Approximate serialised size in bytes."""
     entries: list[bytes] = field(default_factory=list)
-    """Of a dict: nodes with their keys; empty after it was read."""
+    """For a dict: nodes with their keys; empty if it was read."""
     pages: Pages = field(default_factory=dict)
-    """Those of its manifest, as far as they are known."""
+    """Pages of its manifest, as far as known."""
 
 
 @dataclass(slots=True)
 class Decoded:
-    """A whole decoded value, with the identity of the coder that decoded it."""
+    """A decoded value, with the identity of the coder that decoded it."""
 
     identity: object
     tree: Any
     size: int = 0
-    """Serialised bytes, about."""
+    """Approximate serialised size in bytes."""
     repeated: int = 0
-    """Of a whole value: bytes of memory that its parts take beyond the first time."""
+    """For a whole value: memory taken by repetitions of its parts, in bytes."""
     weight: int = 0
-    """Approximate bytes of memory of a copy; 0: not computed yet."""
+    """Approximate memory of a copy in bytes; 0: not computed yet."""
 
 
 @dataclass(slots=True)
 class Entries:
-    """The entries of a container or page: nodes, keys (of a list: empty), trees."""
+    """Entries of a container or page: nodes, keys (empty for a list), trees."""
 
     nodes: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     trees: list[Any] = field(default_factory=list)
     identity: object = None
     size: int = 0
-    """Serialised bytes, about."""
+    """Approximate serialised size in bytes."""
     repeated: int = 0
-    """Of a page: bytes of memory that its parts take beyond the first time."""
+    """For a page: memory taken by repetitions of its parts, in bytes."""
     weight: int = 0
-    """Of a page: approximate bytes of memory of a copy; 0: not computed yet."""
+    """For a page: approximate memory of a copy in bytes; 0: not computed yet."""
     own: list[Any] = field(default_factory=list)
-    """The trees that come from no page below."""
+    """Trees that come from no nested page."""
     below: list[Entries] = field(default_factory=list)
 
     def add(self, node: bytes, name: str, tree: Any, size: int) -> None:
-        """One more."""
+        """Add an entry."""
         self.size += size
         self.nodes.append(node)
         self.names.append(name)
@@ -295,7 +295,7 @@ class Entries:
         self.own.append(tree)
 
     def extend(self, others: Entries) -> None:
-        """Those of a page."""
+        """Add the entries of a page."""
         self.size += others.size
         self.nodes += others.nodes
         self.names += others.names
@@ -303,7 +303,7 @@ class Entries:
         self.below.append(others)
 
     def weigh(self) -> None:
-        """Set the weight, if it is not known."""
+        """Compute the weight, unless it is known."""
         if not self.weight:
             for page in self.below:
                 page.weigh()
@@ -312,7 +312,7 @@ class Entries:
 
 
 MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
-"""The least weight of an object in the cache by identity; so it bounds their number."""
+"""Minimum weight of an object in the identity cache, which bounds their number."""
 
 
 class Memo(NamedTuple):
@@ -322,16 +322,16 @@ class Memo(NamedTuple):
     tree: Any
     node: bytes
     secret: bytes
-    """Key of the pool for which the node holds."""
+    """Key of the pool for which the node is valid."""
     identity: object
     size: int
-    """Serialised bytes, about."""
+    """Approximate serialised size in bytes."""
     under: str | None
-    """The key that said what may stay of it in clear."""
+    """Key that determined the parts of the value that may stay in clear."""
 
 
 class Cache:
-    """All that the handles of one open database remember of graph values."""
+    """Everything that the handles of one open database cache of graph values."""
 
     def __init__(self) -> None:
         self._shapes = Shapes()
@@ -341,15 +341,15 @@ class Cache:
     def forget(self) -> None:
         """Clear the cache, after an erasure of the data that it may hold."""
         self.versions: DecodeCache[Hashable, ValueParts] = DecodeCache(VALUES_CACHED_BYTES)
-        """By scope, thread, namespace and channel: what the next put is compared with."""
+        """By scope, thread, namespace and channel: the baseline for the next put."""
         self._forget_decoded()
         self.known: DecodeCache[tuple[int, int, bytes], bool] = DecodeCache(KNOWN_CHUNKS)
-        """Pool, epoch and id of chunks that are stored."""
+        """Stored chunks, by pool, epoch and id."""
         self.memo: DecodeCache[int, Memo] = DecodeCache(VALUES_CACHED_BYTES)
         """By ``id()`` of an object."""
 
     def refresh(self) -> None:
-        """Drop the decoded values if a class was replaced meanwhile (its module was reloaded)."""
+        """Drop decoded values if a class was replaced in the meantime, by a module reload."""
         if self._shapes.take_replaced():
             self._forget_decoded()
 
@@ -362,11 +362,11 @@ class Cache:
         """By sort of the container and id of the page."""
 
 
-# --- Manifests into values: what was decoded before is copied instead -----------------------------
+# --- Decoding of manifests; values decoded before are copied instead ------------------------------
 
 
 def _memory_bytes() -> int:
-    """The physical memory of the machine in bytes; 0 if unknown."""
+    """Physical memory of the machine in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -374,23 +374,23 @@ def _memory_bytes() -> int:
 
 
 REPEATED_BYTES_MAX: Final = max(2**32, _memory_bytes())
-"""So much memory the parts of a checkpoint may take beyond the first time that they are named: a
-name takes 17 bytes, and a few pages of names would make a value of any size. No value that somebody
-had in memory takes more: what was put has to be read."""
+"""Memory that repeated parts of a checkpoint may take: a reference takes 17 bytes, so a few pages
+of references could expand to a value of any size. A value that was put has to stay readable, but
+none that was ever in memory takes more."""
 REPEATED_TIMES: Final = 64
-"""So many bytes more for each byte that is stored."""
+"""Additional bytes allowed per stored byte."""
 _RUN_WEIGHT: Final = 4
-"""So many times the bytes of a run its values take in memory, about."""
+"""Approximate memory of a run's values, as a multiple of its bytes."""
 _POINTERS: Final = 10 * _POINTER_BYTES
-"""The bytes of an entry beside its tree."""
+"""Bytes of an entry in addition to its tree."""
 _OPAQUE_TIMES: Final = 16
-"""So many times its bytes an object takes that cannot be weighed, about."""
+"""Approximate memory of an object that cannot be weighed, as a multiple of its bytes."""
 _SHARED: Final = frozenset((type(None), bool, int, float, str, bytes, *_LEAVES))
-"""Of these a copy has the same object."""
+"""Types whose instances a copy shares with the original."""
 
 
 def weight_of(tree: Any) -> int:
-    """The approximate memory of a copy of a tree, in bytes."""
+    """Approximate memory of a copy of a tree, in bytes."""
     total, work = 0, [tree]
     while work:
         each = work.pop()
@@ -406,13 +406,13 @@ def weight_of(tree: Any) -> int:
 
 
 MISSING: Any = object()
-"""In place of a value: the channel is empty."""
+"""Stands for the value of an empty channel."""
 
 
 class Joiner:
     """Decodes values of one pool; ``fetch(id)`` returns the content stored under a chunk's id.
 
-    Its results belong to the caller: they share no object with the cache.
+    Results belong to the caller: they share no object with the cache.
     """
 
     def __init__(
@@ -435,7 +435,7 @@ class Joiner:
         """The parts of the last value that ``join`` returned, if it was a list or dict."""
 
     def join(self, node: bytes) -> Any:
-        """The value of a manifest, MISSING if it is that of an empty channel.
+        """Decode the value of a manifest; MISSING for an empty channel.
 
         Raises:
             CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
@@ -449,7 +449,7 @@ class Joiner:
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
                 self._depth = 0
-                self._repeated = before  # it is decoded again, and charged with its first parts
+                self._repeated = before  # it is decoded again, which charges its parts again
                 return self._decoded(node)
             if type(tree) is ListRun:
                 raise _malformed("holds entries of a list outside of one")
@@ -463,31 +463,31 @@ class Joiner:
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
     def begin(self) -> None:
-        """Reset the memory budget, before the values of another checkpoint."""
+        """Reset the memory budget before decoding the values of another checkpoint."""
         self._named: set[bytes] = set()
-        """Nodes of chunks and pages that were named, and ids of pieces."""
+        """Nodes of referenced chunks and pages, and ids of referenced pieces."""
         self._pages: dict[tuple[int, bytes], Entries] = {}
         """By sort of the container and id."""
         self._stored = 0
-        """Bytes of what they hold."""
+        """Stored bytes of the referenced chunks, pages and pieces."""
         self._repeated = 0
-        """Bytes of memory of what was named before."""
+        """Memory taken by repeated references, in bytes."""
 
     def _name(self, node: bytes, size: int) -> None:
         self._named.add(node)
         self._stored += size
 
     def _repeat(self, part: Decoded) -> None:
-        """Weigh a part that was named before."""
+        """Charge a part that was referenced before."""
         if not part.weight:
             part.weight = _POINTERS + weight_of(part.tree)
         self._spend(part.weight)
 
     def _spend(self, weight: int) -> None:
-        """Charge repeated parts to the memory budget, and refuse more than a writer may have put.
+        """Charge repeated parts to the memory budget; reject more than a writer may have put.
 
         Raises:
-            CorruptValueError: it is.
+            CorruptValueError: the budget is exceeded.
         """
         self._repeated += weight
         if self._repeated > REPEATED_BYTES_MAX + REPEATED_TIMES * self._stored:
@@ -498,9 +498,9 @@ class Joiner:
             raise CorruptValueError(msg, key=b"")
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
-        """The cached value, opaque if it cannot be copied, and its size.
+        """Return the cached value, opaque if it cannot be copied, and its size.
 
-        Not to be returned to callers.
+        The value may not be handed out to callers.
         """
         parsed = parse(node)
         if parsed.sort == Sort.EMPTY:
@@ -527,7 +527,7 @@ class Joiner:
         return dict(zip(entries.names, entries.trees, strict=True)) if is_whole else opaque
 
     def _entries(self, container: int, body: bytes) -> Entries:
-        """The entries of a container, those of its pages among them."""
+        """Decode the entries of a container, including those of its pages."""
         found = Entries()
         self._depth += 1
         if self._depth > DEPTH_MAX:
@@ -538,7 +538,7 @@ class Joiner:
             else:
                 if node == EMPTY:
                     raise _malformed("holds an entry that is empty")
-                if node[0] == Sort.CHUNK:  # most of them are: no call for it
+                if node[0] == Sort.CHUNK:  # the common case, without a call
                     part = self._named_chunk(node)
                     tree, size = part.tree, part.size
                 else:
@@ -563,7 +563,7 @@ class Joiner:
             kept.identity = self._coder.identity
             kept.repeated = self._repeated - before
             self._cache.pages.put(key, kept, weight=kept.size + kept.repeated)
-        self._pages[key] = kept  # even if the cache drops it: pages of pages are not built twice
+        self._pages[key] = kept  # even if the cache evicts it: nested pages are not built twice
         if node in self._named:
             kept.weigh()
             self._spend(kept.weight)
@@ -574,7 +574,7 @@ class Joiner:
         return kept
 
     def _name_entries(self, page: Entries) -> None:
-        """Account for the entries of a page that was decoded for another value."""
+        """Charge the entries of a page that was decoded for another value."""
         self._spend(page.repeated)
         distinct = set(page.nodes)
         if not self._named.isdisjoint(distinct):
@@ -589,7 +589,7 @@ class Joiner:
         if node not in self._named:
             self._named.add(node)
             self._stored += part.size
-        elif part.tree is not self._cache.trees.opaque:  # else it is charged when it is decoded
+        elif part.tree is not self._cache.trees.opaque:  # else it is charged when decoded
             self._repeat(part)
         return part
 
@@ -603,12 +603,12 @@ class Joiner:
         return kept
 
     def _kept(self, value: Any) -> Any:
-        """The decoded value as the cache keeps it; opaque if it cannot be copied."""
+        """The decoded value in the form in which it is cached; opaque if it cannot be copied."""
         opaque = self._cache.trees.opaque
         return opaque if self._cache.trees.copy(value) is opaque else value
 
     def _decoded(self, node: bytes) -> Any:
-        """A value for the caller, of which some part cannot be copied: that is decoded anew."""
+        """Decode a value with parts that cannot be copied; those are decoded again."""
         parsed = parse(node)
         if parsed.sort == Sort.CHUNK:
             tree = self._chunk(parsed.content).tree
@@ -616,7 +616,7 @@ class Joiner:
                 return self._cache.trees.copy(tree)
             typed = self._open(parsed.content)
             value = self._decode(typed)
-            if b"+" + node in self._named:  # else it is the first time
+            if b"+" + node in self._named:  # else it is the first reference
                 weight = getattr(value, "nbytes", None)
                 if type(weight) is not int or weight < 0:
                     weight = _OPAQUE_TIMES * len(typed[1])
@@ -664,7 +664,7 @@ class Joiner:
     def _open(self, part: bytes) -> Typed:
         typed = self._coder.open(self._fetch(part))
         if self._coder.secret and id_of(self._secret, typed) != part:
-            # Ciphertext of another place, which anybody who can write to the file may have moved.
+            # Ciphertext of another chunk: anyone with write access to the file may have moved it.
             msg = f"the chunk {part.hex()} holds other content than its id says"
             raise CorruptValueError(msg, key=part)
         return typed

@@ -1,4 +1,4 @@
-"""Encode values into manifests and chunks; unchanged parts are not serialized again."""
+"""Encoding of values into manifests and chunks; unchanged parts are not serialised again."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ __all__ = [
 
 
 _NESTED_MIN: Final = 4
-"""A list inside a value is stored by its elements from so many on."""
+"""Minimum length at which a list inside a value is stored by its elements."""
 _MOVED_MIN: Final = 4
-"""So many unknown parts of a list are looked for in other places."""
+"""Minimum number of unknown parts of a list that are searched for at other positions."""
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 PAGE: Final = "page"
 _MEMORY_TIMES: Final = 128
-"""So many times its serialised bytes a value takes in memory at most."""
+"""Maximum memory of a value, as a multiple of its serialised bytes."""
 _NUMBER_BYTES: Final = 40
-"""The bytes of a number of a list in memory, with its pointer in the list."""
+"""Memory of a number in a list, in bytes, including its pointer in the list."""
 
 
 class Splitter:
-    """Splits values for one pool, and collects the chunks that may have to be stored.
+    """Splits values for one pool and collects the chunks that may have to be stored.
 
-    ``fresh`` maps the ids of chunks to store to their contents in clear.
+    ``fresh`` maps the ids of chunks to store to their plaintext contents.
     """
 
     def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
         self._cache = cache
         self._coder = coder
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
-        """Serialises what stands under a key, where the coder asks for the key."""
+        """Serialises a value under a key, if the coder needs the key."""
         self._key_of: Callable[[str | None, str], str] | None = getattr(coder, "key_of", None)
-        """The key that classifies an entry of a dict, if the coder uses keys."""
+        """Returns the key that classifies an entry of a dict, if the coder uses keys."""
         self._holds: Callable[[str], bool] | None = getattr(coder, "holds", None)
-        """True for a key that must not be stored in clear beside the parts, if the coder has such
-        keys."""
-        # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
+        """Returns true for a key that may not be stored in clear next to the parts, if the coder
+        has such keys."""
+        # A coder that redacts has to see the content, so runs hold only what cannot be redacted.
         self._run_kinds = ATOMS if self._under is None else NUMBERS
         self._finite = bool(getattr(coder, "finite", False))
         self._pool = pool
@@ -77,22 +77,22 @@ class Splitter:
         self._secret = secret
         self.fresh: dict[bytes, Typed] = {}
         self.encoded = 0
-        """Bytes of the parts that were serialised so far, or known by identity."""
+        """Bytes of the parts serialised so far, or known by identity."""
         self._repeated = 0
-        """Bytes of memory that equal parts take beyond the first, about."""
+        """Approximate memory of repetitions of equal parts, in bytes."""
         self.has_runs = False
-        """True if a run was stored, which earlier versions of memcore cannot read."""
+        """True if a run was stored, which older versions of memcore cannot read."""
 
     def split(
         self, value: Any, base: ValueParts | None, path: str, name: str | None = None
     ) -> tuple[bytes, ValueParts | None]:
-        """Split a value: its manifest, and the parts that the next version is compared with.
+        """Split a value; returns its manifest, and its parts as a baseline for the next version.
 
-        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it stands,
-        for errors; ``name`` that of its channel.
+        ``base`` is an earlier version, stored in this pool and epoch. ``path`` locates the value
+        in errors, and ``name`` is the name of its channel.
 
         Raises:
-            InvalidItemError: a part cannot be serialised; the message names its place.
+            InvalidItemError: a part cannot be serialised; the message locates it.
         """
         return self._value(value, base, path, 0, name)
 
@@ -102,10 +102,10 @@ class Splitter:
         kind = type(value)
         if self._coder.splits and depth < _DEPTH_MAX:
             if kind is list:
-                # A copy: another thread may make the list longer or shorter meanwhile.
+                # A copy, because another thread may resize the list in the meantime.
                 return self._listed(value.copy(), base, path, depth, under)
             before = {} if base is None else base.pages
-            # A copy: another thread may put entries in or take some out meanwhile.
+            # A copy, because another thread may add or remove entries in the meantime.
             version = None
             if kind is dict:
                 version = self._dict(value.copy(), base, path, depth, under)
@@ -118,8 +118,8 @@ class Splitter:
         return self._part(value, path, under)[0], None
 
     def _weigh(self, parts: ValueParts, path: str) -> None:
-        """Refuse a value whose repeated parts exceed the memory that a reader allows."""
-        if parts.size < decode.REPEATED_BYTES_MAX // _MEMORY_TIMES:  # it stays below the bound
+        """Reject a value whose repeated parts exceed the memory that a reader allows."""
+        if parts.size < decode.REPEATED_BYTES_MAX // _MEMORY_TIMES:  # certainly within the limit
             return
         seen: set[bytes] = set()
         mean = parts.size // len(parts.nodes)
@@ -133,7 +133,7 @@ class Splitter:
                 if type(tree) is list and tree and type(tree[0]) in (int, float):
                     weight = max(weight, _NUMBER_BYTES * len(tree))
                 self._repeated += weight
-        # A reader allows twice as much for what is stored, whose size is not known here for sure.
+        # The stored size is only estimated here, so half of what a reader allows for it is used.
         stored = mean * len(seen)
         if self._repeated > decode.REPEATED_BYTES_MAX + decode.REPEATED_TIMES // 2 * stored:
             msg = (
@@ -163,7 +163,7 @@ class Splitter:
         else:
             head = trees.head(base.trees, base.loaded, value)
             if head < size and head < len(base.nodes):
-                # Elements inserted or removed in front of the rest, as in a trimmed history.
+                # Elements were inserted or removed before the rest, as in a trimmed history.
                 end = slice(None, head - min(len(base.nodes), size) - 1, -1)
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])
@@ -193,7 +193,7 @@ class Splitter:
         return version
 
     def _moved(self, value: list[Any], base: ValueParts, at: int, stop: int) -> slice:
-        """Find the parts of the values from ``at`` on, if these stood later in the list before."""
+        """Find the parts of the values from ``at`` on, if they were later in the previous list."""
         trees = self._cache.trees
         if stop - at >= _MOVED_MIN:
             for start in range(at + 1, len(base.trees)):
@@ -210,7 +210,7 @@ class Splitter:
         depth: int,
         under: str | None,
     ) -> ValueParts | None:
-        """None if not all keys are strings, or one has to be redacted with the whole."""
+        """Split a dict; None if not all keys are strings, or a key requires redacting the whole."""
         if base is None or base.names is None:
             base = ValueParts({}, [], [])
         names = base.names or {}
@@ -261,13 +261,13 @@ class Splitter:
         return wrapped(name, nodes), kept
 
     def _entry(self, value: Any, path: str, depth: int, under: str | None) -> tuple[bytes, Any]:
-        """The node and the tree of an entry of a list or dict."""
+        """Return the node and the tree of an entry of a list or dict."""
         kind = type(value)
         opaque = self._cache.trees.opaque
         if kind is bytearray:
-            value = bytes(value)  # what it is read as, as a part of anything
+            value = bytes(value)  # as it is read, as a part of anything
         elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
-            value = value.copy()  # another thread may change the list meanwhile
+            value = value.copy()  # another thread may change the list in the meantime
             node, made = self._listed(value, None, path, depth + 1, under)
             if set(map(type, made.trees)) == {ListRun}:
                 return node, value
@@ -280,7 +280,7 @@ class Splitter:
         return self._part(value, path, under)
 
     def _part(self, value: Any, path: str, under: str | None) -> tuple[bytes, Any]:
-        """The node and the tree of a value that is stored as a whole."""
+        """Return the node and the tree of a value that is stored as a whole."""
         if type(value) in _ATOMS:
             return self._serialised(value, path, under), value
         seen = self._cache.memo.get(id(value))
@@ -295,7 +295,7 @@ class Splitter:
         ):
             self.encoded += seen.size
             return seen.node, seen.tree
-        # The copy is what is serialised: another thread may change the value meanwhile, and back.
+        # Serialise the copy: another thread may change the value in the meantime, and back.
         tree = self._cache.trees.copy(value)
         encoded = self.encoded
         whole = value if tree is self._cache.trees.opaque else tree
@@ -307,7 +307,7 @@ class Splitter:
         return node, tree
 
     def _is_stored(self, node: bytes) -> bool:
-        """Return whether the node needs no storing: no chunk, or one stored or among ``fresh``."""
+        """Return whether the node needs no storing: not a chunk, or already stored or ``fresh``."""
         if node[0] != Sort.CHUNK:
             return True
         part = node[1:]
@@ -323,10 +323,10 @@ class Splitter:
                 kind, content = self._under(under, value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
-        return self._stored(kind, bytes(content))  # some hand out the caller's own bytearray
+        return self._stored(kind, bytes(content))  # some return the caller's own bytearray
 
     def _stored(self, kind: str, content: bytes) -> bytes:
-        """The node of a serialised part."""
+        """Return the node of a serialised part, collecting its chunks."""
         self.encoded += len(content) + ID_BYTES
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)
@@ -347,7 +347,7 @@ class Splitter:
         return part
 
     def _refusal(self, value: Any, path: str, exc: Exception) -> InvalidItemError:
-        """The error for a value that the serialiser refuses, with the path of the part at fault."""
+        """Build the error for a value that the serialiser rejects, with the path of the culprit."""
         place, culprit = self._culprit(value, path, 0)
         msg = (
             f"{place} cannot be stored: {exc} (it is a {type(culprit).__name__}); make it a type "

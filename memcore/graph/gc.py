@@ -1,13 +1,13 @@
 """Garbage collection of chunks that no manifest refers to.
 
 1. A transaction begins the next *epoch* of the pool and marks the pool as being swept. A put that
-   was prepared for the epoch before is prepared again, and has every chunk that it refers to
+   was prepared for the previous epoch is prepared again, and has every chunk that it refers to
    written, or touched: moved to this epoch.
-2. On one snapshot all chunks are marked that values and writes refer to.
+2. On one snapshot, all chunks that values and writes refer to are marked.
 3. Chunks that are neither marked nor of this epoch are deleted, piece by piece.
-4. A last transaction clears the mark of the sweep.
+4. A last transaction clears the pool's mark.
 
-An interrupted sweep is begun anew by the next one; until then only the unused chunks remain.
+An interrupted sweep is restarted by the next one; until then only the unused chunks remain.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SCAN: Final = 1000
 
 
 def begin(txn: Txn, scope: int, pool: int) -> int | None:
-    """Begin the next epoch of a pool; return its number, None if there is no such pool."""
+    """Begin the next epoch of a pool; returns its number, None if there is no such pool."""
     row = None if is_erased(txn, scope) else read_pool(txn, scope, pool)
     if row is None:
         return None
@@ -76,7 +76,7 @@ def sweep(
     epoch: int,
     coder: Coder,
 ) -> Steps[int]:
-    """Finish a sweep that ``begin`` began; return the number of chunks deleted."""
+    """Finish a sweep started by ``begin``; returns the number of chunks deleted."""
     live: set[bytes] = read(lambda txn: marked(txn, scope, pool, coder))
     removed = 0
     start: bytes | None = chunk_key(scope, pool, b"\x00")
@@ -118,16 +118,16 @@ def _older(key: bytes, value: bytes, epoch: int) -> bool:
     try:
         return epoch_of(key, value) < epoch
     except CorruptValueError:
-        return False  # check()'s to report
+        return False  # for check() to report
 
 
 def _remove(
     txn: Txn, scope: int, pool: int, doomed: list[bytes], epoch: int
 ) -> tuple[int | None, int]:
-    """Delete a piece of the doomed chunks; return how many were examined and how many deleted.
+    """Delete a piece of the doomed chunks; returns the numbers examined and deleted.
 
-    ``(None, 0)`` if another sweep has begun since: chunks that only this sweep would delete are not
-    touched by writers any more, so they are left for the next sweep.
+    ``(None, 0)`` if another sweep has begun since: writers no longer touch the chunks that this
+    sweep would delete, so they are left for the next one.
     """
     row = read_pool(txn, scope, pool)
     if row is None or row.epoch != epoch or not row.sweeping:
@@ -149,7 +149,7 @@ def _remove(
 
 
 def marked(txn: ReadTxn, scope: int, pool: int, coder: Coder) -> set[bytes]:
-    """The chunks of a pool that values and writes refer to, pages included.
+    """Mark the chunks of a pool that values and writes refer to, including pages.
 
     Raises:
         CorruptValueError: a row is damaged: its references are unknown, so nothing may be deleted.
@@ -168,9 +168,9 @@ def _mark(
     work: list[tuple[int, bytes]],
     live: set[tuple[int, bytes]],
 ) -> None:
-    """Mark the chunks of ``work`` as live, with those that their pages name.
+    """Mark the chunks of ``work`` as live, and those that their pages name.
 
-    A part may be named as content, as a page of lists and as a page of dicts: each is followed.
+    A part may be named as content, as a page of lists and as a page of dicts; each is followed.
     """
     while work:
         named = work.pop()
@@ -197,26 +197,26 @@ def _manifests(txn: ReadTxn, place: Place, coder: Coder) -> Iterator[bytes]:
 
 
 def members_of(txn: ReadTxn, scope: int, pool: int) -> Iterator[Place]:
-    """The threads of a pool."""
+    """Yield the threads of a pool."""
     for number in threads.scope_threads(txn, scope):
         place = Place(scope, number, pool)
         if threads.is_alive(txn, place) and threads.read_head(txn, scope, number)[0] == pool:
             yield place
 
 
-# --- References of manifests, and whether they are there: for checks and salvage ------------------
+# --- References of manifests, and their existence: for checks and salvage -------------------------
 
 _PLACE_BYTES: Final = 17
 _NAMESPACED_BYTES: Final = 22
 
 
 def walk(fetch: Callable[[bytes], Typed], node: bytes) -> set[bytes]:
-    """The chunks that a manifest refers to, its pages and their chunks included.
+    """Collect the chunks that a manifest refers to, including its pages and their chunks.
 
-    ``fetch`` gives what is stored under an id, or raises CorruptValueError.
+    ``fetch`` returns the content stored under an id, or raises CorruptValueError.
 
     Raises:
-        CorruptValueError: one of them is missing or damaged, or the manifest is.
+        CorruptValueError: the manifest is damaged, or a chunk is missing or damaged.
     """
     found: set[tuple[int, bytes]] = set()
     work = list(rows_of(node))
@@ -236,12 +236,12 @@ def walk(fetch: Callable[[bytes], Typed], node: bytes) -> set[bytes]:
 
 
 def clear_pool() -> Pool:
-    """A pool in place of one whose row is lost; chunks in clear can be read without its key."""
+    """Build a pool to replace a lost row; plaintext chunks can be read without its key."""
     return Pool(1, 1, sweeping=False, key=(KEY, os.urandom(KEY_BYTES)))
 
 
 def is_pool_row(key: bytes, value: bytes) -> bool:
-    """Return whether this is a pool's own row, or a chunk.
+    """Return whether this is a pool's own row or a chunk.
 
     Raises:
         CorruptValueError: it is malformed.

@@ -1,4 +1,4 @@
-"""Manifests: the layout of a value as chunks, and the interface to the caller's serializer."""
+"""Manifests: the layout of a value as chunks, and the interface to the caller's serialiser."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ __all__ = [
 ]
 
 
-# --- Values as bytes: the serialiser of the caller as the graph store uses it ---------------------
+# --- Values as bytes: the caller's serialiser as the graph store uses it --------------------------
 
 Typed = tuple[str, bytes]
-"""``(name of the type, content)``, as LangGraph's serialisers give it."""
+"""``(name of the type, content)``, as LangGraph's serialisers return it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """An object whose fields are stored as values of their own, to share what they hold."""
+    """An object whose fields are stored as separate values, to share their contents."""
 
     fields: Callable[[Any], list[Any]]
     make: Callable[[list[Any]], Any]
     content: int = 0
-    """The index of the field that inherits the key under which the object is, for redaction."""
+    """Index of the field that inherits the object's key, for redaction."""
 
 
 class Coder(Protocol):
-    """A serialiser as the graph store sees it.
+    """A serialiser as seen by the graph store.
 
     ``identity``: values that it decoded may be reused by coders of the same identity. ``splits``:
-    true if a list may be stored as its elements, each encoded on its own. ``secret``: true if
-    content is encrypted; ``seal`` and ``open`` then are its cipher.
+    true if a list may be stored as separately encoded elements. ``secret``: true if content is
+    encrypted; ``seal`` and ``open`` then are its cipher.
     """
 
     @property
@@ -63,7 +63,7 @@ class Coder(Protocol):
 
     @property
     def splits(self) -> bool:
-        """True if the parts of lists and dicts may be stored apart."""
+        """True if the parts of lists and dicts may be stored separately."""
 
     @property
     def secret(self) -> bool:
@@ -71,19 +71,19 @@ class Coder(Protocol):
 
     @property
     def wrappers(self) -> Mapping[type, tuple[str, Wrapper]]:
-        """Types that are stored field by field, with the names that manifests have for them."""
+        """Types that are stored field by field, with their names in manifests."""
 
     def encode(self, value: Any) -> Typed:
-        """Serialise; raises what the serialiser raises."""
+        """Serialise a value; raises what the serialiser raises."""
 
     def decode(self, typed: Typed) -> Any:
-        """The value of ``encode``."""
+        """Deserialise a value."""
 
     def seal(self, typed: Typed) -> Typed:
-        """Encrypt for storage, or return as it is."""
+        """Encrypt for storage, or return unchanged."""
 
     def open(self, typed: Typed) -> Typed:
-        """Decrypt what ``seal`` returned.
+        """Decrypt the result of ``seal``.
 
         Raises:
             CorruptValueError: it was stored in clear, or under another key.
@@ -97,20 +97,20 @@ _BYTES: Final = "bytes"
 
 @dataclass(frozen=True, slots=True)
 class JsonCoder:
-    """memcore's own: JSON without loss, and bytes."""
+    """memcore's own coder: lossless JSON, and bytes."""
 
     identity: object = "json"
     splits: bool = True
     finite: bool = True
-    """True if it refuses NaN and infinities; other coders are assumed to accept them."""
+    """True if the coder rejects NaN and infinities; other coders are assumed to accept them."""
     secret: bool = False
     wrappers: Mapping[type, tuple[str, Wrapper]] = field(default_factory=dict)
 
     def encode(self, value: Any) -> Typed:
-        """JSON, or bytes as they are.
+        """Encode as JSON; bytes stay as they are.
 
         Raises:
-            InvalidItemError: neither.
+            InvalidItemError: the value is neither JSON nor bytes.
         """
         if isinstance(value, bytes):
             return _BYTES, value
@@ -122,7 +122,7 @@ class JsonCoder:
         return _PLAIN if flags else _JSON, body
 
     def decode(self, typed: Typed) -> Any:
-        """The value.
+        """Decode a value.
 
         Raises:
             UndecodableError: the type is unknown.
@@ -138,17 +138,17 @@ class JsonCoder:
         raise UndecodableError(msg, key=b"")
 
     def seal(self, typed: Typed) -> Typed:
-        """As it is."""
+        """Return it unchanged."""
         return typed
 
     def open(self, typed: Typed) -> Typed:
-        """As it is."""
+        """Return it unchanged."""
         return typed
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A placeholder for stored content that is neither JSON nor msgpack: its type and size."""
+    """Placeholder for stored content that is neither JSON nor msgpack: its type and size."""
 
     kind: str
     size: int
@@ -162,16 +162,16 @@ _NULL: Final = "null"
 _CLEAR: Final = frozenset((_BYTES, "bytearray"))
 _SEALED: Final = "+"
 _OURS: Final = frozenset(("node", "page", "writes", _BYTES))
-"""Types of what the graph store itself writes, and seals if the serialiser encrypts."""
+"""Types that the graph store itself writes, and seals if the serialiser encrypts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCoder:
-    """Decodes what any serialiser wrote as plain data, and creates no object from it.
+    """Decodes the output of any serialiser as plain data, without creating objects from it.
 
-    For inspecting files that others wrote: JSON and msgpack become lists, dicts, strings and
-    numbers, msgpack's extensions stay bytes (``Extension``), other types are ``Opaque``. Nothing
-    that the content names is imported or called. It cannot encode.
+    For inspecting files that other programs wrote: JSON and msgpack become lists, dicts, strings
+    and numbers, msgpack's extensions stay bytes (``Extension``), and other types are ``Opaque``.
+    Nothing that the content names is imported or called. It cannot encode.
     """
 
     identity: object = "stored"
@@ -180,7 +180,7 @@ class StoredCoder:
     wrappers: Mapping[type, tuple[str, Wrapper]] = field(default_factory=dict)
 
     def encode(self, value: Any) -> Typed:
-        """Refuse: nothing is stored without the serialiser of the thread.
+        """Raise: nothing is stored without the serialiser of the thread.
 
         Raises:
             InvalidItemError: always.
@@ -189,7 +189,7 @@ class StoredCoder:
         raise InvalidItemError(msg)
 
     def decode(self, typed: Typed) -> Any:
-        """The content as plain data.
+        """Decode the content as plain data.
 
         Raises:
             CorruptValueError: it is malformed for its type.
@@ -210,11 +210,11 @@ class StoredCoder:
         return Opaque(kind, len(body))
 
     def seal(self, typed: Typed) -> Typed:
-        """As it is."""
+        """Return it unchanged."""
         return typed
 
     def open(self, typed: Typed) -> Typed:
-        """As it is.
+        """Return it unchanged.
 
         Raises:
             CorruptValueError: the thread's serialiser encrypted it.
@@ -229,43 +229,43 @@ class StoredCoder:
         return typed
 
 
-# --- The manifest of a value: which parts it is made of, byte by byte -----------------------------
-# A value is a node. Long lists and dicts are split into pages, and pages of pages, whose ends
-# depend on what lies before them: two versions of a list that differ in one place share all pages
-# but those around it (a prolly tree, as in Noms and Dolt).
+# --- The manifest of a value: its parts, byte by byte ---------------------------------------------
+# A value is a node. Long lists and dicts are split into pages, and pages of pages, with boundaries
+# that depend on the preceding content: two versions of a list that differ in one place share all
+# pages except those around it (a prolly tree, as in Noms and Dolt).
 #
 # | node | bytes |
 # |---|---|
 # | empty | ``00``: the channel was written and holds nothing |
 # | part | ``01``, typed bytes: a small serialised part |
-# | chunk | ``02``, id 16: the same as a row of its own |
+# | chunk | ``02``, id 16: a serialised part in a row of its own |
 # | list | ``03``, entries to the end of the node's text: nodes |
 # | dict | ``04``, entries: node, text of the key |
 # | wrapped | ``05``, text of the wrapper's name, entries: nodes |
 # | page | ``06``, id 16: in place of entries, the row that holds them |
 # | pieces | ``07``, text of the type, entries: ids 16 of the content's pieces |
 #
-# *text* is a length as a varint (LEB128) and so many bytes; nodes of sorts 03, 04, 05 and 07 are
-# followed by one text that holds their entries. *Typed bytes* are the text of the type's name and
-# the text of the content.
+# A *text* is a length as a varint (LEB128) and that many bytes; nodes of sorts 03, 04, 05 and 07
+# are followed by one text that holds their entries. *Typed bytes* are the text of the type's name
+# and the text of the content.
 #
-# Numbers, None, True, False and short strings that follow each other in a list are no nodes of
-# their own but *runs*: parts of the type ``~run``, each in place of so many entries. Where a run
-# ends follows from what it holds, too; it holds 4,096 values at most. Its content is a form and the
+# Consecutive numbers, None, True, False and short strings in a list are not nodes of their own but
+# form *runs*: parts of the type ``~run``, each of which replaces several entries. The end of a run
+# is determined by its content, too; a run holds at most 4,096 values. Its content is a form and the
 # values, little-endian:
 #
 # | form | values |
 # |---|---|
 # | ``d`` | doubles, bit for bit |
-# | ``B`` ``H`` ``I`` | integers of 1, 2, 4 bytes without a sign, the fewest that hold them |
-# | ``q`` | integers of 8 bytes with a sign |
-# | ``m`` | of any sort: count u32, a tag each; doubles, ``q``, a byte of length a string, strings |
+# | ``B`` ``H`` ``I`` | unsigned integers of 1, 2 or 4 bytes, the fewest that hold them |
+# | ``q`` | signed integers of 8 bytes |
+# | ``m`` | mixed: count u32, a tag per value; doubles, ``q``, a length byte per string, strings |
 
 ID_BYTES: Final = 16
 DEPTH_MAX: Final = 100
-"""Nodes within nodes, pages included; what is written is nested far less."""
+"""Maximum nesting of nodes, pages included; written values are nested far less deeply."""
 _PAGE_END: Final = 31
-"""An entry whose last byte has these bits clear ends a page."""
+"""An entry ends a page if these bits of its last byte are clear."""
 _MORE: Final = 0x80
 _LOW: Final = 0x7F
 
@@ -290,17 +290,17 @@ _PAGE: Final = bytes((Sort.PAGE,))
 
 
 class ParsedNode(NamedTuple):
-    """A parsed node; which fields are set depends on its sort."""
+    """A parsed node; the fields that are set depend on its sort."""
 
     sort: int
     name: str = ""
-    """Type of a part or of pieces, name of a wrapper."""
+    """Type of a part or of pieces, or name of a wrapper."""
     content: bytes = b""
-    """Of a part; the id of a chunk; the entries of the others."""
+    """Content of a part, id of a chunk, or entries of any other node."""
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """Encode a number as LEB128: seven bits per byte, the lowest first."""
     if number <= _LOW:
         return bytes((number,))
     made = bytearray()
@@ -312,19 +312,19 @@ def varint(number: int) -> bytes:
 
 
 text = sized
-"""A length and the bytes."""
+"""Encodes bytes as a text: their length and the bytes."""
 
 
 def pack_typed(kind: str, content: bytes) -> bytes:
-    """The text of a type and its content, which runs to the end."""
+    """Encode a type as a text, followed by its content, which extends to the end."""
     return text(kind.encode()) + content
 
 
 def unpack_typed(body: bytes) -> tuple[str, bytes]:
-    """``(type, content)`` of ``pack_typed``.
+    """Decode ``(type, content)`` from the format of ``pack_typed``.
 
     Raises:
-        CorruptValueError: it is none.
+        CorruptValueError: the bytes are malformed.
     """
     reader = NodeReader(body)
     kind = reader.text()
@@ -335,40 +335,40 @@ def unpack_typed(body: bytes) -> tuple[str, bytes]:
 
 
 def part_node(kind: str, content: bytes) -> bytes:
-    """A small part in place."""
+    """Build the node of a small part, stored inline."""
     return b"".join((bytes((Sort.PART,)), text(kind.encode()), text(content)))
 
 
 def chunk_node(part: bytes) -> bytes:
-    """A part that is a row of its own."""
+    """Build the node of a part in a row of its own."""
     return _CHUNK + part
 
 
 def pieces_node(kind: str, ids: list[bytes]) -> bytes:
-    """A large part, in pieces."""
+    """Build the node of a large part, stored in pieces."""
     return bytes((Sort.PIECES,)) + text(kind.encode()) + text(b"".join(ids))
 
 
 def entry_of(key: str, node: bytes) -> bytes:
-    """An entry of a dict."""
-    # The key comes last: it alone decides where a page ends, whatever the value is.
+    """Build an entry of a dict."""
+    # The key comes last, so that it alone decides where a page ends, whatever the value is.
     return node + text(key.encode("utf-8", "surrogatepass"))
 
 
 Pages = dict[bytes, tuple[list[bytes], bytes]]
-"""Entries of pages and the node of each, by the first entry."""
+"""Entries of pages and the node of each page, by first entry."""
 
 
 def container(
     sort: int, entries: list[bytes], page: Callable[[bytes], bytes], before: Pages
 ) -> tuple[bytes, Pages]:
-    """A list or dict of these entries, and its pages.
+    """Build a list or dict from its entries; returns its node and its pages.
 
     Args:
-        sort: which of the two.
-        entries: of both sorts.
-        page: stores the content of a page and gives its id.
-        before: pages that are stored already.
+        sort: ``Sort.LIST`` or ``Sort.DICT``.
+        entries: the encoded entries.
+        page: stores the content of a page and returns its id.
+        before: pages that are already stored.
     """
     pages: Pages = {}
     while len(entries) > ROOT_PARTS_MAX:
@@ -388,7 +388,7 @@ def container(
 
 
 def wrapped(name: str, entries: list[bytes]) -> bytes:
-    """Something of a wrapper's fields."""
+    """Build the node of a wrapper from the nodes of its fields."""
     return bytes((Sort.WRAPPED,)) + text(name.encode()) + text(b"".join(entries))
 
 
@@ -415,11 +415,11 @@ class NodeReader:
 
     @property
     def at_end(self) -> bool:
-        """True if nothing is left."""
+        """True if no bytes remain."""
         return self.at >= len(self.body)
 
     def varint(self) -> int:
-        """The next number."""
+        """Read the next number."""
         number = shift = 0
         while True:
             if self.at >= len(self.body) or shift > 63:  # noqa: PLR2004 - 64 bits
@@ -432,26 +432,26 @@ class NodeReader:
             shift += 7
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Read the next ``size`` bytes."""
         start, self.at = self.at, self.at + size
         if self.at > len(self.body):
             raise _malformed(self.body)
         return self.body[start : self.at]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Read all remaining bytes."""
         return self.take(len(self.body) - self.at)
 
     def string(self) -> str:
-        """The next text, as a string."""
+        """Read the next text as a string."""
         return _utf8(self.text())
 
     def text(self) -> bytes:
-        """The next text."""
+        """Read the next text."""
         return self.take(self.varint())
 
     def node(self) -> bytes:
-        """The bytes of the next node, unparsed."""
+        """Read the bytes of the next node, unparsed."""
         start = self.at
         sort = self.take(1)[0]
         if sort in (Sort.CHUNK, Sort.PAGE):
@@ -467,10 +467,10 @@ class NodeReader:
 
 
 def parse(node: bytes) -> ParsedNode:
-    """A node.
+    """Parse a node.
 
     Raises:
-        CorruptValueError: the bytes are none.
+        CorruptValueError: the bytes are not a node.
     """
     reader = NodeReader(node)
     sort = reader.take(1)[0]
@@ -486,10 +486,10 @@ def parse(node: bytes) -> ParsedNode:
 
 
 def ids(content: bytes) -> list[bytes]:
-    """The ids of pieces.
+    """Split the concatenated ids of pieces.
 
     Raises:
-        CorruptValueError: the last one is cut off.
+        CorruptValueError: the last one is truncated.
     """
     if len(content) % ID_BYTES:
         raise _malformed(content)
@@ -497,11 +497,11 @@ def ids(content: bytes) -> list[bytes]:
 
 
 def entries_in(container: int, body: bytes) -> Iterator[tuple[bytes, str]]:
-    """``(node, key)`` of the entries of a container or page; the key of a list's is empty."""
+    """Yield ``(node, key)`` of the entries of a container or page; a list's keys are empty."""
     reader = NodeReader(body)
     chunk = 1 + ID_BYTES
     while reader.at < len(body):
-        if body[reader.at] in (Sort.CHUNK, Sort.PAGE):  # most of them are: no call for it
+        if body[reader.at] in (Sort.CHUNK, Sort.PAGE):  # the common case, without a call
             node = body[reader.at : reader.at + chunk]
             reader.at += chunk
             if len(node) != chunk:
@@ -512,15 +512,15 @@ def entries_in(container: int, body: bytes) -> Iterator[tuple[bytes, str]]:
 
 
 def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
-    """``(sort of the container, id)`` of the pages that the node names, ``(0, id)`` of its chunks.
+    """Yield ``(sort of the container, id)`` of a node's pages and ``(0, id)`` of its chunks.
 
-    Those that a page's content refers to are not included: see ``rows_in``.
+    Rows that a page's content refers to are not included: see ``rows_in``.
     """
     yield from rows_in(Sort.LIST, node)
 
 
 def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
-    """As ``rows_of``, of the entries of a list or dict (the content of a page of it)."""
+    """As ``rows_of``, for the entries of a list or dict, or for the content of one of its pages."""
     work = [(container, body, 0)]
     while work:
         container, body, depth = work.pop()
@@ -557,27 +557,27 @@ def _utf8(body: bytes) -> str:
 RUN: Final = "~run"
 """Type of a part that holds several entries of a list."""
 NUMBERS: Final[frozenset[type]] = frozenset((float, bool, type(None)))
-"""Types that hold nothing that could be redacted, but for floats without a fraction."""
+"""Types whose values cannot hold anything to redact, except floats without a fraction."""
 ATOMS: Final[frozenset[type]] = NUMBERS | {int, str}
-"""Types of which runs are made."""
+"""Types of the values that runs hold."""
 
 
 _RUN_MEMORY: Final = {b"d": 4, b"B": 8, b"H": 20, b"I": 10, b"q": 5}
-"""So many bytes of memory a byte of a run becomes at most, by its form."""
+"""Maximum bytes of memory per byte of a run, by its form."""
 
 
 class ListRun(NamedTuple):
-    """A run of numbers of a list in their stored form; equal if bit for bit equal."""
+    """A run of list entries in stored form; runs are equal if they are equal bit for bit."""
 
     content: bytes
 
     @property
     def weight(self) -> int:
-        """The memory of the values, at most."""
+        """Maximum memory of the values, in bytes."""
         return _RUN_MEMORY.get(self.content[:1], 64) * len(self.content)
 
     def values(self) -> list[Any]:
-        """The values.
+        """Decode the values.
 
         Raises:
             CorruptValueError: the content is malformed.
@@ -589,7 +589,7 @@ class ListRun(NamedTuple):
 
 
 def flattened(trees: list[Any]) -> list[Any]:
-    """The values of a list, of its units; the same list if there is no run."""
+    """Expand the units of a list into its values; the same list if it has no runs."""
     if ListRun not in set(map(type, trees)):
         return trees
     values: list[Any] = []
@@ -604,14 +604,14 @@ def flattened(trees: list[Any]) -> list[Any]:
 def units_of(
     value: list[Any], kinds: frozenset[type], *, finite: bool
 ) -> tuple[list[Any], list[int] | None]:
-    """The units in which a list is stored, runs and other values, with their start indexes.
+    """Split a list into its stored units, runs and other values, and their start indices.
 
-    None for the starts: there is no run, and the units are the values.
+    The start indices are None if there is no run, and the units then are the values.
 
     Args:
-        value: the list, which must not change meanwhile.
-        kinds: the types that runs may be made of.
-        finite: leave NaN and infinities out of runs, for the serialiser to refuse.
+        value: the list, which may not change during the call.
+        kinds: the types of values that runs may hold.
+        finite: keep NaN and infinities out of runs, so that the serialiser rejects them.
     """
     runs = pack_runs(value, kinds is NUMBERS, finite)
     if not runs:

@@ -1,7 +1,7 @@
-"""Delete checkpoints: by age, by count, by run, by thread; copies of threads.
+"""Deletion of checkpoints by age, count, run or thread; copies of threads.
 
 A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
-one with a value. So the ancestors from which a kept checkpoint is rebuilt are kept, too.
+one with a value, so the ancestors that a kept checkpoint is rebuilt from are kept as well.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 
-# --- Selection of the checkpoints to delete, and their deletion: prune, deletion by run -----------
+# --- Selection and deletion of checkpoints --------------------------------------------------------
 
 _ATTEMPTS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PruneCandidate:
-    """A checkpoint as a prune rule is given it."""
+    """A checkpoint as passed to a prune rule."""
 
     namespace: str
     checkpoint: str
@@ -74,12 +74,12 @@ class PruneCandidate:
 
 
 Rule = Callable[[list[PruneCandidate]], set[str]]
-"""Of the checkpoints of a namespace, oldest id first: the ids that are to go."""
+"""Given the checkpoints of a namespace, oldest id first, returns the ids to delete."""
 
 
 @dataclass(slots=True)
 class PrunePlan:
-    """The effect of a rule on one thread: the rows to delete, those to keep, in order."""
+    """The effect of a rule on one thread: the rows to delete and to keep, in order."""
 
     place: Place
     pool: Pool
@@ -87,20 +87,20 @@ class PrunePlan:
     """By namespace, oldest first."""
     kept: dict[int, list[str]] = field(default_factory=dict)
     needed: dict[int, list[str]] = field(default_factory=dict)
-    """Those the rule would have taken, but others are rebuilt from."""
+    """Checkpoints that the rule selected, but from which others are rebuilt."""
     order: list[tuple[int, str]] = field(default_factory=list)
-    """The doomed of all namespaces, each before its parent."""
+    """The doomed checkpoints of all namespaces, each before its parent."""
     strays: list[tuple[int, str]] = field(default_factory=list)
-    """Namespaces and ids of deleted checkpoints of which writes are left."""
+    """Namespaces and ids of deleted checkpoints that still have writes."""
     abandoned: bool = False
-    """True if the thread itself is deleted: it has been without a checkpoint for long."""
+    """True if the thread itself is deleted, because it has had no checkpoint for long."""
     values: set[bytes] = field(default_factory=set)
-    """Keys of the values that the kept ones refer to."""
+    """Keys of the values that kept checkpoints refer to."""
     unneeded: list[bytes] = field(default_factory=list)
-    """In a sweep: keys of the other values on the snapshot.
+    """In a sweep: keys of the snapshot's other values.
 
-    Later ones are not in it, not even those of a process with an older memcore, which stamps
-    nothing.
+    Values written later are not included, not even those of a process with an older memcore, which
+    does not stamp rows.
     """
 
 
@@ -110,9 +110,9 @@ class Pruned:
 
     checkpoints: int = 0
     needed: int = 0
-    """Checkpoints that stayed because others are rebuilt from them."""
+    """Checkpoints kept because others are rebuilt from them."""
     strays: int = 0
-    """Checkpoints deleted earlier, whose writes were deleted now."""
+    """Checkpoints deleted earlier whose writes were deleted now."""
     values: int = 0
     chunks: int = 0
     abandoned: bool = False
@@ -124,7 +124,7 @@ Found = dict[str, PruneCandidate]
 
 
 class Planner:
-    """Applies a rule to a thread, in time linear in its checkpoints."""
+    """Applies a rule to a thread, in time linear in the number of its checkpoints."""
 
     def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder) -> None:
         self._txn = txn
@@ -132,12 +132,12 @@ class Planner:
         self._pool = thread.pool
         self._coder = coder
         self._known: dict[tuple[int, str, Any], tuple[bool, bool]] = {}
-        """By namespace, channel and version, what ``_value`` found."""
+        """Results of ``_value`` by namespace, channel and version."""
         self._stamped: set[str] = set()
-        """Of the namespace, what was written or needed since the sweep began."""
+        """Checkpoints of the current namespace written or needed since the sweep began."""
 
     def plan(self, rule: Rule, *, epoch: int | None = None) -> PrunePlan:
-        """Plan what a rule deletes and keeps.
+        """Plan the deletions of a rule.
 
         In the sweep of ``epoch``, rows written during it are kept.
         """
@@ -180,7 +180,7 @@ class Planner:
             if not isinstance(body, dict) or rows.versions_in(body) != body.get(
                 "channel_versions", {}
             ):
-                # Not to be taken for one that names no values: these would go.
+                # It may not pass for one that names no values: these would be deleted.
                 msg = (
                     f"checkpoint {row.checkpoint!r:.60} cannot be looked into: its body is "
                     f"{body!s:.60}; prune the thread with the serialiser that wrote it"
@@ -191,11 +191,11 @@ class Planner:
             yield PruneCandidate(namespace, row.checkpoint, row.parent, metadata, body)
 
     def _rebuilt_from(self, number: int, doomed: set[str], found: Found) -> set[str]:
-        """The ancestors that the delta channels of those that stay are rebuilt from."""
+        """Find the ancestors from which the remaining checkpoints' delta channels are rebuilt."""
         needed: set[str] = set()
         ways: dict[tuple[str, str], bool] = {}
         taken: set[tuple[str, str]] = set()
-        """Channels and checkpoints whose way up is in ``needed`` already."""
+        """Channels and checkpoints whose path to a value was already taken."""
         for one in found.values():
             if one.checkpoint in doomed or one.parent not in found:
                 continue
@@ -217,9 +217,9 @@ class Planner:
         found: Found,
         ways: dict[tuple[str, str], bool],
     ) -> bool:
-        """Return whether a channel without a value below is rebuilt from here on up.
+        """Return whether a channel without a value below is rebuilt from this checkpoint upwards.
 
-        It is if the metadata of any checkpoint up to the nearest one with a value mark it as a
+        It is if the metadata of any checkpoint up to the nearest one with a value marks it as a
         delta channel, or if that value is a snapshot. ``ways`` caches the answers.
         """
         path: dict[tuple[str, str], None] = {}
@@ -232,7 +232,7 @@ class Planner:
             path[named] = None
             stored, snapshot = self._value(number, channel, _version_in(at, channel))
             if stored or rows.is_delta(at.metadata, channel):
-                # A snapshot says by its form that the channel is one of deltas.
+                # The form of a snapshot shows that the channel is stored as deltas.
                 answer = snapshot or rows.is_delta(at.metadata, channel)
                 break
             at = None if at.parent is None else found.get(at.parent)
@@ -247,7 +247,7 @@ class Planner:
         found: Found,
         taken: set[tuple[str, str]],
     ) -> None:
-        """Add the checkpoints up to the nearest one with a value; without one, up to the root."""
+        """Add the checkpoints up to the nearest one with a value, or else up to the root."""
         while at is not None and (channel, at.checkpoint) not in taken:
             taken.add((channel, at.checkpoint))
             if self._value(number, channel, _version_in(at, channel))[0]:
@@ -255,7 +255,7 @@ class Planner:
             at = None if at.parent is None else found.get(at.parent)
 
     def _value(self, number: int, channel: str, version: Any) -> tuple[bool, bool]:
-        """``(has a value, it is a snapshot)`` of a channel's version; cached."""
+        """Return ``(has a value, it is a snapshot)`` for a channel's version; cached."""
         if version is None:
             return False, False
         named = number, channel, version
@@ -264,7 +264,7 @@ class Planner:
             key = rows.value_key(self._place, number, channel, version)
             value = self._txn.get(key)
             if value is not None and rows.is_lost(key, value):
-                found = True, False  # there was one
+                found = True, False  # it had a value
             else:
                 node = rows.node_of(self._txn, key, self._coder) or EMPTY
                 found = node != EMPTY, node[0] == Sort.WRAPPED
@@ -277,7 +277,7 @@ def _version_in(one: PruneCandidate, channel: str) -> Any:
 
 
 def _children_first(going: list[str], found: Found) -> list[str]:
-    """Order children before parents: what is left by an interrupted prune can still be rebuilt."""
+    """Order children before parents, so that what an interrupted prune leaves can be rebuilt."""
     among = set(going)
     parents = {name: found[name].parent for name in going}
     waiting = Counter(parent for parent in parents.values() if parent in among)
@@ -291,7 +291,7 @@ def _children_first(going: list[str], found: Found) -> list[str]:
             waiting[parent] -= 1
             if not waiting[parent]:
                 ready.append(parent)
-    return [*order, *(name for name in going if name not in order)]  # the rest are circles
+    return [*order, *(name for name in going if name not in order)]  # the rest are cycles
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -299,13 +299,13 @@ def _children_first(going: list[str], found: Found) -> list[str]:
 # 1. A transaction begins the next epoch of the pool, as for a sweep of chunks. From then on writers
 #    stamp a checkpoint, its parent, and every value that it names with the epoch.
 # 2. On one snapshot of that epoch the rule selects the checkpoints to delete. Stamped ones are
-#    kept: they were written meanwhile, or are needed by one that was.
-# 3. Piece by piece checkpoints are deleted, each before its parent, with their writes; then late
+#    kept: they were written in the meantime, or are needed by one that was.
+# 3. Piece by piece, checkpoints are deleted with their writes, each before its parent; then late
 #    writes of deleted checkpoints; then values that no kept checkpoint names; then chunks. Rows
 #    written after the snapshot, or stamped by then, are kept.
 #
-# So concurrent writes invalidate nothing. An interrupted prune can be run again: every checkpoint
-# that is left is whole.
+# So concurrent writes invalidate nothing. An interrupted prune can be run again: every remaining
+# checkpoint is complete.
 
 
 def prune(
@@ -318,7 +318,7 @@ def prune(
     ``plan(epoch)`` returns a function that plans on a snapshot.
 
     Raises:
-        OutpacedError: others began to prune the thread, again and again.
+        OutpacedError: other prunes of the thread prevented progress in every attempt.
         HeldError: a legal hold covers the thread.
     """
     done = Pruned()
@@ -342,7 +342,7 @@ def prune(
                 yield from _remove_values(made, epoch, done)
                 break
         except Stale:
-            # Another prune, or a deletion, has begun an epoch: it serves for both, while it lasts.
+            # Another prune or a deletion began an epoch, which serves both as long as it lasts.
             row = read(partial(read_pool, scope=made.place.scope, pool=made.place.pool))
             epoch = row.epoch if row is not None and row.sweeping else None
         idle = 0 if done.checkpoints > before else idle + 1
@@ -362,7 +362,7 @@ def _need_patience(idle: int, done: Pruned) -> None:
 
 
 def _begin(txn: Txn, place: Place) -> int | None:
-    """Begin an epoch; return its number, None if the thread was deleted.
+    """Begin an epoch; returns its number, None if the thread was deleted.
 
     Raises:
         HeldError: a legal hold covers it.
@@ -374,10 +374,10 @@ def _begin(txn: Txn, place: Place) -> int | None:
 
 
 def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool]:
-    """Delete the doomed checkpoints; False if a new one needs one of them: plan the rest again.
+    """Delete the doomed checkpoints; False if a new one needs one of them: replan the rest.
 
     Raises:
-        Stale: the epoch is over.
+        Stale: the epoch has ended.
     """
     at = 0
     while at < len(plan.order):
@@ -390,10 +390,10 @@ def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool
 
 
 def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, int]:
-    """Delete some of the doomed, from index ``at`` on: the numbers examined and deleted.
+    """Delete some doomed checkpoints from index ``at`` on; returns the numbers seen and deleted.
 
     Raises:
-        Stale: the epoch is over.
+        Stale: the epoch has ended.
         HeldError: a legal hold covers the thread.
     """
     _need_sweep(txn, plan.place, epoch)
@@ -408,7 +408,7 @@ def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, 
                 break
             writes = rows.writes_of(plan.place, number, checkpoint)
             sizes = [len(row) for _, row in txn.scan(writes, keys.after(writes))]
-            # A checkpoint is never deleted without its writes, however many there are.
+            # A checkpoint is always deleted together with its writes, however many there are.
             fits = [piece.admits(size) for size in (len(value), *sizes)]
             if gone and not all(fits):
                 break
@@ -437,7 +437,7 @@ def _remove_late(
     gone = 0
     for at, (number, checkpoint) in enumerate(strays):
         if txn.get(rows.checkpoint_key(place, number, checkpoint)) is not None:
-            continue  # it was put again
+            continue  # it was stored again
         writes = rows.writes_of(place, number, checkpoint)
         fits = [piece.admits(len(row)) for _, row in txn.scan(writes, keys.after(writes))]
         if gone and not all(fits):
@@ -449,7 +449,7 @@ def _remove_late(
 
 
 def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
-    """Raise unless the sweep is still under way: new rows are stamped only while it is.
+    """Raise unless the sweep is still running: new rows are stamped only while it is.
 
     Raises:
         Stale: it is not.
@@ -487,22 +487,23 @@ def _remove_unneeded(txn: Txn, place: Place, unneeded: list[bytes], epoch: int) 
     return len(unneeded), gone
 
 
-# --- Rules for pruning: which checkpoints of a namespace may go, and how old threads are ----------
+# --- Prune rules, and the age of checkpoints and threads ------------------------------------------
 
 _UUID6: Final = re.compile(
     r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 )
-"""Ids of LangGraph's checkpoints: the high bits of a time first, in clear in every file."""
+"""Ids of LangGraph's checkpoints: the high bits of a time come first, in clear in every file."""
 _UUID_EPOCH: Final = 0x01B21DD213814000
-"""1970 in the units of a uuid, tenths of a microsecond since 1582."""
+"""The Unix epoch in the unit of a UUID, tenths of a microsecond since 1582."""
 
 
 def keep_rule(
     *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
 ) -> Rule:
-    """A rule that keeps the newest ``keep_last``, and those younger than ``max_age_seconds``.
+    """Make a rule that keeps the newest ``keep_last`` and those younger than ``max_age_seconds``.
 
-    ``now``: seconds since 1970; None: the clock's. The age is by ``ts`` of the checkpoint's body.
+    ``now`` is in seconds since the epoch; None: the clock's time. The age is computed from ``ts``
+    in the checkpoint's body.
 
     Raises:
         InvalidOptionError: an argument is out of range.
@@ -520,7 +521,7 @@ def keep_rule(
     def rule(found: list[PruneCandidate]) -> set[str]:
         doomed = found[:-keep_last]
         if since is not None:
-            # One without a time that can be read is kept: nothing says that it is old.
+            # A checkpoint without a readable time is kept: it is not known to be old.
             doomed = [one for one in doomed if _made_at(one.body) < since]
         return {one.checkpoint for one in doomed}
 
@@ -528,10 +529,10 @@ def keep_rule(
 
 
 def limits_rule(*, keep_last: int | None, since_ms: int | None, at_most: int | None = None) -> Rule:
-    """A rule that deletes checkpoints beyond the newest ``keep_last`` or before ``since_ms``.
+    """Make a rule that deletes checkpoints beyond the newest ``keep_last`` or before ``since_ms``.
 
     The newest checkpoint of a namespace is always kept, and so is one of unknown age. With
-    ``at_most``, only the first of those to delete are deleted.
+    ``at_most``, only that many are deleted, the oldest first.
     """
 
     def rule(found: list[PruneCandidate]) -> set[str]:
@@ -554,11 +555,11 @@ def _is_older(one: PruneCandidate, since_ms: int | None) -> bool:
 
 
 def changed_ms(txn: ReadTxn, place: Place) -> int | None:
-    """The time of the newest checkpoint of a thread, over all namespaces; None: unknown.
+    """Return the time of a thread's newest checkpoint over all namespaces; None: unknown.
 
-    The time is that in the checkpoint's id, if it is one of LangGraph's, or else ``ts`` of its
-    body, if that is not encrypted: milliseconds since 1970 by the writer's clock. A copy is at
-    least as young as the thread itself.
+    It is the time in the checkpoint's id, if that is one of LangGraph's, else ``ts`` of its body,
+    unless encrypted: milliseconds since the epoch by the writer's clock. It is never before the
+    creation of the thread, which for a copy is the time of copying.
     """
     times = []
     for number, _ in threads.namespaces_of(txn, place):
@@ -600,7 +601,7 @@ def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int 
 
 
 def _time_ms(checkpoint: str, body: Any) -> int | None:
-    """The time at which a checkpoint was made, in milliseconds since 1970; None: unknown."""
+    """Creation time of a checkpoint, in milliseconds since the epoch; None: unknown."""
     found = _id_ms(checkpoint)
     if found is None:
         made = _made_at(body)
@@ -616,7 +617,7 @@ def _id_ms(checkpoint: str) -> int | None:
 
 
 def run_rule(run_ids: Sequence[str]) -> Rule:
-    """A rule that deletes the checkpoints of these runs."""
+    """Make a rule that deletes the checkpoints of these runs."""
     wanted = set(run_ids)
 
     def rule(found: list[PruneCandidate]) -> set[str]:
@@ -637,16 +638,16 @@ def _made_at(body: Any) -> float:
         return float("inf")
 
 
-# --- Deletion of a thread: hidden at once for all, its rows are removed piece by piece ------------
+# --- Deletion of a thread: hidden atomically, its rows are removed piece by piece -----------------
 # The first transaction deletes name and head, and the pool if no other thread is a member, and
-# writes a ``REMOVAL`` row for each range that is to be removed. A removal that a killed process
-# left unfinished is resumed by the next deletion or opening, as with sessions.
+# writes a ``REMOVAL`` row for each range to delete. A removal that a killed process left unfinished
+# is resumed by the next deletion or opening, as with sessions.
 
 
 def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[bytes]]:
-    """Begin to delete a thread by name: its place if others still use its pool, and the rows left.
+    """Begin deleting a thread; returns its place if others use its pool, and its ``REMOVAL`` rows.
 
-    The rows are the keys of ``REMOVAL`` rows, for ``remove_piece``.
+    The latter are keys, to be passed to ``remove_piece``.
     """
     number = names.thread_of(txn, scope, name)
     if number is None:
@@ -675,7 +676,7 @@ def _mark(txn: Txn, prefix: bytes) -> bytes:
 
 
 def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
-    """Return whether a ``REMOVAL`` row's range has no owner: the pool's row or thread's head."""
+    """Return whether the range of a ``REMOVAL`` row has no owner: a pool's row or thread's head."""
     key = prefix
     if prefix[0] == Kind.THREAD:
         key = threads.head_key(*keys.split_session_prefix(prefix))
@@ -683,7 +684,7 @@ def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
 
 
 def under_way(txn: ReadTxn, scope: int) -> list[bytes]:
-    """The ``REMOVAL`` rows of threads and pools of a scope, at most a piece of them."""
+    """List ``REMOVAL`` rows of the threads and pools of a scope, at most a piece of each kind."""
     found: list[bytes] = []
     for kind in (Kind.THREAD, Kind.CHUNK):
         start = keys.removal_row(keys.scoped(kind, scope))
@@ -692,7 +693,7 @@ def under_way(txn: ReadTxn, scope: int) -> list[bytes]:
 
 
 def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
-    """Delete the next piece of the range of a ``REMOVAL`` row; return the row if more is left.
+    """Delete the next piece of the range of a ``REMOVAL`` row; returns the row if more remains.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -703,7 +704,7 @@ def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
         return []
     open_value(row, value)
     if not is_unused(txn, prefix):
-        return []  # somebody else was here; what is in use is check()'s to report
+        return []  # another process finished it; it is up to check() to report rows in use
     stop = keys.after(prefix)
     piece, until = DeleteBudget(), stop
     for key, value in txn.scan(prefix, stop):
@@ -717,13 +718,13 @@ def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
     return []
 
 
-# --- Copy of a thread: its rows are written again, its chunks are shared --------------------------
+# --- Copy of a thread: its rows are rewritten, its chunks are shared ------------------------------
 
 _ROWS = (ThreadRow.NAMESPACE, ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
 
 
 def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) -> bool:
-    """Make ``target`` a copy of ``source``; return whether ``source`` exists.
+    """Make ``target`` a copy of ``source``; returns whether ``source`` exists.
 
     Raises:
         InvalidOptionError: the target exists and holds checkpoints.
@@ -732,8 +733,8 @@ def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) 
     if found is None or source == target:
         return found is not None
     _need_free(txn, scope, target)
-    start_removal(txn, scope, target)  # writes that came before their checkpoint
-    found = threads.read_thread(txn, scope, found.place.thread)  # they may share the pool
+    start_removal(txn, scope, target)  # removes writes that preceded their checkpoint
+    found = threads.read_thread(txn, scope, found.place.thread)  # again: they may share the pool
     pool = found.pool
     joined = Pool(pool.epoch, pool.members + 1, pool.sweeping, pool.key)
     place = threads.create_thread(
@@ -742,7 +743,7 @@ def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) 
     for row in _ROWS:
         start = keys.thread_rows(scope, found.place.thread, row)
         there = keys.thread_rows(scope, place.thread, row)
-        # A row's checksum covers its key.
+        # Rows are resealed, because a row's checksum covers its key.
         for key, value in list(txn.scan(start, keys.after(start))):
             copied = there + key[len(start) :]
             body = open_value(key, value)[1]

@@ -1,4 +1,4 @@
-"""Read checkpoints: the newest or one by id, lists, histories of delta channels."""
+"""Reading of checkpoints: the newest or by id, listings, histories of delta channels."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 
-# --- Reading checkpoints: the newest or one by id, lists of them, histories of delta channels -----
+# --- Reading checkpoints: the newest or by id -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as it was stored; all its objects belong to the caller."""
+    """A checkpoint as stored; all its objects belong to the caller."""
 
     thread: str
     namespace: str
@@ -53,20 +53,20 @@ class Delta:
 
     writes: list[tuple[str, str, Any]] = field(default_factory=list)
     seed: Any = MISSING
-    """The value at the nearest ancestor that has one."""
+    """Value at the nearest ancestor that has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEntry:
-    """An entry of a list of threads."""
+    """An entry of a listing of threads."""
 
     thread: str
     created_at: float
-    """Seconds since 1970."""
+    """Seconds since the epoch."""
     newest: str | None
     """The newest checkpoint of the root namespace."""
     changed_at: float | None = None
-    """The time of the newest checkpoint of any namespace, in seconds since 1970 by its writer's
+    """Time of the newest checkpoint of any namespace, in seconds since the epoch by its writer's
     clock; None: unknown without its serialiser."""
 
 
@@ -87,7 +87,7 @@ class ThreadView:
 
 
 class GraphReader:
-    """The reads of one scope."""
+    """Reads of one scope."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class GraphReader:
     def get(
         self, thread: str, namespace: str, checkpoint: str | None, coder: Coder
     ) -> StoredCheckpoint | None:
-        """A checkpoint by id, or the newest of the namespace; None if there is none."""
+        """Return a checkpoint by id, or the newest of the namespace; None if there is none."""
 
         def look(txn: ReadTxn) -> StoredCheckpoint | None:
             view = self._view(txn, thread, coder)
@@ -186,10 +186,10 @@ class GraphReader:
         row: GraphCheckpointRow,
         named: tuple[str, rows.Version],
     ) -> Any:
-        """The value of a channel in the version that a checkpoint names, MISSING if it is empty.
+        """Return the value of a channel version that a checkpoint names; MISSING if it is empty.
 
         Raises:
-            CorruptValueError: it was lost.
+            CorruptValueError: the value was lost.
         """
         channel, version = named
         key = rows.value_key(view.place, number, channel, version)
@@ -206,7 +206,7 @@ class GraphReader:
     def _remember(
         self, view: ThreadView, namespace: str, channel: str, version: ValueParts
     ) -> None:
-        """Let the next put be compared with the value that was read, as with one that was put."""
+        """Make the value that was read the baseline of the next put, as if it had been put."""
         key = (view.place, view.thread.pool.epoch, namespace, channel)
         before = self._cache.versions.get(key)
         if before is not None and before.nodes == version.nodes:
@@ -226,7 +226,7 @@ class GraphReader:
         return found
 
 
-# --- Lists of checkpoints and threads, a page a transaction ---------------------------------------
+# --- Listings of checkpoints and threads, one transaction per page --------------------------------
 
 _PAGE: Final = 16
 _NAMES_PAGE: Final = 256
@@ -243,12 +243,12 @@ class _Asked:
     before: str | None
     matches: Matches | None
     page: int
-    """Checkpoints that are read in one transaction."""
+    """Checkpoints read per transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Descending:
-    """An id with reversed order, so that a heap yields the greatest first."""
+    """An id in reversed order, so that a heap yields the greatest first."""
 
     id: str
 
@@ -257,7 +257,7 @@ class _Descending:
 
 
 class Listing(GraphReader):
-    """The lists of one scope; a consumer that stops half-way blocks nothing."""
+    """Listings of one scope; a consumer that stops early blocks nothing."""
 
     def checkpoints(
         self,
@@ -270,21 +270,21 @@ class Listing(GraphReader):
         matches: Matches | None = None,
         limit: int | None = None,
     ) -> Iterator[StoredCheckpoint]:
-        """Checkpoints, the greatest id first; of equal ids those of the older thread.
+        """Yield checkpoints, greatest id first; for equal ids, those of the older thread first.
 
         Args:
             thread: None: all threads.
-            namespace: None: all of a thread.
-            coder: decodes them.
-            checkpoint: only the one of this id.
+            namespace: None: all namespaces of a thread.
+            coder: decodes the checkpoints.
+            checkpoint: only the one with this id.
             before: only ids below this one, which need not exist.
-            matches: only those whose metadata it admits.
-            limit: at most so many; 0 or less: none.
+            matches: predicate on the metadata.
+            limit: maximum number; 0 or less: none.
         """
         left = limit
         if left is not None and left <= 0:
             return
-        # Without a filter no more are decoded than are requested.
+        # Without a filter, no more checkpoints are decoded than requested.
         page = _PAGE if limit is None or matches is not None else min(_PAGE, max(limit, 1))
         names = self._names(thread)
         spaces = self._read(lambda txn: [self._spaces(txn, name, namespace) for name in names])
@@ -302,9 +302,9 @@ class Listing(GraphReader):
                     return
 
     def _merged(self, places: list[tuple[_Asked, int]], coder: Coder) -> Iterator[StoredCheckpoint]:
-        """The checkpoints of several namespaces, the greatest id first.
+        """Merge the checkpoints of several namespaces, greatest id first.
 
-        Of each only the next id is kept, so that many threads take little memory.
+        Only the next id of each is kept, so that many threads take little memory.
         """
         newest = self._read(
             lambda txn: [
@@ -333,11 +333,11 @@ class Listing(GraphReader):
     def _next_id(
         self, txn: ReadTxn, *, asked: _Asked, number: int, below: str | None
     ) -> str | None:
-        """The greatest id of a namespace that matches the request and is below another one."""
+        """Find the greatest id of a namespace that matches the request and is below another id."""
         scope = self._find(txn)
         thread = None if scope is None else threads.thread_of(txn, scope, asked.thread)
         if thread is None or threads.namespace_of(txn, thread.place, asked.namespace) != number:
-            return None  # deleted meanwhile
+            return None  # deleted in the meantime
         if below is not None and asked.checkpoint is not None:
             return None
         bounds = [each for each in (asked.before, below) if each is not None]
@@ -347,10 +347,10 @@ class Listing(GraphReader):
         return rows.id_in(found[0][0]) if found else None
 
     def threads(self) -> Iterator[ThreadEntry]:
-        """The threads by name, without their values.
+        """Yield the threads by name, without their values.
 
-        A thread without a checkpoint is none yet, or none any more: writes came before their
-        checkpoint, or after their thread was deleted.
+        A thread without a checkpoint is omitted: it does not exist yet (writes arrived before their
+        checkpoint) or no longer exists (they arrived after its deletion).
         """
         after: str | None = None
         while True:
@@ -360,7 +360,7 @@ class Listing(GraphReader):
                 return
 
     def _thread_page(self, txn: ReadTxn, after: str | None) -> tuple[list[ThreadEntry], str | None]:
-        """Some threads, and the name behind which the next page begins."""
+        """Read some threads, and the name after which the next page begins."""
         found: list[ThreadEntry] = []
         scope = self._find(txn)
         if scope is None:
@@ -394,7 +394,7 @@ class Listing(GraphReader):
         return self._read(lambda txn: self._spaces(txn, thread, namespace))  # type: ignore[no-any-return]
 
     def _spaces(self, txn: ReadTxn, thread: str, namespace: str | None) -> list[tuple[str, int]]:
-        """Names and numbers of the namespaces of a thread."""
+        """List the names and numbers of the namespaces of a thread."""
         scope = self._find(txn)
         found = None if scope is None else threads.thread_of(txn, scope, thread)
         if found is None:
@@ -405,7 +405,7 @@ class Listing(GraphReader):
         return [] if number is None else [(namespace, number)]
 
     def _of(self, asked: _Asked, number: int, coder: Coder) -> Iterator[StoredCheckpoint]:
-        """The checkpoints of one namespace, newest first."""
+        """Yield the checkpoints of one namespace, newest first."""
         below = asked.before
         while True:
             page, below = self._read(
@@ -418,10 +418,10 @@ class Listing(GraphReader):
     def _page(
         self, txn: ReadTxn, *, asked: _Asked, number: int, coder: Coder, below: str | None
     ) -> tuple[list[StoredCheckpoint], str | None]:
-        """Some checkpoints below an id, and the id below which the next page begins."""
+        """Read some checkpoints below an id, and the id below which the next page begins."""
         view = self._view(txn, asked.thread, coder)
         if view is None or threads.namespace_of(txn, view.place, asked.namespace) != number:
-            return [], None  # deleted meanwhile
+            return [], None  # deleted in the meantime
         whole, following = _rows_below(txn, view.place, number, asked, below)
         found = []
         for key, value in whole:
@@ -451,7 +451,7 @@ def _has_checkpoints(txn: ReadTxn, place: rows.Place) -> bool:
     return any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))
 
 
-# --- Histories of channels that are stored as deltas: writes along the parents --------------------
+# --- Histories of channels stored as deltas: writes along the ancestors ---------------------------
 
 
 class Deltas(GraphReader):
@@ -465,11 +465,11 @@ class Deltas(GraphReader):
         channels: Sequence[str],
         coder: Coder,
     ) -> dict[str, Delta]:
-        """Collect what the ancestors of a checkpoint (None: the newest) wrote to these channels.
+        """Collect the writes of a checkpoint's ancestors (None: the newest's) to these channels.
 
         For each channel the walk ends at the nearest ancestor that holds a value of it, whose own
-        writes are included; those of the checkpoint itself are not. A chain that is a cycle ends
-        where it closes.
+        writes are included; those of the checkpoint itself are not. A cyclic chain ends where it
+        closes.
         """
 
         def look(txn: ReadTxn) -> dict[str, Delta]:

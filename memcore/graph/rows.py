@@ -1,4 +1,4 @@
-"""Rows of a graph thread: checkpoints, channel values, pending writes, the pool of chunks."""
+"""Rows of a graph thread: checkpoints, channel values, pending writes, the chunk pool."""
 
 from __future__ import annotations
 
@@ -57,28 +57,28 @@ __all__ = [
 ]
 
 
-# --- The rows of a thread: checkpoints, values of channels, pending writes ------------------------
+# --- Rows of a thread: checkpoints, channel values, pending writes --------------------------------
 
 NODE: Final = "node"
 WRITES: Final = "writes"
 LOST: Final = "lost"
-"""Of a row in place of one that cannot be read any more; it holds nothing."""
+"""Type of an empty row that replaces one that can no longer be read."""
 SEALED: Final = "+"
-"""Between a type and the name of the cipher that its content is under."""
+"""Separates a type from the name of the cipher of its content."""
 _INDEX_BIAS: Final = 64
-"""Indices of special writes are negative, down to -4 so far."""
+"""Offset of the indices of writes: those of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
 _IS_COMPLETE: Final = 2
 _ID_END: Final = b"\x01"
+"""Follows an id in the key of its writes; FF instead would continue the id, as an escaped NUL."""
 _PACKED: Final = re.compile(rb"(?:[^\x00]|\x00\xff)*\x00", re.DOTALL)
-"""A text as it stands in keys, to its end."""
-"""Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
+"""A packed text in a key, including its terminator."""
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _METADATA: Final = b"metadata"
 _BODY: Final = b"body"
 _STAMP_BYTES: Final = 8
 _THREAD_BYTES: Final = 17
-"""Kind, scope and thread at the begin of a key."""
+"""Kind, scope and thread at the start of a key."""
 _TAG_BYTES: Final = 16
 Version = str | int | float
 """Types of a channel's version."""
@@ -86,7 +86,7 @@ Version = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The numbers that address a thread's rows: scope, thread, pool."""
+    """Numbers that address a thread's rows: scope, thread, pool."""
 
     scope: int
     thread: int
@@ -100,20 +100,20 @@ class GraphCheckpointRow:
     checkpoint: str
     parent: str | None
     metadata: Typed
-    """Sealed, as the body is: see ``metadata_by``."""
+    """Sealed, as is the body: see ``metadata_by``."""
     body: Typed
     complete: bool = False
-    """True if every version that the body names had a row when this one was written.
+    """True if every version that the body names had a row when this row was written.
 
-    A version that has none was lost since. Rows of earlier versions of memcore are not complete: a
-    version without a row may be that of an empty channel.
+    A version without a row has since been lost. Rows of earlier versions of memcore are not
+    complete: there, a version without a row may be that of an empty channel.
     """
 
     @classmethod
     def sealed(
         cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
     ) -> GraphCheckpointRow:
-        """A complete row from metadata and body that a coder encoded."""
+        """Seal metadata and body, as encoded by a coder, into a complete row."""
         bare = cls(checkpoint, parent, metadata, body)
         return cls(
             checkpoint,
@@ -124,15 +124,15 @@ class GraphCheckpointRow:
         )
 
     def metadata_by(self, coder: Coder) -> Any:
-        """The metadata.
+        """Open and decode the metadata.
 
         Raises:
-            CorruptValueError: of another cipher, or of another checkpoint.
+            CorruptValueError: it was sealed with another cipher, or for another checkpoint.
         """
         return coder.decode(_open(coder, self.metadata, self._place(_METADATA)))
 
     def body_by(self, coder: Coder) -> Any:
-        """The body; raises as ``metadata_by``."""
+        """Open and decode the body; raises as ``metadata_by``."""
         return coder.decode(_open(coder, self.body, self._place(_BODY)))
 
     def _place(self, part: bytes) -> bytes:
@@ -152,7 +152,7 @@ class GraphCheckpointRow:
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> GraphCheckpointRow:
-        """The row.
+        """Unpack a row.
 
         Raises:
             CorruptValueError: it is damaged.
@@ -183,13 +183,13 @@ class Write:
 
 
 def is_delta(metadata: Any, channel: str) -> bool:
-    """Return whether a checkpoint's metadata mark the channel as stored as deltas."""
+    """Return whether a checkpoint's metadata marks the channel as stored as deltas."""
     counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
     return isinstance(counters, dict) and channel in counters
 
 
 def versions_in(body: Any) -> Mapping[str, Version]:
-    """The version of each channel, as the body of a checkpoint names them."""
+    """The version of each channel named in the body of a checkpoint."""
     versions = body.get("channel_versions") if isinstance(body, dict) else None
     return versions if isinstance(versions, dict) else {}
 
@@ -198,10 +198,10 @@ def versions_in(body: Any) -> Mapping[str, Version]:
 
 
 def checkpoint_id_key(checkpoint: str) -> bytes:
-    """An id packed for keys, whose order is that of the strings.
+    """Pack an id for keys, preserving the order of strings.
 
     Raises:
-        InvalidOptionError: it is no string, or too long.
+        InvalidOptionError: it is not a string, or is too long.
     """
     if not isinstance(checkpoint, str):
         msg = f"checkpoint_id: expected a str, got {type(checkpoint).__name__}"
@@ -217,7 +217,7 @@ def checkpoint_id_key(checkpoint: str) -> bytes:
 
 
 def checkpoints_of(place: Place, namespace: int) -> bytes:
-    """The prefix of the checkpoints of a namespace, in the order of their ids."""
+    """Prefix of the checkpoints of a namespace, which are ordered by id."""
     return keys.graph_rows(place.scope, place.thread, ThreadRow.CHECKPOINT, namespace)
 
 
@@ -227,25 +227,25 @@ def checkpoint_key(place: Place, namespace: int, checkpoint: str) -> bytes:
 
 
 def id_in(key: bytes) -> str:
-    """The checkpoint id of a checkpoint's key."""
+    """The checkpoint id in a checkpoint's key."""
     return keys.unpack_text(key[22:])
 
 
 def namespace_in(key: bytes) -> int:
-    """The number of the namespace of a checkpoint's, a value's or writes' key."""
+    """The number of the namespace in the key of a checkpoint, of a value or of writes."""
     return int.from_bytes(key[18:22], "big")
 
 
 def bound(checkpoint: str) -> bytes:
-    """An id as the end of a range: any string, it need not be one that could be stored."""
+    """Pack an id as the end of a range; it may be any string, even one that cannot be stored."""
     packed = keys.pack_text(checkpoint)
     if len(packed) <= CHECKPOINT_ID_BYTES_MAX:
         return packed
-    return packed[:CHECKPOINT_ID_BYTES_MAX] + b"\x00"  # an id may end just there, and is below it
+    return packed[:CHECKPOINT_ID_BYTES_MAX] + b"\x00"  # above an id that consists of these bytes
 
 
 def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
-    """The greatest checkpoint id of a namespace."""
+    """The greatest checkpoint id of a namespace; None if it has no checkpoint."""
     prefix = checkpoints_of(place, namespace)
     for key, _ in txn.scan(prefix, keys.after(prefix), reverse=True, limit=1):
         return id_in(key)
@@ -258,7 +258,7 @@ def value_key(place: Place, namespace: int, channel: str, version: Version) -> b
 
 
 def values_of(place: Place, namespace: int) -> bytes:
-    """The prefix of the values of a namespace."""
+    """Prefix of the values of a namespace."""
     return keys.graph_rows(place.scope, place.thread, ThreadRow.VALUE, namespace)
 
 
@@ -275,14 +275,14 @@ def _version_text(version: object) -> str:
     if isinstance(version, str):
         return "s" + version
     if isinstance(version, int | float):
-        # 1, 1.0 and True are one version: they are one key of a dict.
+        # 1, 1.0 and True are one version, as they are one key of a dict.
         return f"n{int(version)}" if version == version // 1 else f"n{float(version)!r}"
     msg = f"a channel's version must be a str, int or float, got {type(version).__name__}"
     raise InvalidOptionError(msg)
 
 
 def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
-    """The prefix of the pending writes of a checkpoint."""
+    """Prefix of the pending writes of a checkpoint."""
     prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
     return prefix + checkpoint_id_key(checkpoint) + _ID_END
 
@@ -293,10 +293,10 @@ def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> byte
 
 
 def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
-    """Yield the ids of deleted checkpoints of which pending writes are left.
+    """Yield the ids of deleted checkpoints that still have pending writes.
 
-    Writes may come before their checkpoint, but then it is to be the newest: below the newest one
-    nothing is still to come.
+    Writes may arrive before their checkpoint, which will then be the newest one: none is expected
+    below the newest checkpoint.
     """
     last = newest(txn, place, namespace)
     if last is None:
@@ -306,7 +306,7 @@ def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
     start, stop = prefix, prefix + checkpoint_id_key(last)
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
         packed = _PACKED.match(row[0], len(prefix))
-        # Another byte behind the id, and the next look would find the same row again.
+        # With any other byte after the id, the next scan would find the same row again.
         if packed is None or not row[0].startswith(_ID_END, packed.end()):
             msg = f"the key {row[0].hex()} of pending writes is malformed; run 'memcore check'"
             raise CorruptValueError(msg, key=row[0])
@@ -327,9 +327,9 @@ def put_sealed(
 
 
 def put_row(txn: Txn, key: bytes, body: bytes, sweep: int) -> None:
-    """Write a row of a thread; during a sweep with its epoch as a stamp (``sweep`` 0: no sweep).
+    """Write a row of a thread, stamped with the epoch of a running sweep (``sweep`` 0: no sweep).
 
-    A sweep deletes nothing with its stamp: the row was written, or needed, since the sweep began.
+    A sweep deletes no row with its stamp: the row was written, or needed, since the sweep began.
     The stamp is stored where a rewritten row has the checksum of its former content
     (``seal_rewritten``).
     """
@@ -340,23 +340,23 @@ def put_row(txn: Txn, key: bytes, body: bytes, sweep: int) -> None:
 
 
 def stamp_of(value: bytes) -> int:
-    """The epoch of the last sweep under which a row was written or needed; 0: none."""
+    """The epoch of the last sweep during which a row was written or needed; 0: none."""
     if len(value) < HEADER_BYTES or not value[1] & FLAG_REWRITTEN:
         return 0
     return int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + _STAMP_BYTES], "big")
 
 
 def stamp(txn: Txn, key: bytes, value: bytes, sweep: int) -> None:
-    """Stamp a row with a sweep's epoch: neither that sweep nor an earlier one deletes it."""
+    """Stamp a row with a sweep's epoch, so that neither it nor an earlier sweep deletes the row."""
     if stamp_of(value) < sweep:
         put_row(txn, key, open_value(key, value)[1], sweep)
 
 
 def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
-    """The content of ``put_sealed``.
+    """Open the content of a row written by ``put_sealed``.
 
     Raises:
-        CorruptValueError: damaged, of another cipher, or of another row.
+        CorruptValueError: the row is damaged, or was sealed with another cipher or for another row.
     """
     typed = unpack_typed(open_value(key, value)[1])
     if typed[0] == LOST:
@@ -373,9 +373,9 @@ def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
 
 
 def _seal(coder: Coder, typed: Typed, place: bytes) -> Typed:
-    """Seal; encrypted content includes its place, so that it opens nowhere else.
+    """Seal content; if encrypted, bind it to its place, so that it cannot be opened elsewhere.
 
-    The place leaves out thread and pool: rows are copied with their thread.
+    The place excludes thread and pool, because rows are copied along with their thread.
     """
     if not coder.secret:
         return coder.seal(typed)
@@ -388,7 +388,7 @@ def _open(coder: Coder, sealed: Typed, place: bytes) -> Typed:
         return kind, content
     tag = _tag(kind, place)
     if content[: len(tag)] != tag:
-        # Ciphertext of another place, which anybody who can write to the file may have moved.
+        # Ciphertext of another place: anyone with write access to the file may have moved it.
         msg = "the stored value belongs elsewhere: somebody has moved it; restore from a backup"
         raise CorruptValueError(msg, key=place)
     return kind, content[len(tag) :]
@@ -399,7 +399,7 @@ def _tag(kind: str, place: bytes) -> bytes:
 
 
 def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
-    """The manifest of a channel's value, None if none is stored under this version."""
+    """The manifest of a channel's value; None if nothing is stored under this version."""
     value = txn.get(key)
     return None if value is None else open_sealed(key, value, coder, NODE)
 
@@ -407,7 +407,7 @@ def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
 def lost_value(
     thread: str, checkpoint: str, channel: str, version: Version, key: bytes
 ) -> CorruptValueError:
-    """The error for a value that a complete checkpoint names, and that has no row."""
+    """Build the error for a value that a complete checkpoint names but that has no row."""
     msg = (
         f"the value of channel {channel!r:.60} (version {version!r:.60}) that checkpoint "
         f"{checkpoint!r:.60} of thread {thread!r:.60} names is missing: its row was lost; "
@@ -417,10 +417,10 @@ def lost_value(
 
 
 def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
-    """The manifests in a row of ``put_sealed``; none if it is encrypted.
+    """The manifests in a row written by ``put_sealed``; none if it is encrypted.
 
     Raises:
-        CorruptValueError: the row is damaged, or no such row.
+        CorruptValueError: the row is damaged, or of another kind.
     """
     found, content = unpack_typed(open_value(key, value)[1])
     if found == LOST or found.startswith(kind + SEALED):
@@ -432,12 +432,12 @@ def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
 
 
 def is_sealed(key: bytes, value: bytes) -> bool:
-    """Return whether the content of a row of ``put_sealed`` is encrypted."""
+    """Return whether the content of a row written by ``put_sealed`` is encrypted."""
     return SEALED in unpack_typed(open_value(key, value)[1])[0]
 
 
 def lost_row(key: bytes) -> bytes:
-    """The row value that marks the value under this key as lost."""
+    """Build the row that marks the value under this key as lost."""
     return seal_value(key, pack_typed(LOST, b""))
 
 
@@ -447,7 +447,7 @@ def is_lost(key: bytes, value: bytes) -> bool:
 
 
 def pack_writes(task: str, writes: list[Write]) -> bytes:
-    """The content of a task's row of writes."""
+    """Pack the content of a task's writes row."""
     parts = [text(_utf8(task))]
     for write in writes:
         parts += (
@@ -460,7 +460,7 @@ def pack_writes(task: str, writes: list[Write]) -> bytes:
 
 
 def unpack_writes(content: bytes) -> Iterator[Write]:
-    """The writes of a task.
+    """Yield the writes of a task.
 
     Raises:
         CorruptValueError: the content is malformed.
@@ -477,13 +477,13 @@ def _utf8(string: str) -> bytes:
     return string.encode("utf-8", "surrogatepass")
 
 
-# --- The pool of chunks that the checkpoints of a thread share, and of the threads copied from it -
-# A chunk's id is a keyed hash of its content in clear, so equal parts of any writer are one row,
-# and reading proves the content by its id. The key is in the pool's own row, sealed as all content
-# is: under encryption an id reveals nothing about the content.
+# --- Chunk pool, shared by the checkpoints of a thread and of the threads copied from it ----------
+# A chunk's id is a keyed hash of its plaintext, so equal parts of any writer are one row, and the
+# id authenticates the content on reading. The key is in the pool's own row, sealed like all
+# content: under encryption an id reveals nothing about the content.
 #
-# Rows without references are deleted by a sweep (``gc.py``). Each carries the *epoch* of the pool
-# in which it was written or last needed.
+# Unreferenced rows are deleted by a sweep (``gc.py``). Each row carries the *epoch* of the pool in
+# which it was written or last needed.
 
 _POOL: Final = Struct(">IIB")
 _EPOCH: Final = Struct(">I")
@@ -494,37 +494,37 @@ KEY: Final = "bytes"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The fields of a pool's row."""
+    """Fields of a pool's row."""
 
     epoch: int
-    """Grows with every sweep."""
+    """Incremented by every sweep."""
     members: int
-    """The number of threads whose checkpoints use it."""
+    """Number of threads whose checkpoints use the pool."""
     sweeping: bool
-    """True if a sweep is under way, or was interrupted."""
+    """True if a sweep is running, or was interrupted."""
     key: Typed
-    """The sealed key of the ids."""
+    """The sealed key of the chunk ids."""
 
     def pack(self) -> bytes:
-        """The row's body."""
+        """Pack the row's body."""
         return _POOL.pack(self.epoch, self.members, self.sweeping) + pack_typed(*self.key)
 
     def swept(self, *, sweeping: bool) -> Pool:
-        """At the begin of a sweep the next epoch, at its end the same."""
+        """The row at the start of a sweep (next epoch) or at its end (same epoch)."""
         return replace(self, epoch=self.epoch + sweeping, sweeping=sweeping)
 
 
 def new_pool(coder: Coder) -> tuple[Pool, bytes]:
-    """A pool of one thread, and its key in clear."""
+    """Create a pool of one thread; returns it and its key in clear."""
     secret = os.urandom(KEY_BYTES)
     return Pool(1, 1, sweeping=False, key=coder.seal((KEY, secret))), secret
 
 
 def key_of(pool: Pool, coder: Coder) -> bytes:
-    """The key in clear.
+    """Open the pool's key.
 
     Raises:
-        CorruptValueError: the pool is of another cipher, or was written without one.
+        CorruptValueError: the pool was written with another cipher, or without one.
     """
     kind, secret = coder.open(pool.key)
     if kind != KEY or len(secret) != KEY_BYTES:
@@ -537,14 +537,14 @@ def key_of(pool: Pool, coder: Coder) -> bytes:
 
 
 def read_pool(txn: ReadTxn, scope: int, pool: int) -> Pool | None:
-    """The pool's row."""
+    """Read the pool's row; None if there is no such pool."""
     key = keys.chunk_prefix(scope, pool)
     value = txn.get(key)
     return None if value is None else unpack_pool(key, value)
 
 
 def unpack_pool(key: bytes, value: bytes) -> Pool:
-    """A pool's row.
+    """Unpack a pool's row.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -562,7 +562,7 @@ def write_pool(txn: Txn, scope: int, pool: int, row: Pool) -> None:
 
 
 def id_of(secret: bytes, typed: Typed) -> bytes:
-    """The id of a chunk: BLAKE2b-128 under the pool's key over type and content."""
+    """Compute a chunk's id: BLAKE2b-128 under the pool's key over type and content."""
     hashed = blake2b(pack_typed(typed[0], b""), digest_size=ID_BYTES, key=secret)
     hashed.update(typed[1])
     return hashed.digest()
@@ -579,9 +579,9 @@ def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
 
 
 def is_stored(txn: ReadTxn, key: bytes) -> bool:
-    """Return whether the chunk is there and sound.
+    """Return whether a chunk is stored and intact.
 
-    A damaged one counts as missing, to be rewritten.
+    A damaged chunk counts as missing, so that it is rewritten.
     """
     value = txn.get(key)
     return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
@@ -590,7 +590,7 @@ def is_stored(txn: ReadTxn, key: bytes) -> bool:
 def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
     """Move a stored chunk to this epoch, so that no sweep deletes it.
 
-    Return whether it is there.
+    Returns whether the chunk is stored.
     """
     value = txn.get(key)
     if value is None or not is_stored(txn, key):
@@ -607,7 +607,7 @@ def epoch_of(key: bytes, value: bytes) -> int:
 
 
 def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
-    """The content of a chunk: ``(type, bytes)``.
+    """Read the content of a chunk: ``(type, bytes)``.
 
     Raises:
         CorruptValueError: the chunk is missing or damaged.
@@ -631,17 +631,17 @@ def unpack_chunk(key: bytes, value: bytes) -> Typed:
     return unpack_typed(open_value(key, value)[1][_EPOCH.size :])
 
 
-# --- Threads of graphs by name: their numbers, their namespaces, their pools ----------------------
+# --- Graph threads by name: their numbers, namespaces and pools -----------------------------------
 
 _HEAD: Final = Struct(">QQ")
 _NUMBER: Final = Struct(">I")
 _ABANDONED_MS: Final = 60 * 60 * 1000
-"""So long a thread may wait for its first checkpoint."""
+"""Time that a thread may wait for its first checkpoint, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread as a transaction sees it."""
+    """A thread as seen by a transaction."""
 
     place: Place
     pool: Pool
@@ -654,7 +654,7 @@ def head_key(scope: int, thread: int) -> bytes:
 
 
 def thread_of(txn: ReadTxn, scope: int, name: str) -> Thread | None:
-    """The thread of that name, None if nothing was stored in it.
+    """Look up a thread by name; None if nothing was stored in it.
 
     Raises:
         CorruptValueError: its head or pool is missing or damaged.
@@ -664,7 +664,7 @@ def thread_of(txn: ReadTxn, scope: int, name: str) -> Thread | None:
 
 
 def read_thread(txn: ReadTxn, scope: int, number: int) -> Thread:
-    """The thread of that number.
+    """Read a thread by its number.
 
     Raises:
         CorruptValueError: its head or pool is missing or damaged.
@@ -684,7 +684,7 @@ def is_alive(txn: ReadTxn, place: Place) -> bool:
 
 
 def is_abandoned(txn: ReadTxn, scope: int, thread: int, *, now_ms: int) -> bool:
-    """Return whether a thread is old and has no checkpoint: it was written to after its deletion.
+    """Return whether a thread is old and has no checkpoint: it was written to after deletion.
 
     A thread for which a retention time or rules are set is not abandoned.
     """
@@ -718,14 +718,14 @@ def unpack_head(key: bytes, value: bytes) -> tuple[int, int]:
 
 
 def pack_head(key: bytes, pool: int, created_ms: int) -> bytes:
-    """The value of a thread's head."""
+    """Pack a thread's head."""
     return seal_value(key, _HEAD.pack(pool, created_ms))
 
 
 def create_thread(
     txn: Txn, scope: int, name: str, pool: Pool, *, now_ms: int, number: int | None = None
 ) -> Place:
-    """A new thread; with a pool of its own, or as one more member of pool ``number``."""
+    """Create a thread, with a new pool or as another member of pool ``number``."""
     thread = names.new_thread(txn, scope, name)
     if number is None:
         number = names.next_number(txn, Counter.POOL)
@@ -738,7 +738,7 @@ def create_thread(
 def threads(
     txn: ReadTxn, scope: int, *, start_after: str | None = None
 ) -> Iterator[tuple[str, int]]:
-    """``(name, number)`` in the order of names; those too long for a key at the end."""
+    """Yield ``(name, number)`` in name order; names that are too long for a key come last."""
     return names.threads(txn, scope, start_after)
 
 
@@ -751,7 +751,7 @@ def _namespace_key(place: Place, name: str) -> bytes:
 
 
 def namespace_of(txn: ReadTxn, place: Place, name: str) -> int | None:
-    """The number of a namespace of the thread, None if nothing was stored in it."""
+    """The number of a namespace of the thread; None if nothing was stored in it."""
     key = _namespace_key(place, name)
     value = txn.get(key)
     return None if value is None else unpack_namespace(key, value)[0]
@@ -764,7 +764,7 @@ def pack_namespace(place: Place, name: str, number: int) -> tuple[bytes, bytes]:
 
 
 def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
-    """The number of a namespace, allocated if it has none."""
+    """The number of a namespace, allocated if it does not have one."""
     found = namespace_of(txn, place, name)
     if found is None:
         found = names.next_number(txn, Counter.GRAPH_NAMESPACE)
@@ -773,13 +773,13 @@ def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
 
 
 def namespaces_of(txn: ReadTxn, place: Place) -> list[tuple[int, str]]:
-    """Yield ``(number, name)`` in the order in which the namespaces were created."""
+    """List ``(number, name)`` of the namespaces, in order of creation."""
     prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
     return sorted(unpack_namespace(*row) for row in txn.scan(prefix, keys.after(prefix)))
 
 
 def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
-    """``(number, name)`` of a namespace's row.
+    """Unpack ``(number, name)`` from a namespace's row.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -790,7 +790,7 @@ def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
 
 
 def scopes_with_threads(txn: ReadTxn) -> list[int]:
-    """Numbers of the scopes in which threads or chunks have rows."""
+    """Numbers of the scopes that have rows of threads or chunks."""
     found = set()
     for kind in (Kind.THREAD, Kind.CHUNK):
         start, stop = bytes((kind,)), bytes((kind + 1,))
@@ -802,7 +802,7 @@ def scopes_with_threads(txn: ReadTxn) -> list[int]:
 
 
 def scope_threads(txn: ReadTxn, scope: int) -> Iterator[int]:
-    """Numbers of all threads that have rows, hidden ones too."""
+    """Yield the numbers of all threads that have rows, including hidden ones."""
     start = keys.scoped(Kind.THREAD, scope)
     stop = keys.after(start)
     while True:

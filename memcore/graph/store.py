@@ -37,7 +37,7 @@ __all__ = [
 
 
 def _go_on(txn: Txn, row: bytes) -> list[bytes]:
-    """Delete a piece of what another deletion left.
+    """Delete a piece of an earlier, unfinished deletion.
 
     A damaged mark is left for ``check`` to report.
     """
@@ -50,13 +50,13 @@ def _go_on(txn: Txn, row: bytes) -> list[bytes]:
 class GraphStore(Listing, Deltas):
     """Threads of a graph: checkpoints of channel values by version, with pending writes.
 
-    A thread has namespaces (one a subgraph), a namespace checkpoints by id, in the order of the ids
-    as strings. A checkpoint has a body (with ``channel_versions``: the version of each channel),
-    metadata, and a parent; values are stored under (namespace, channel, version), list elements
-    and dict entries once for all versions of a thread.
+    A thread has namespaces (one per subgraph), and a namespace has checkpoints, ordered by their
+    ids as strings. A checkpoint has a body (with ``channel_versions``: the version of each
+    channel), metadata and a parent. Values are stored under (namespace, channel, version); list
+    elements and dict entries are stored once for all versions of a thread.
 
-    Handles are made by ``scope.graph`` and may be shared by threads. ``plan_*`` return the steps of
-    a change, for callers that commit from an event loop.
+    Handles are created by ``scope.graph`` and may be shared by threads. ``plan_*`` methods return
+    the steps of a change, for callers that commit from an event loop.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GraphStore(Listing, Deltas):
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
     def __contains__(self, thread: object) -> bool:
-        """Return whether there is a thread of that name."""
+        """Return whether a thread with that name exists."""
 
         def look(txn: ReadTxn) -> bool:
             scope = self._find(txn)
@@ -85,26 +85,29 @@ class GraphStore(Listing, Deltas):
         return isinstance(thread, str) and bool(self._read(look))
 
     def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> None:
-        """Store a checkpoint, or replace the one of that id.
+        """Store a checkpoint, or replace the one with that id.
 
         Raises:
-            InvalidItemError: a value cannot be serialised; the message names its place.
-            StaleParentError: ``new.follows`` and its parent is not the newest any more.
-            InvalidOptionError, CorruptValueError, ReadOnlyError, StorageError
+            InvalidItemError: a value cannot be serialised; the message locates it.
+            StaleParentError: ``new.follows`` is set, and its parent is no longer the newest.
+            InvalidOptionError
+            CorruptValueError
+            ReadOnlyError
+            StorageError
         """
         take(self._store, self.plan_put(thread, namespace, new, coder))
 
     def plan_put(
         self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
     ) -> Steps[None]:
-        """The steps of ``put``."""
+        """Return the steps of ``put``."""
         if self._scope_filter is not None:
             values = [(name, value) for name, (_, value) in new.values.items()]
             coder = admitting(self._scope_filter.beside(thread), coder, values)
         return self._writing.put(thread, namespace, new, coder)
 
     def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
-        """Store the writes of one task; those with an index >= 0 that are stored already stay.
+        """Store the writes of one task; existing writes with an index >= 0 are kept.
 
         Raises:
             As ``put``.
@@ -114,14 +117,14 @@ class GraphStore(Listing, Deltas):
     def plan_put_writes(
         self, thread: str, namespace: str, new: NewWrites, coder: Coder
     ) -> Steps[None]:
-        """The steps of ``put_writes``."""
+        """Return the steps of ``put_writes``."""
         if self._scope_filter is not None:
             values = [(name, value) for _, name, value in new.writes]
             coder = admitting(self._scope_filter.beside(thread), coder, values)
         return self._writing.put_writes(thread, namespace, new, coder)
 
     def check(self, coder: Coder, judge: Judge) -> list[str]:
-        """Check the threads of the scope: a description of each finding; empty if there is none.
+        """Check the threads of the scope; returns a description of each finding.
 
         Args:
             coder: the serialiser that wrote them.
@@ -137,11 +140,12 @@ class GraphStore(Listing, Deltas):
     def recover(
         self, thread: str, coder: Coder, *, dry_run: bool = False
     ) -> list[RecoveredNamespace] | None:
-        """Go back to the newest checkpoint of each namespace that can be read whole.
+        """Go back to the newest checkpoint of each namespace that can be read completely.
 
-        Later ones are removed, with their pending writes; in a namespace without a whole one
-        nothing is removed. A ``StoredCoder`` checks that all that a checkpoint refers to is there;
-        any other one also decodes it, and the ancestors that delta channels are rebuilt from.
+        Later ones are removed with their pending writes; in a namespace without a complete one
+        nothing is removed. A ``StoredCoder`` checks that everything that a checkpoint refers to
+        exists; any other coder also decodes it, and the ancestors from which delta channels are
+        rebuilt.
 
         Args:
             thread: its name.
@@ -152,8 +156,8 @@ class GraphStore(Listing, Deltas):
             The result for each namespace; None if there is no such thread.
 
         Raises:
-            HeldError: a legal hold covers it.
-            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
+            HeldError: a legal hold covers the thread.
+            UndecodableError: a value is intact, but another serialiser's; nothing was removed.
             InvalidOptionError: only the thread's own serialiser can decide.
         """
         checking = Checking(Cache(), self._read, self._find)
@@ -165,17 +169,17 @@ class GraphStore(Listing, Deltas):
     # --- threads ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread: str, coder: Coder) -> bool:
-        """Delete a thread; return whether there was one. Works on a full device.
+        """Delete a thread; returns whether it existed. Works on a full device.
 
         Raises:
-            HeldError: a legal hold covers it.
+            HeldError: a legal hold covers the thread.
         """
         return take(self._store, self._deletion(thread, coder), makes_room=True)
 
     def _deletion(
         self, thread: str, coder: Coder, *, due: Callable[[ReadTxn], bool] | None = None
     ) -> Steps[bool]:
-        """The steps of a deletion, if ``due`` still holds for the thread."""
+        """Return the steps of a deletion, which happens only if ``due`` holds for the thread."""
 
         def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
             scope = self._find(txn)
@@ -191,7 +195,7 @@ class GraphStore(Listing, Deltas):
             row = work.pop()
             work += yield partial(remove_piece, row=row)
         left = self._read(self._leaving)
-        while left:  # of deletions that were cut short
+        while left:  # of interrupted deletions
             left += yield partial(_go_on, row=left.pop())
         if shared is not None:
             scope, pool = shared.scope, shared.pool
@@ -205,9 +209,9 @@ class GraphStore(Listing, Deltas):
         return [] if scope is None else under_way(txn, scope)
 
     def copy_thread(self, source: str, target: str) -> bool:
-        """Copy checkpoints and writes of a thread to a new one, in one commit; share the values.
+        """Copy a thread's checkpoints and writes to a new thread in one commit, sharing its values.
 
-        Returns whether there is a source.
+        Returns whether the source exists.
 
         Raises:
             InvalidOptionError: the target has checkpoints.
@@ -215,7 +219,7 @@ class GraphStore(Listing, Deltas):
         return bool(self._store.transact(self.plan_copy_thread(source, target)))
 
     def plan_copy_thread(self, source: str, target: str) -> Callable[[Txn], bool]:
-        """The closure of ``copy_thread``."""
+        """Return the closure of ``copy_thread``."""
 
         def closure(txn: Txn) -> bool:
             scope = self._find(txn)
@@ -229,13 +233,14 @@ class GraphStore(Listing, Deltas):
         return self._read(self._planner(thread, rule, coder))  # type: ignore[no-any-return]
 
     def prune(self, thread: str, rule: Rule, coder: Coder) -> Pruned:
-        """Remove the checkpoints of a thread that the rule names, except those that others need.
+        """Remove the checkpoints of a thread that the rule selects, except those others need.
 
-        It runs in small commits, beside writers of the thread: what they store meanwhile is kept,
-        with all that it needs. An interrupted prune keeps what it did; the next one continues.
+        Runs in small commits, concurrently with writers of the thread: their writes in the meantime
+        are kept, with everything they need. An interrupted prune keeps its progress; the next one
+        continues.
 
         Raises:
-            OutpacedError: others pruned the thread at the same time, again and again.
+            OutpacedError: other prunes of the thread prevented progress in every attempt.
             HeldError: a legal hold covers the thread.
         """
         if self._read(partial(self._is_abandoned, thread=thread)):
@@ -247,7 +252,7 @@ class GraphStore(Listing, Deltas):
         return take(self._store, steps, makes_room=True)
 
     def leftovers(self) -> list[str]:
-        """Describe what writes after a deletion left in the scope: no damage; ``prune`` removes it.
+        """Describe remains of writes after a deletion: not damage, and removed by ``prune``.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -284,5 +289,5 @@ class GraphStore(Listing, Deltas):
 
 
 def store_of(graph: GraphStore) -> Store:
-    """The open store that holds the checkpoints (for memcore's own adapters)."""
-    return graph._store  # noqa: SLF001 - this module's
+    """Return the open store that holds the checkpoints, for memcore's own adapters."""
+    return graph._store  # noqa: SLF001 - defined in this module

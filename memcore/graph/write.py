@@ -1,4 +1,4 @@
-"""Write checkpoints and pending writes: only what changed is serialized, hashed and stored."""
+"""Writing of checkpoints and pending writes: only changes are serialised, hashed and stored."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ __all__ = [
 ]
 
 
-# --- Storing checkpoints and pending writes: only what changed is serialised, hashed and written --
+# --- Storing checkpoints and pending writes -------------------------------------------------------
 
 ATTEMPTS_MAX = 16
-"""Sweeps that may get into a put's way before it gives up; each takes a prune of its own."""
+"""Sweeps that may interfere with a put before it gives up; each belongs to a prune of its own."""
 
 
 Values = Mapping[str, tuple[rows.Version, Any]]
-"""By channel: version and value."""
+"""Version and value by channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class NewCheckpoint:
     values: Values
     """Changed channels: version, and value or MISSING."""
     others: Values = field(default_factory=dict)
-    """Channels that did not change: stored again if they, or the parent, were pruned or lost."""
+    """Unchanged channels: stored again if they, or the parent, were pruned or lost."""
     follows: bool = False
-    """True: the parent must be the newest checkpoint of the namespace."""
+    """True if the parent has to be the newest checkpoint of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +84,24 @@ class NewWrites:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """The state of a thread for which a write is prepared.
+    """The state of a thread against which a write is prepared.
 
-    ``place`` None: the thread is to be created.
+    ``place`` None: the thread has yet to be created.
     """
 
     place: Place | None
     pool: Pool
     secret: bytes
     identity: object
-    """The coder's."""
+    """Identity of the coder."""
 
 
 Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
-"""Prepares what a closure writes; its argument is true if the parent was found to be missing."""
+"""Prepares a closure's writes; the last argument is true if the parent was found missing."""
 Prepared = Callable[[Txn, Place, int, int], None]
-"""Writes the prepared rows of a namespace, with the epoch of the sweep under way (0: none)."""
+"""Writes the prepared rows of a namespace, with the epoch of the running sweep (0: none)."""
 Admit = Callable[[Txn, Place | None, int | None, Pool], None]
-"""Raises if what was prepared must not be stored where it would go now."""
+"""Raises if the prepared write may not be stored in the current state of the thread."""
 Chunks = list[tuple[bytes, Typed]]
 _BASES: Final = 4096
 
@@ -126,11 +126,11 @@ class Writing:
         """By thread and ``id()`` of the coder's identity, which need not be hashable."""
 
     def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> Steps[None]:
-        """Store a checkpoint, in one commit but for large new values, which go before it.
+        """Store a checkpoint in one commit, except for large new values, which precede it.
 
         Raises:
             InvalidItemError: a value cannot be serialised.
-            StaleParentError: ``follows``, and the parent is not the newest checkpoint.
+            StaleParentError: ``follows`` is set, and the parent is not the newest checkpoint.
         """
         rows.checkpoint_id_key(new.checkpoint)
         if new.parent is not None:
@@ -196,7 +196,7 @@ class Writing:
         return nodes
 
     def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> Steps[None]:
-        """Store a task's writes: the first of an index stays, of a negative one the last.
+        """Store a task's writes: for an index the first write is kept, for a negative one the last.
 
         Raises:
             InvalidItemError: a value cannot be serialised.
@@ -224,7 +224,7 @@ class Writing:
         prepare: Prepare,
         admit: Admit | None,
     ) -> Steps[tuple[Place, Pool]]:
-        """Prepare and store, again until the thread is as it was when the write was prepared."""
+        """Prepare and store a write, retrying until the thread is unchanged since preparation."""
         orphaned = False
         for _ in range(ATTEMPTS_MAX):
             basis = self._basis(thread, coder)
@@ -238,7 +238,7 @@ class Writing:
                 basis, chunks = yield from self._stage(thread, basis, chunks)
                 place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
             except Stale as stale:
-                # Not reported by the closure itself, which may run again after it was refused.
+                # Not set by the closure itself, which may run again after it was rejected.
                 orphaned = isinstance(stale, Orphaned)
                 self._bases.drop((thread, id(coder.identity)))
                 continue
@@ -251,7 +251,7 @@ class Writing:
         raise OutpacedError(msg)
 
     def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
-        """Store chunks ahead, so many that the rest fits one commit; nothing refers to them yet."""
+        """Store chunks ahead until the rest fits one commit; nothing refers to them yet."""
         *batches, last = _batches(chunks)
         for first in batches:
 
@@ -293,7 +293,7 @@ class Writing:
         return closure
 
     def _basis(self, thread: str, coder: Coder) -> _Basis:
-        """The thread as it is, or the pool of one that is to be created."""
+        """The thread's current state, or a new pool if it has yet to be created."""
         kept = self._bases.get((thread, id(coder.identity)))
         if kept is not None and kept.identity is coder.identity:
             return kept
@@ -312,7 +312,7 @@ class Writing:
         return basis
 
     def _place(self, txn: Txn, thread: str, basis: _Basis) -> tuple[Place | None, Pool]:
-        """The thread's place, None if it is to be created; and its pool as it is now.
+        """Return the thread's place, None if it has yet to be created, and its current pool.
 
         Raises:
             Stale: the thread or its pool changed since the write was prepared.
@@ -348,11 +348,11 @@ def _encoded(
 _STRUCTURE: Final = frozenset((
     "v", "id", "ts", "channel_versions", "versions_seen", "updated_channels",
 ))  # fmt: skip
-"""Fields of a checkpoint's body that hold no content: ids, versions, times."""
+"""Fields of a checkpoint's body without content: ids, versions, times."""
 
 
 def _body(coder: Coder, body: Any) -> Typed:
-    """Encode the body of a checkpoint; one of ids and versions alone is not redacted."""
+    """Encode the body of a checkpoint, without redaction if it holds only ids and versions."""
     plain = getattr(coder, "encode_plain", None)
     if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
         return _encoded(coder, body, "the checkpoint", by=plain)
@@ -377,7 +377,7 @@ def _store_checkpoint(
         txn.need_feature(GRAPH_ROWS)
     for channel, version, node in nodes:
         key = rows.value_key(place, number, channel, version)
-        # What did not change and is there still may be another checkpoint's, too.
+        # An unchanged value that is still stored may belong to another checkpoint, too.
         if channel in new.values or txn.get(key) is None:
             rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
     _complete(txn, place, number, new, coder, sweep=sweep, whole=whole)
@@ -422,16 +422,16 @@ def _complete(
     sweep: int,
     whole: bool,
 ) -> None:
-    """Write a row for every version that the body names: one missing later was lost.
+    """Write a row for every version that the body names, so that one missing later was lost.
 
-    A version that neither this put nor an earlier one stored is an empty channel. A late put, with
-    the value of that version, replaces the row. During a sweep, existing rows and the parent are
+    A version that neither this put nor an earlier one stored is an empty channel. A late put with
+    the value of that version replaces the row. During a sweep, existing rows and the parent are
     stamped, so that they are kept.
 
     Raises:
-        Orphaned: a value that did not change has no row, and the put was not prepared to store it.
-            The checkpoint from which it was read was pruned since, but the parent was not, as in a
-            copy, which has the same parent as its original; or the thread was deleted.
+        Orphaned: an unchanged value has no row, and the put was not prepared to store it. Either
+            the checkpoint from which it was read has been pruned but its parent has not (as with a
+            copy, which has the same parent as its original), or the thread was deleted.
     """
     needed = []
     for channel, version in rows.versions_in(new.body).items():
@@ -458,7 +458,7 @@ def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewC
 
 
 def _need_values(new: NewCheckpoint) -> None:
-    """Refuse a checkpoint without a parent whose channels are deltas to the parent's values.
+    """Reject a checkpoint without a parent whose channels are deltas to the parent's values.
 
     Raises:
         StaleParentError: it would read as if these channels had only just begun.
@@ -486,7 +486,7 @@ def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: New
 
 
 def _batches(chunks: Chunks) -> list[Chunks]:
-    """The chunks in the order of their rows, as many in each batch as one commit takes."""
+    """Group the chunks, in the order of their rows, into batches that fit one commit each."""
     size = 0
     found: list[Chunks] = [[]]
     for chunk in sorted(chunks):
@@ -499,7 +499,7 @@ def _batches(chunks: Chunks) -> list[Chunks]:
 
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
-    """Write the chunks that are missing; during a sweep, move those that are there to its epoch."""
+    """Write the missing chunks; during a sweep, move the existing ones to its epoch."""
     for part, stored in chunks:
         key = chunk_key(place.scope, place.pool, part)
         there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
@@ -517,7 +517,7 @@ _JSON: Final = {"json": 0, "json-plain": 1}
 
 @dataclass(frozen=True, slots=True)
 class RedactingCoder:
-    """A coder that redacts values when it encodes them; it decodes what any other wrote."""
+    """A coder that redacts values when encoding; it decodes values of any other coder."""
 
     inner: Coder
     redacts: Redacts
@@ -525,7 +525,7 @@ class RedactingCoder:
 
     @property
     def identity(self) -> object:
-        """The inner coder's, for decoded values are the same."""
+        """The inner coder's, because decoded values are the same."""
         return self.inner.identity
 
     @property
@@ -557,31 +557,31 @@ class RedactingCoder:
         return self._redacted(*self.inner.encode(value), None)
 
     def encode_under(self, key: str, value: Any) -> Typed:
-        """As ``encode``, for the value of a key, which helps to tell ids from numbers."""
+        """As ``encode``, for the value of a key, which helps to distinguish ids from numbers."""
         return self._redacted(*self.inner.encode(value), key)
 
     def key_of(self, around: str | None, key: str) -> str:
-        """The key by which an entry is classified, in a dict that is itself the value of a key."""
+        """The key that classifies an entry of a dict which is itself the value of a key."""
         return inherited(around, key)
 
     def holds(self, key: str) -> bool:
-        """Return whether something to redact is found in the key of an entry."""
+        """Return whether the key of an entry contains something to redact."""
         return bool(self.redacts.counted(key)[1])
 
     def encode_plain(self, value: Any) -> Typed:
-        """Serialise what holds ids and versions alone."""
+        """Serialise, without redaction, a value that holds only ids and versions."""
         return self.inner.encode(value)
 
     def decode(self, typed: Typed) -> Any:
-        """The value."""
+        """Decode a value."""
         return self.inner.decode(typed)
 
     def seal(self, typed: Typed) -> Typed:
-        """As the inner coder."""
+        """Seal with the inner coder."""
         return self.inner.seal(typed)
 
     def open(self, typed: Typed) -> Typed:
-        """As the inner coder."""
+        """Open with the inner coder."""
         return self.inner.open(typed)
 
     def _redacted(self, kind: str, content: bytes, under: str | None) -> Typed:
@@ -615,10 +615,10 @@ class RedactingCoder:
 
 
 def admitting(scope_filter: ScopeFilter, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
-    """Run the guards on these values, by channel; return the coder that writes them.
+    """Run the guards on these values, by channel; returns the coder to write them with.
 
     Raises:
-        BlockedError: a guard refuses one of them, or something is found in the name of a channel.
+        BlockedError: a guard refuses a value, or the name of a channel contains a finding.
     """
     for name, _ in values:
         scope_filter.name(name, "name of a channel")

@@ -1,4 +1,4 @@
-"""KeyValue: the user's handle of a namespace."""
+"""KeyValue: the user's handle for a namespace."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ __all__ = [
 
 T = TypeVar("T")
 Written = tuple[T, list[bytes]]
-"""The result of a change, and the large contents that nothing refers to since."""
+"""Result of a change, and the large contents that it left unreferenced."""
 
 
 class KeyValue:
-    """An ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
+    """Ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
 
-    Keys are non-empty strings in code point order, values anything JSON or bytes (a tuple comes
-    back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
-    namespace up in a snapshot (None: nothing stored yet), ``ensure`` allocates them with the first
-    write, ``now_ms`` is the clock for expiry. Reading never writes. ``seed`` is the store's, for
-    the digests of contents; ``gate`` the content filter of the file. With ``memory``, a user who
-    opted out of memory finds nothing, and storing raises OptedOutError.
+    Keys are non-empty strings in code point order; values are JSON or bytes (a tuple comes back as
+    a list, bytearray and memoryview as bytes). ``find`` looks up the numbers of scope and namespace
+    in a snapshot (None: nothing stored yet), ``ensure`` allocates them with the first write, and
+    ``now_ms`` is the clock for expiry. Reading never writes. ``seed`` is the store's, for the
+    digests of contents; ``gate`` is the file's content filter. With ``memory``, nothing is found
+    for a user who opted out of memory, and storing raises OptedOutError.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KeyValue:
         self._requests = requests
         self._memory = memory
         self.gate = gate
-        """The filter of entries before they are stored; None: there is none."""
+        """Filters entries before they are stored; None: no filter."""
         self._store = store
         self._seed = seed
         self._find = find
@@ -89,10 +89,10 @@ class KeyValue:
         self._known: Place | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or ``default`` if the key is not there or expired.
+        """Return the value, or ``default`` if the key does not exist or has expired.
 
         Raises:
-            InvalidOptionError: the key is not legal.
+            InvalidOptionError: the key is invalid.
             CorruptValueError: the stored value is damaged; other keys stay readable.
         """
         packed = packed_key(key)
@@ -100,10 +100,10 @@ class KeyValue:
         return default if entry is None else entry.value()
 
     def content(self, key: str) -> bytes | None:
-        """The content of the entry; None if the key is not there, expired, or has none.
+        """Return the content of the entry; None if the key does not exist, expired or has none.
 
         Raises:
-            InvalidOptionError: the key is not legal.
+            InvalidOptionError: the key is invalid.
             CorruptValueError: the entry or its content is damaged.
         """
         packed = packed_key(key)
@@ -111,7 +111,7 @@ class KeyValue:
 
     @property
     def secret(self) -> bytes:
-        """Keys digests of contents that stand in keys; empty: the file is not encrypted."""
+        """Key for digests of contents that occur in keys; empty if the file is not encrypted."""
         vault = self._store.vault
         return b"" if vault is None else vault.seed
 
@@ -123,14 +123,13 @@ class KeyValue:
         ttl_seconds: float | None = None,
         content: bytes | BlobRef | None = None,
     ) -> None:
-        """Store a value; the key expires after ``ttl_seconds``, without it never.
+        """Store a value; the key expires after ``ttl_seconds``, or never without it.
 
-        ``content`` are bytes that belong to the entry: equal ones are stored once in the scope,
-        and they leave with the last entry that has them. A large one is stored ahead, in commits of
-        its own.
+        ``content`` is bytes that belong to the entry: equal contents are stored once per scope and
+        removed with the last entry that has them. A large one is stored ahead, in separate commits.
 
         Raises:
-            InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
+            InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is invalid.
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
         if self.gate is not None:
@@ -152,13 +151,13 @@ class KeyValue:
         blobs.finish_leaving(self._store, leaving)
 
     def stage(self, content: bytes) -> BlobRef:
-        """Store a content ahead, in commits of its own, for one of ``transact`` to put.
+        """Store a content ahead, in separate commits, to be put in a transaction.
 
         Until it is put, ``unstage`` or ``scope.blobs.collect()`` may remove it.
 
         Raises:
-            InvalidOptionError: no bytes.
-            InvalidItemError: above ``BLOB_BYTES_MAX``.
+            InvalidOptionError: it is not bytes.
+            InvalidItemError: it is larger than ``BLOB_BYTES_MAX``.
         """
         if self.gate is not None:
             content = self.gate.content(content, None)
@@ -166,18 +165,18 @@ class KeyValue:
         return blobs.stage(self._store, scope, content, seed=seed)
 
     def unstage(self, ref: BlobRef) -> None:
-        """Remove a staged content again if nothing refers to it."""
+        """Remove a staged content unless something refers to it."""
         blobs.unstage(self._store, self._scope()[0], ref)
 
     def _scope(self) -> tuple[int, int]:
-        """The number of the scope, given now if it has none, and the seed."""
+        """Return the number of the scope, allocated if needed, and the seed."""
         if self._seed is None:
             raise InternalError("this key/value handle was made without a seed")
         place = self._store.read(self._place) or self._store.transact(self._ensure)
         return place[0], self._seed
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
-        """Store several values in one commit, all or none; raises what ``put`` raises."""
+        """Store several values atomically in one commit; raises what ``put`` raises."""
         if self.gate is not None:
             entries = self.gate.values(entries)
         change = putting_many(entries, ttl_seconds=ttl_seconds)
@@ -185,10 +184,10 @@ class KeyValue:
             self._write(change)
 
     def delete(self, key: str) -> bool:
-        """Remove the key; return whether it was there (and not expired).
+        """Remove the key; returns whether it existed and had not expired.
 
         Raises:
-            InvalidOptionError: the key is not legal.
+            InvalidOptionError: the key is invalid.
         """
         self.passed()
         return self._write(deleting(key), makes_room=True)
@@ -202,14 +201,14 @@ class KeyValue:
         reverse: bool = False,
         limit: int | None = None,
     ) -> Iterator[tuple[str, Any]]:
-        """``(key, value)`` with ``start <= key < stop`` in key order, or reversed.
+        """Yield ``(key, value)`` with ``start <= key < stop`` in key order, or reversed.
 
-        Pages of up to 256 are read in transactions of their own: a slow consumer blocks no writer,
-        and a write between two pages is seen if it is ahead. ``prefix`` narrows the range.
+        Pages of up to 256 are read in separate transactions: a slow consumer blocks no writer, and
+        a write between two pages is visible if it is ahead. ``prefix`` narrows the range.
 
         Raises:
-            InvalidOptionError: a bound is no string, or ``limit`` no int of at least 0.
-            CorruptValueError: a stored value is damaged; scan again from behind its key.
+            InvalidOptionError: a bound is not a string, or ``limit`` is not a non-negative int.
+            CorruptValueError: a stored value is damaged; resume the scan after its key.
         """
         low, high = bounds(start, stop, prefix)
 
@@ -220,14 +219,13 @@ class KeyValue:
         return scan_pages(next_page, low, high, reverse=reverse, limit=count)
 
     def delete_range(self, start: str, stop: str | None) -> int:
-        """Remove all keys with ``start <= key < stop``; return the number of visible ones.
+        """Remove all keys with ``start <= key < stop``; returns the number of visible ones.
 
-        Some hundred small entries are removed in one commit; more of them, or large ones, piece by
-        piece in key order, each piece in a commit of its own. After an error or a crash, call it
-        again.
+        A few hundred small entries are removed in one commit; more of them, or large ones, piece by
+        piece in key order, each piece in its own commit. After an error or a crash, call it again.
 
         Raises:
-            InvalidOptionError: a bound is no string.
+            InvalidOptionError: a bound is not a string.
         """
         low, high = bounds(start, stop)
         self.passed()
@@ -243,15 +241,15 @@ class KeyValue:
     def clear(self) -> int:
         """Remove all keys of the namespace, as ``delete_range`` does.
 
-        Return the number of visible ones.
+        Returns the number of visible ones.
         """
         return self.delete_range("", None)
 
     def read(self, fn: Callable[[KeyValueView], T]) -> T:
-        """Run ``fn(view)`` on one snapshot and return its result: reads that belong together.
+        """Run ``fn(view)`` on one snapshot and return its result, for consistent reads.
 
         It neither waits for writers nor blocks them, but the pages of its snapshot cannot be
-        reused until it returns: ``fn`` must not block. Raises what ``fn`` raises.
+        reused until it returns, so ``fn`` should not block. Raises what ``fn`` raises.
         """
         return self._read(shown(fn))
 
@@ -262,17 +260,17 @@ class KeyValue:
         makes_room: bool = False,
         idempotency_key: str | None = None,
     ) -> T:
-        """Run ``fn(kv)`` in one write transaction and return its result: all its writes or none.
+        """Run ``fn(kv)`` atomically in one write transaction and return its result.
 
-        ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
-        must not use this handle, only ``kv``. Raises what ``fn`` raises (nothing is stored).
+        ``fn`` may be run again from the start, so it must have no side effects outside ``kv``, and
+        it must use only ``kv``, not this handle. Raises what ``fn`` raises (nothing is stored).
 
         Args:
-            fn: what to do.
-            makes_room: ``fn`` mostly deletes, a few hundred entries at most; when the device is
-                full it may use the space that is reserved for deletions.
-            idempotency_key: ``fn`` is carried out once under the same key, within a week; a retry
-                returns the first result, which has to be JSON.
+            fn: the change.
+            makes_room: ``fn`` mostly deletes, a few hundred entries at most; on a full device it
+                may use the space reserved for deletions.
+            idempotency_key: ``fn`` is executed once per key, within a week; a retry returns the
+                first result, which has to be JSON.
         """
         return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
 
@@ -286,10 +284,10 @@ class KeyValue:
         future: asyncio.Future[T] | None = None,
         once_by: tuple[str, bytes] | None = None,
     ) -> asyncio.Future[T]:
-        """As ``transact``, queued from ``loop``'s thread: the future follows the commit.
+        """As ``transact``, but queued from ``loop``'s thread; the future completes with the commit.
 
-        A cancelled future is no rollback: ``fn`` is applied all the same. ``large`` and ``future``
-        are those of ``Store.submit``; ``once_by`` is an idempotency key with its content.
+        Cancelling the future does not roll back: ``fn`` is applied regardless. ``large`` and
+        ``future`` are those of ``Store.submit``; ``once_by`` is an idempotency key and its content.
         """
         key, content = once_by or (None, b"")
         run, writer_in = once(lent(fn, self.gate), key, content), self._writers()
@@ -302,38 +300,38 @@ class KeyValue:
         )
 
     def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
-        """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
+        """Add ``n`` to an integer (0 if the key does not exist) and return it; keeps the expiry.
 
         Args:
-            key: which.
-            n: how much.
-            idempotency_key: the same one adds once, within a week, and returns the same number.
+            key: the key.
+            n: the increment.
+            idempotency_key: adds once per key, within a week; a retry returns the same number.
 
         Raises:
-            DuplicateRequestError: ``idempotency_key`` was used for something else.
-            InvalidOptionError: the key is not legal or ``n`` is no int.
-            InvalidItemError: the stored value is no int, or the sum is too long to write.
+            DuplicateRequestError: ``idempotency_key`` was used for a different request.
+            InvalidOptionError: the key is invalid, or ``n`` is not an int.
+            InvalidItemError: the stored value is not an int, or the sum is too long to write.
         """
         self.passed(key)
         return self._write(incrementing(key, n, idempotency_key))
 
     def expires(self, key: str) -> int | None:
-        """The expiry time of the key, in milliseconds since 1970; None: never, or no such key.
+        """Return the key's expiry in milliseconds since the epoch; None: never, or no such key.
 
         Raises:
-            InvalidOptionError: the key is not legal.
+            InvalidOptionError: the key is invalid.
         """
         packed = packed_key(key)
         entry = self._read(lambda reader: reader.load(packed))
         return None if entry is None else entry.expires_ms
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Remove at most ``limit`` expired keys of this namespace; return their number.
+        """Remove at most ``limit`` expired keys of this namespace; returns their number.
 
         Call it again until it returns less than ``limit``.
 
         Raises:
-            InvalidOptionError: ``limit`` is no int of at least 0.
+            InvalidOptionError: ``limit`` is not an int of at least 0.
         """
         count = checked_count(limit, "limit") or 0
         due = self._read(lambda reader: reader.due(count))
@@ -344,10 +342,10 @@ class KeyValue:
         return removed
 
     def passed(self, key: str | None = None) -> None:
-        """Run the guards on a change without a value; ``key``: the entry that it may create.
+        """Run the guards on a change without a value; ``key`` is the entry that it may create.
 
         Raises:
-            BlockedError: a guard refuses it, or something is found in the key.
+            BlockedError: a guard refuses it, or the key contains a finding.
         """
         if self.gate is not None:
             self.gate.change(key)
@@ -362,7 +360,7 @@ class KeyValue:
         )
 
     def _place(self, txn: ReadTxn) -> Place | None:
-        # A number seen in a snapshot is committed for good, and numbers are never reused.
+        # A number seen in a snapshot is committed, and numbers are never reused.
         known = self._known
         if known is None or is_erased(txn, known[0]):
             known = self._known = self._find(txn)
@@ -378,7 +376,7 @@ class KeyValue:
     ) -> None:
         """Queue a change from the thread of ``future``'s loop; the options are ``Store.submit``'s.
 
-        The future gets the result, and the contents that ``finish`` has to remove, if any.
+        The future receives the result, and the contents that ``finish`` has to remove, if any.
         """
         self._store.submit(
             self._closure(change),
@@ -397,7 +395,7 @@ class KeyValue:
         return closure
 
     def finish(self, leaving: list[bytes]) -> None:
-        """Remove large contents that nothing refers to since a commit, in commits of their own."""
+        """Remove large contents that a commit left unreferenced, in separate commits."""
         blobs.finish_leaving(self._store, leaving)
 
     def _write(self, change: Change[T], *, makes_room: bool = False) -> T:
@@ -407,7 +405,7 @@ class KeyValue:
         return result
 
     def _writers(self) -> Callable[[Txn], NamespaceWriter]:
-        """A factory that makes the namespace writer of a transaction."""
+        """Return a factory of the namespace writer of a transaction."""
         known = self._known
 
         def find(txn: ReadTxn) -> Place | None:

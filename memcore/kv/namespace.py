@@ -1,6 +1,6 @@
 """Entries of a namespace in a snapshot or transaction: reader, writer, idempotent requests.
 
-``Requests`` keeps those of all that is no session; a session's are ``log/idempotency.py``'s.
+``Requests`` serves everything except sessions, whose requests ``log/idempotency.py`` keeps.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ __all__ = [
 
 
 # --- Idempotent requests: their results, in a namespace of their own ------------------------------
-# A retry under the same key gets the result of the first try. The row is written in the transaction
-# that carries out the request, so it exists if, and only if, that was committed. It expires.
+# A retry under the same key gets the result of the first attempt. The row is written in the
+# transaction that executes the request, so it exists if and only if that was committed. It expires.
 
 T = TypeVar("T")
 REQUESTS: Final = "\x00requests"
-"""The namespace; what a handle of the user may do there touches nothing but the user's own."""
+"""The namespace; writes to it through a user's handle affect only that user's own requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ class KvRequest:
 
 
 class Requests:
-    """The idempotent requests about one subject in a scope.
+    """Idempotent requests about one subject in a scope.
 
     Args:
-        find: the numbers of the scope and of its namespace ``REQUESTS``, if there are any.
-        ensure: the same, allocated if needed.
+        find: returns the numbers of the scope and its namespace ``REQUESTS``, if they exist.
+        ensure: returns the same numbers, allocating them if needed.
         now_ms: the clock for expiry.
-        seed: the store's, which keys the digests.
-        about: the subject; the same key may be used for each subject.
+        seed: the store's seed, which keys the digests.
+        about: the subject; each subject has its own keys.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Requests:
         self._about = about
 
     def request(self, key: object, content: Iterable[bytes] = ()) -> KvRequest:
-        """The request of a key whose content is these parts in this order.
+        """Build the request of a key whose content is these parts, in this order.
 
         Raises:
-            InvalidOptionError: the key is no str, empty or too long.
+            InvalidOptionError: the key is not a str, is empty or is too long.
         """
         text = checked_idempotency_key(key)
         named = keys.pack_text(self._about) + keys.pack_text(text)
@@ -124,10 +124,10 @@ class Requests:
         return KvRequest(keys.pack_text(digest), told, text)
 
     def recall(self, txn: ReadTxn, request: KvRequest) -> tuple[Any] | None:
-        """The result of the request if it was carried out, in a tuple; None if it was not yet.
+        """Return the request's result in a tuple if it was executed; None if it was not.
 
         Raises:
-            DuplicateRequestError: the key was used for something else.
+            DuplicateRequestError: the key was used for a different request.
         """
         place = self._find(txn)
         if place is None:
@@ -149,10 +149,10 @@ class Requests:
         return (result,)
 
     def remember(self, txn: Txn, request: KvRequest, result: Any) -> None:
-        """Store the result of the request, in the transaction that carries it out.
+        """Store the result of the request, in the transaction that executes it.
 
         Raises:
-            InvalidItemError: it is no JSON.
+            InvalidItemError: the result is not JSON.
         """
         try:
             payload, flags = encode_json([request.content, result])
@@ -167,7 +167,7 @@ class Requests:
         write_entry(txn, key, entry, now_ms, [])
 
     def once(self, fn: Callable[[Txn], T], request: KvRequest) -> Callable[[Txn], T]:
-        """A change that runs ``fn``, or returns its first result if it was run before."""
+        """Wrap ``fn`` so that it returns its first result if it was already executed."""
 
         def closure(txn: Txn) -> T:
             told = self.recall(txn, request)
@@ -180,20 +180,20 @@ class Requests:
         return closure
 
 
-# --- The entries of one namespace in one snapshot or transaction: ``NamespaceReader`` -------------
+# --- Entries of one namespace in one snapshot or transaction --------------------------------------
 
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 4 * 1024**2
-"""A page of a scan ends here even if it holds fewer rows: values reach 64 MiB."""
+"""A page of a scan ends at this size even if it holds fewer rows: values reach 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Visible entries of one read."""
+    """Visible entries from one read."""
 
     rows: list[tuple[str, KvEntry]]
     last: bytes | None
-    """Packed key of the last row read; None if the range is done."""
+    """Packed key of the last row read; None at the end of the range."""
 
 
 _DONE: Final = EntryPage([], None)
@@ -234,7 +234,7 @@ def scan_pages(
     reverse: bool,
     limit: int | None,
 ) -> Iterator[tuple[str, Any]]:
-    """Decoded entries, one page after the other, until ``limit`` or the end of the range."""
+    """Yield decoded entries, page by page, until ``limit`` or the end of the range."""
     left = limit
     while left is None or left > 0:
         page = next_page(low, high, _PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
@@ -248,9 +248,9 @@ def scan_pages(
 
 
 class NamespaceReader:
-    """The entries of one namespace in one snapshot; keys and bounds are packed.
+    """Entries of one namespace in one snapshot; keys and bounds are packed.
 
-    One of ``memory`` finds nothing while the user of the scope wants none.
+    With ``memory``, nothing is found while the user of the scope is opted out.
     """
 
     def __init__(
@@ -277,13 +277,13 @@ class NamespaceReader:
         return self._place is not None and is_opted_out(self._txn, self._place[0])
 
     def veiled(self, text: str) -> str:
-        """A text for a place in a key; see ``KeyValueView.veiled``."""
+        """Return a text in a form that may be used in a key; see ``KeyValueView.veiled``."""
         vault = self._txn.vault
         # A reader without a place finds nothing under any key.
         return text if vault is None or self._place is None else vault.veiled(self._place[0], text)
 
     def load(self, packed: bytes) -> KvEntry | None:
-        """The entry if it is there and visible."""
+        """Return the entry if it exists and is visible."""
         if self._prefix is None or self._is_hidden:
             return None
         key = self._prefix + packed
@@ -294,7 +294,7 @@ class NamespaceReader:
         return entry if entry.is_visible(self._now_ms) else None
 
     def recall(self, key: str, content: bytes) -> tuple[Any] | None:
-        """The result of a request if it was carried out, in a tuple; None if it was not yet."""
+        """Return a request's result in a tuple if it was executed; None if it was not."""
         requests = self._needed()
         return requests.recall(self._txn, requests.request(key, (content,)))
 
@@ -304,7 +304,7 @@ class NamespaceReader:
         return self._requests
 
     def content(self, packed: bytes) -> bytes | None:
-        """The content of the entry, None if it is not there or has none.
+        """Return the content of the entry; None if it does not exist or has no content.
 
         Raises:
             CorruptValueError: the content is damaged or missing.
@@ -315,7 +315,7 @@ class NamespaceReader:
         return read_content(self._txn, self._place[0], entry.ref)
 
     def page(self, low: bytes, high: bytes | None, *, reverse: bool, wanted: int) -> EntryPage:
-        """The first visible entries of a range, from its end if reversed."""
+        """Read the first visible entries of a range, from its end if reversed."""
         if self._prefix is None or self._is_hidden:
             return _DONE
         return _page(
@@ -329,14 +329,14 @@ class NamespaceReader:
         )
 
     def due(self, limit: int) -> list[bytes]:
-        """The first ``limit`` expiry rows whose time has come."""
+        """List the first ``limit`` expiry rows that are due."""
         if self._prefix is None:
             return []
         return due_rows(self._txn, self._prefix, self._now_ms, limit)
 
 
 class NamespaceWriter(NamespaceReader):
-    """The entries of one namespace in one write transaction.
+    """Entries of one namespace in one write transaction.
 
     With ``memory``, stored entries are visible even if the user opted out, so that they can be
     deleted.
@@ -359,7 +359,7 @@ class NamespaceWriter(NamespaceReader):
         self._ensure = ensure
         self._seed = seed
         self.leaving: list[bytes] = []
-        """Keys of ``REMOVAL`` rows of contents that were released and are still to be removed."""
+        """Keys of the ``REMOVAL`` rows of released contents that are yet to be removed."""
 
     def put(
         self,
@@ -372,7 +372,7 @@ class NamespaceWriter(NamespaceReader):
         """Write an entry that expires in ``ttl_ms``; acquires a reference to its content.
 
         Raises:
-            StagedBlobLost: the content was staged, and was removed since.
+            StagedBlobLost: the content was staged, and has been removed since.
         """
         expires_ms = None if ttl_ms is None else self._now_ms + ttl_ms
         ref = None
@@ -381,15 +381,15 @@ class NamespaceWriter(NamespaceReader):
         self.write(packed, KvEntry(flags, payload, expires_ms, ref))
 
     def remember(self, key: str, content: bytes, result: Any) -> None:
-        """Store the result of a request that this transaction carries out."""
+        """Store the result of a request that this transaction executes."""
         requests = self._needed()
         requests.remember(self._txn, requests.request(key, (content,)), result)
 
     def write(self, packed: bytes, entry: KvEntry) -> None:
-        """Write an entry with its expiry row; of its content the caller has taken hold.
+        """Write an entry and its expiry row; the caller has acquired its content.
 
         Raises:
-            OptedOutError: it is memory, and the user wants none.
+            OptedOutError: it is memory, and the user opted out.
         """
         place = self._ensured()
         self.need_wanted()
@@ -400,11 +400,11 @@ class NamespaceWriter(NamespaceReader):
 
     @property
     def forgets(self) -> bool:
-        """True if this is memory of a user who opted out: ``put`` is refused."""
+        """True if this is memory of a user who opted out, so that ``put`` is refused."""
         return self._memory and is_opted_out(self._txn, self._ensured()[0])
 
     def need_wanted(self) -> None:
-        """Refuse to store what its user does not want to be remembered."""
+        """Raise OptedOutError if this is memory of a user who opted out."""
         if self.forgets:
             raise OptedOutError(
                 "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
@@ -412,7 +412,7 @@ class NamespaceWriter(NamespaceReader):
             )
 
     def veiled(self, text: str) -> str:
-        """As a reader's; creates the namespace."""
+        """As ``NamespaceReader.veiled``; creates the namespace."""
         self._ensured()
         return super().veiled(text)
 
@@ -423,7 +423,7 @@ class NamespaceWriter(NamespaceReader):
         return self._place
 
     def remove(self, packed: bytes) -> bool:
-        """Remove an entry; return whether it was visible."""
+        """Remove an entry; returns whether it was visible."""
         if self._prefix is None:
             return False
         visible = forget(self._txn, self._prefix + packed, self._now_ms, self.leaving)
@@ -433,7 +433,7 @@ class NamespaceWriter(NamespaceReader):
         return visible
 
     def clear(self, low: bytes, high: bytes | None) -> tuple[int, bytes | None]:
-        """Remove the first piece of a range: number of visible entries, start of the next piece."""
+        """Remove a range's first piece; returns the visible count and the next piece's start."""
         if self._prefix is None:
             return 0, None
         stop = keys.after(self._prefix) if high is None else self._prefix + high
@@ -442,18 +442,18 @@ class NamespaceWriter(NamespaceReader):
         return visible, following and following[len(self._prefix) :]
 
     def expire(self, due: list[bytes]) -> tuple[int, list[bytes]]:
-        """Remove the entries of a piece of these expiry rows if they are still due.
+        """Remove a piece of these expiry rows' entries, if they are still due.
 
-        Returns their number, and the expiry rows of the next piece.
+        Returns the number of entries removed, and the expiry rows of the next piece.
         """
         return expire_rows(self._txn, due, self._now_ms, self.leaving)
 
 
-# --- Content filter of entries: judged and redacted before they are encoded -----------------------
+# --- Content filter of entries: guarded and redacted before encoding ------------------------------
 
 
 class EntryFilter:
-    """The content filter for the entries of one namespace."""
+    """Content filter for the entries of one namespace."""
 
     __slots__ = ("_is_named", "_namespace", "_scope_filter")
 
@@ -461,7 +461,7 @@ class EntryFilter:
         self._scope_filter = scope_filter
         self._namespace = namespace
         self._is_named = False
-        """True once the name of the namespace was checked."""
+        """True once the name of the namespace has been checked."""
 
     @property
     def is_operator(self) -> bool:
@@ -471,10 +471,10 @@ class EntryFilter:
     def value(self, value: Any, key: Any) -> Any:
         """Filter a value that is put under ``key``.
 
-        What is not JSON is refused later, by the encoder.
+        Values that are not JSON are rejected later, by the encoder.
 
         Raises:
-            BlockedError: a guard refuses it, or something is found in its key or namespace.
+            BlockedError: a guard refuses it, or its key or namespace contains a finding.
         """
         self._name(key)
         under = key if isinstance(key, str) else None
@@ -500,9 +500,7 @@ class EntryFilter:
     def change(self, key: Any = None) -> None:
         """Run the guards on a change without a value, such as a deletion.
 
-        Raises what ``value`` raises.
-
-        ``key`` is given if the change may create that entry.
+        ``key`` is given if the change may create that entry. Raises what ``value`` raises.
         """
         if key is not None:
             self._name(key)
@@ -519,9 +517,9 @@ class EntryFilter:
 
 
 class KeyValueView:
-    """Several reads of one snapshot: the argument of a function given to ``read``.
+    """Several reads of one snapshot: the argument of a function passed to ``read``.
 
-    Every method raises ClosedError when the function has returned.
+    Every method raises ClosedError once the function has returned.
     """
 
     def __init__(self, reader: Callable[[], NamespaceReader]) -> None:
@@ -537,7 +535,7 @@ class KeyValueView:
         return self._reader().content(packed_key(key))
 
     def content_size(self, key: str) -> int | None:
-        """Bytes of the entry's content, which are not read; None if there is none."""
+        """Size of the entry's content in bytes, without reading it; None if there is none."""
         entry = self._reader().load(packed_key(key))
         return None if entry is None or entry.ref is None else entry.ref.size
 
@@ -547,17 +545,17 @@ class KeyValueView:
         return self._reader().wants_no_memory
 
     def veiled(self, text: str) -> str:
-        """A text of a content, for a place in a key, which is never encrypted.
+        """Return a text from a content in a form for use in a key, since keys are not encrypted.
 
-        As it is; in an encrypted file a digest under a secret of the key file, of this scope's own.
+        Unchanged; in an encrypted file, a digest keyed by a secret of this scope in the key file.
         """
         return self._reader().veiled(text)
 
     def recall(self, idempotency_key: str, content: bytes = b"") -> tuple[Any] | None:
-        """The result that ``remember`` kept under the key, in a tuple; None if there is none.
+        """Return the result that ``remember`` stored under the key, in a tuple; None if none.
 
         Raises:
-            DuplicateRequestError: the key was used for other ``content``.
+            DuplicateRequestError: the key was used with different ``content``.
         """
         return self._reader().recall(idempotency_key, content)
 
@@ -570,7 +568,7 @@ class KeyValueView:
         reverse: bool = False,
         limit: int | None = None,
     ) -> Iterator[tuple[str, Any]]:
-        """As ``KeyValue.scan``; in a transaction, its writes between two pages are seen."""
+        """As ``KeyValue.scan``; in a transaction, its writes between two pages are visible."""
         self._reader()
         low, high = bounds(start, stop, prefix)
 
@@ -582,9 +580,9 @@ class KeyValueView:
 
 
 class KeyValueTxn(KeyValueView):
-    """Several keys in one transaction: the argument of a function given to ``transact``.
+    """Several keys in one transaction: the argument of a function passed to ``transact``.
 
-    Reads see the transaction's own writes. Every method raises ClosedError when the function has
+    Reads see the transaction's own writes. Every method raises ClosedError once the function has
     returned.
     """
 
@@ -605,7 +603,7 @@ class KeyValueTxn(KeyValueView):
     ) -> None:
         """As ``KeyValue.put``; a content above 192 KiB must be staged before the transaction.
 
-        Raises StagedBlobLost if the staged content was removed meanwhile. So this must be the first
+        Raises StagedBlobLost if the staged content has been removed, so this must be the first
         write of ``fn``; the caller of ``transact`` then stages the content again.
         """
         if self._gate is not None:
@@ -620,16 +618,16 @@ class KeyValueTxn(KeyValueView):
         self._writer().put(packed_key(key), *encoded(value), ttl_ms, bytes_)
 
     def remember(self, idempotency_key: str, result: Any, content: bytes = b"") -> None:
-        """Keep the result of a request for a retry: JSON, for a week.
+        """Store the result of a request for retries: JSON, kept for a week.
 
         Raises:
-            InvalidItemError: it is no JSON.
+            InvalidItemError: the result is not JSON.
         """
         self._writer().remember(idempotency_key, content, result)
 
     @property
     def leaves_rows(self) -> bool:
-        """True if this transaction leaves rows of large contents that nothing refers to any more.
+        """True if this transaction leaves rows of large contents that are no longer referenced.
 
         The next deletion removes them. ``KeyValue.transact`` does so after its commit; ``submit``
         does not.
@@ -638,7 +636,7 @@ class KeyValueTxn(KeyValueView):
 
     @property
     def forgets(self) -> bool:
-        """True if this is memory of a user who opted out: ``put`` raises OptedOutError."""
+        """True if this is memory of a user who opted out, so that ``put`` raises OptedOutError."""
         return self._writer().forgets
 
     def need_wanted(self) -> None:
@@ -659,7 +657,7 @@ class KeyValueTxn(KeyValueView):
 
 
 def _held(of: NamespaceReader) -> tuple[list[Any], Callable[[], Any]]:
-    """A list to clear when the function has returned, and what gives the reader until then."""
+    """Return a list to clear once the function has returned, and a getter of the reader."""
     held = [of]
 
     def current() -> Any:
@@ -672,7 +670,7 @@ def _held(of: NamespaceReader) -> tuple[list[Any], Callable[[], Any]]:
 
 
 def shown(fn: Callable[[KeyValueView], T]) -> Callable[[NamespaceReader], T]:
-    """``fn`` with a view that is closed when it returns."""
+    """Wrap ``fn`` to be called with a view that is closed when it returns."""
 
     def closure(reader: NamespaceReader) -> T:
         held, current = _held(reader)
@@ -687,7 +685,7 @@ def shown(fn: Callable[[KeyValueView], T]) -> Callable[[NamespaceReader], T]:
 def lent(
     fn: Callable[[KeyValueTxn], T], gate: EntryFilter | None = None
 ) -> Callable[[NamespaceWriter], T]:
-    """``fn`` with a handle that is closed when it returns."""
+    """Wrap ``fn`` to be called with a handle that is closed when it returns."""
     operator = gate is not None and gate.is_operator
 
     def closure(writer: NamespaceWriter) -> T:
@@ -695,7 +693,7 @@ def lent(
         try:
             if not operator:
                 return fn(KeyValueTxn(current, gate))
-            with as_operator():  # with the rights of the submitter, on the leader's thread
+            with as_operator():  # the submitter's rights, on the group commit leader's thread
                 return fn(KeyValueTxn(current, gate))
         finally:
             held.clear()
@@ -706,7 +704,7 @@ def lent(
 def once(
     change: Callable[[NamespaceWriter], T], key: str | None, content: bytes = b""
 ) -> Callable[[NamespaceWriter], T]:
-    """``change``, carried out once under that key: a retry gets the first result. None: no key."""
+    """Make ``change`` idempotent under a key: a retry gets the first result. None: no key."""
     if key is None:
         return change
     checked_idempotency_key(key)
@@ -741,15 +739,15 @@ def increment(writer: NamespaceWriter, key: str, n: object) -> int:
     return number + n
 
 
-# --- Single changes of a namespace: checked and encoded first, then to be run in a transaction ----
-# The same serve the synchronous handle and the asynchronous one.
+# --- Single changes of a namespace: checked and encoded first, then run in a transaction ----------
+# Shared by the synchronous and the asynchronous handle.
 
 
 Change = Callable[[NamespaceWriter], T]
 
 
 def is_staged(content: object) -> bool:
-    """Return whether a content is so large that it is stored ahead, in commits of its own."""
+    """Return whether a content is so large that it is stored ahead, in separate commits."""
     size = content.nbytes if isinstance(content, memoryview) else 0
     if isinstance(content, bytes | bytearray):
         size = len(content)
@@ -759,14 +757,14 @@ def is_staged(content: object) -> bool:
 def putting(
     key: str, value: Any, *, ttl_seconds: float | None, content: bytes | BlobRef | None
 ) -> Change[None]:
-    """The change that ``KeyValue.put`` makes; raises what ``put`` raises for its arguments."""
+    """Build the change of ``KeyValue.put``; raises what ``put`` raises for its arguments."""
     packed, (flags, payload) = packed_key(key), encoded(value)
     ttl_ms, held = checked_ttl_ms(ttl_seconds), checked_content(content)
     return lambda writer: writer.put(packed, flags, payload, ttl_ms, held)
 
 
 def putting_many(entries: Mapping[str, Any], *, ttl_seconds: float | None) -> Change[None] | None:
-    """The change that ``KeyValue.put_many`` makes; None if there are no entries."""
+    """Build the change of ``KeyValue.put_many``; None if there are no entries."""
     given: object = entries
     if not isinstance(given, Mapping):
         msg = f"put_many takes a mapping of keys to values, got {type(given).__name__}"
@@ -782,12 +780,12 @@ def putting_many(entries: Mapping[str, Any], *, ttl_seconds: float | None) -> Ch
 
 
 def deleting(key: str) -> Change[bool]:
-    """The change that ``KeyValue.delete`` makes."""
+    """Build the change of ``KeyValue.delete``."""
     packed = packed_key(key)
     return lambda writer: writer.remove(packed)
 
 
 def incrementing(key: str, n: int, idempotency_key: str | None = None) -> Change[int]:
-    """The change that ``KeyValue.increment`` makes."""
+    """Build the change of ``KeyValue.increment``."""
     content = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
     return once(lambda writer: increment(writer, key, n), idempotency_key, content)

@@ -1,4 +1,4 @@
-"""Rows of a key/value namespace: entries, expiry, legal holds on contents."""
+"""Rows of a key/value namespace: entries, expiry rows, references to contents."""
 
 from __future__ import annotations
 
@@ -56,39 +56,39 @@ __all__ = [
 ]
 
 
-# --- The rows behind a key/value namespace: entries, expiry rows, holds on contents ---------------
+# --- Rows of a key/value namespace: entries, expiry rows, references to contents ------------------
 
 Place = tuple[int, int]
-"""``(scope, namespace)`` as numbers."""
+"""Numbers of ``(scope, namespace)``."""
 Find = Callable[[ReadTxn], Place | None]
 Ensure = Callable[[Txn], Place]
 
 _EXPIRY_BYTES: Final = 8
 _REF_BYTES: Final = 25
 _EXPIRY_PAGES: Final = 4
-"""Pages for the removal of an expiry row, which may be anywhere in the tree."""
+"""Pages for removing an expiry row, which may be anywhere in the tree."""
 SWEEP_LIMIT: Final = 1000
-"""The default number of entries that one sweep removes."""
+"""Default number of entries that one sweep removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvEntry:
-    """One stored value; ``flags`` are the codec's without FLAG_EXPIRES and FLAG_BLOB."""
+    """One stored value; ``flags`` are the codec's, without FLAG_EXPIRES and FLAG_BLOB."""
 
     flags: int
     payload: bytes
     expires_ms: int | None
     ref: BlobRef | None = None
-    """Its content, of which it holds one reference."""
+    """The entry's content, of which it holds one reference."""
     key: bytes = b""
-    """Its row, if it was read."""
+    """Key of its row, if it was read."""
 
     def is_visible(self, now_ms: int) -> bool:
         """Return whether the entry has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
 
     def value(self) -> Any:
-        """The decoded value: the JSON value or the bytes of the caller."""
+        """Decode the value: JSON, or the caller's bytes."""
         if self.flags & FLAG_BYTES:
             return self.payload
         with decoding(self.key, "entry"):
@@ -96,7 +96,7 @@ class KvEntry:
 
 
 def entry_of(key: bytes, value: bytes) -> KvEntry:
-    """The entry of a row.
+    """Decode the entry of a row.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -113,17 +113,17 @@ def entry_of(key: bytes, value: bytes) -> KvEntry:
 
 
 def reference_in(flags: int, body: bytes) -> BlobRef:
-    """The reference in the body of an entry that has a content.
+    """Decode the reference in the body of an entry that has a content.
 
     Raises:
-        CorruptValueError: there is none.
+        CorruptValueError: it holds no reference.
     """
     start = _EXPIRY_BYTES if flags & FLAG_EXPIRES else 0
     return BlobRef.unpack(body[start : start + _REF_BYTES])
 
 
 def _body(entry: KvEntry) -> tuple[bytes, int]:
-    """The body of the entry's row, and its flags."""
+    """Encode the body of the entry's row, and its flags."""
     body, flags = entry.payload, entry.flags
     if entry.ref is not None:
         body, flags = entry.ref.pack() + body, flags | FLAG_BLOB
@@ -144,10 +144,10 @@ def references(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, BlobRef]]:
 
 
 def forget(txn: Txn, key: bytes, now_ms: int, leaving: list[bytes]) -> bool | None:
-    """Remove an entry's expiry row and its reference; return whether it is visible, None if absent.
+    """Remove an entry's expiry row and reference; returns whether it is visible, None if absent.
 
-    Slots of large contents whose rows are left to remove are added to ``leaving``. A damaged entry
-    counts as visible: it must be possible to overwrite and delete it.
+    Large contents whose rows are yet to be removed are added to ``leaving``. A damaged entry counts
+    as visible, so that it can be overwritten and deleted.
     """
     value = txn.get(key)
     if value is None:
@@ -161,7 +161,7 @@ def forget(txn: Txn, key: bytes, now_ms: int, leaving: list[bytes]) -> bool | No
 
 
 def write_entry(txn: Txn, key: bytes, entry: KvEntry, now_ms: int, leaving: list[bytes]) -> None:
-    """Write an entry; of its content the caller has taken hold."""
+    """Write an entry; the caller has acquired its content."""
     forget(txn, key, now_ms, leaving)
     txn.put(key, seal_value(key, *_body(entry)))
     if entry.expires_ms is not None:
@@ -174,7 +174,8 @@ def clear_range(
 ) -> tuple[int, bytes | None]:
     """Remove the first piece of a range of entries, with their expiry rows and references.
 
-    Returns the number of visible ones, and the start of the next piece (None: nothing is left).
+    Returns the number of visible entries, and the start of the next piece (None: the range is
+    empty).
     """
     visible = 0
     piece = DeleteBudget()
@@ -200,12 +201,12 @@ def clear_range(
 
 
 def _content_pages(entry: KvEntry | None) -> int:
-    """Pages that go with the content of an entry, at most."""
+    """Return the maximum number of pages that removing the entry's content takes."""
     return 0 if entry is None or entry.ref is None else blobs.pages_of(entry.ref.size)
 
 
 def _leave(txn: Txn, key: bytes, entry: KvEntry, leaving: list[bytes]) -> None:
-    """Remove what an entry has beside its row."""
+    """Remove an entry's expiry row, and release its content."""
     if entry.expires_ms is not None:
         txn.delete(keys.expiry_row(entry.expires_ms, key))
     if entry.ref is not None:
@@ -213,7 +214,7 @@ def _leave(txn: Txn, key: bytes, entry: KvEntry, leaving: list[bytes]) -> None:
 
 
 def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
-    """Remove all entries of all namespaces of a scope; return the number of visible ones.
+    """Remove all entries of all namespaces of a scope; returns the number of visible ones.
 
     Expiry rows hold full keys outside the scope's own ranges, so an erasure must use this function.
     """
@@ -227,9 +228,7 @@ def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
 
 
 def sweep(txn: Txn, *, now_ms: int, limit: int = SWEEP_LIMIT) -> int:
-    """Remove at most ``limit`` expired entries, the oldest first, in all scopes.
-
-    Return their number.
+    """Remove at most ``limit`` expired entries in all scopes, oldest first; returns their number.
 
     One transaction removes one piece: call it again until it returns 0.
     """
@@ -237,7 +236,7 @@ def sweep(txn: Txn, *, now_ms: int, limit: int = SWEEP_LIMIT) -> int:
 
 
 def due_rows(txn: ReadTxn, prefix: bytes, now_ms: int, limit: int) -> list[bytes]:
-    """Up to ``limit`` expiry rows of entries under ``prefix`` whose time has come."""
+    """List up to ``limit`` expiry rows of entries under ``prefix`` that are due."""
     due: list[bytes] = []
     if limit:
         for row, _ in txn.scan(keys.expiry_row(0, b""), keys.expiry_row(now_ms + 1, b"")):
@@ -251,7 +250,7 @@ def due_rows(txn: ReadTxn, prefix: bytes, now_ms: int, limit: int) -> list[bytes
 def expire_rows(
     txn: Txn, due: list[bytes], now_ms: int, leaving: list[bytes]
 ) -> tuple[int, list[bytes]]:
-    """Remove a piece of the due entries: their number, and the rows left for the next piece."""
+    """Remove a piece of the due entries; returns their number, and the rows of the next piece."""
     removed = 0
     piece = DeleteBudget()
     for at, row in enumerate(due):
@@ -277,10 +276,10 @@ def expire_rows(
 
 
 def hold(txn: Txn, scope: int, content: bytes | BlobRef, seed: int | None) -> BlobRef:
-    """Acquire a reference to a content, which is stored first unless it was staged.
+    """Acquire a reference to a content, storing it first unless it was staged.
 
     Raises:
-        StagedBlobLost: it was staged, and was removed since.
+        StagedBlobLost: it was staged, and has been removed since.
     """
     if isinstance(content, BlobRef):
         ref = content
@@ -293,7 +292,7 @@ def hold(txn: Txn, scope: int, content: bytes | BlobRef, seed: int | None) -> Bl
 
 
 def read_content(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
-    """The whole content.
+    """Read a content completely.
 
     Raises:
         CorruptValueError: it is damaged or missing.
@@ -305,17 +304,17 @@ def read_content(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
         raise CorruptValueError(msg, key=b"") from error
 
 
-# --- Checks of arguments: keys, bounds, counts, times to live, values -----------------------------
+# --- Argument checks: keys, bounds, counts, times to live, values ---------------------------------
 
 _TTL_SECONDS_MAX: Final = 10**15
-"""Thirty million years: the sum with any clock stays far below 64 bits of milliseconds."""
+"""About thirty million years; added to any clock it stays far below 64 bits of milliseconds."""
 
 
 def packed_key(key: object) -> bytes:
-    """The key as it is compared and stored.
+    """Pack a key as it is compared and stored.
 
     Raises:
-        InvalidOptionError: no string, empty or too long.
+        InvalidOptionError: it is not a string, is empty or is too long.
     """
     if not isinstance(key, str):
         msg = f"a key must be a str, got {type(key).__name__}"
@@ -337,18 +336,18 @@ def _bound(text: object, what: str) -> bytes:
     if not isinstance(text, str):
         msg = f"{what} must be a str, got {type(text).__name__}"
         raise InvalidOptionError(msg)
-    # One byte more than any legal key keeps the order to all of them and fits the store.
+    # One byte more than any legal key preserves the order relative to all keys and fits the store.
     return keys.text_prefix(text)[: KV_KEY_BYTES_MAX + 1]
 
 
 def bounds(start: object, stop: object, prefix: object = None) -> tuple[bytes, bytes | None]:
-    """``(low, high)`` as packed keys are compared, ``high`` None for no end.
+    """Pack ``(low, high)`` for comparison with packed keys; ``high`` None: no upper bound.
 
     Raises:
-        InvalidOptionError: a bound is no string.
+        InvalidOptionError: a bound is not a string.
     """
-    # A packed key ends in 00, so the bare prefix of a bound stands before the key itself and
-    # behind every smaller key.
+    # A packed key ends in 00, so the bare prefix of a bound sorts before the key itself and after
+    # every smaller key.
     low = _bound(start, "start")
     high = None if stop is None else _bound(stop, "stop")
     if prefix is not None:
@@ -363,7 +362,7 @@ def checked_count(count: object, what: str) -> int | None:
     """A count or None.
 
     Raises:
-        InvalidOptionError: no int of at least 0.
+        InvalidOptionError: it is not an int of at least 0.
     """
     if count is None:
         return None
@@ -374,10 +373,10 @@ def checked_count(count: object, what: str) -> int | None:
 
 
 def checked_content(content: object) -> bytes | BlobRef | None:
-    """A content as bytes, one that was staged, or None.
+    """A content as bytes, a staged content, or None.
 
     Raises:
-        InvalidOptionError: none of these.
+        InvalidOptionError: it is none of these.
     """
     if content is None or isinstance(content, bytes | BlobRef):
         return content
@@ -391,12 +390,12 @@ def checked_ttl_ms(ttl_seconds: Any) -> int | None:
     """A time to live in whole milliseconds, at least 1, or None.
 
     Raises:
-        InvalidOptionError: no number, not above 0, or beyond what a row can hold.
+        InvalidOptionError: it is not a number, is not above 0, or is larger than a row can hold.
     """
     if ttl_seconds is None:
         return None
     is_number = isinstance(ttl_seconds, (int, float)) and not isinstance(ttl_seconds, bool)
-    # NaN compares false; an int beyond the range of a float is compared without conversion.
+    # NaN compares false; an int outside the range of a float is compared without conversion.
     if is_number and 0 < ttl_seconds <= _TTL_SECONDS_MAX:
         ttl_ms: int = ceil(ttl_seconds * 1000)
         return ttl_ms
@@ -415,10 +414,10 @@ def _shown(value: object) -> str:
 
 
 def encoded(value: object) -> tuple[int, bytes]:
-    """``(flags, payload)`` of a value.
+    """Encode a value as ``(flags, payload)``.
 
     Raises:
-        InvalidItemError: neither bytes nor JSON, or too large.
+        InvalidItemError: it is neither bytes nor JSON, or is too large.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         flags, payload = FLAG_BYTES, bytes(value)

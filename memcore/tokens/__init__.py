@@ -1,6 +1,6 @@
-"""Token counters: exact, estimated, scaled for other models, or the caller's own.
+"""Token counters: exact, estimated, scaled for other models, or custom.
 
-``registry`` finds one by name, ``message`` has the rules by which a message is counted.
+``registry`` looks counters up by name; ``message`` holds the rules for counting a message.
 """
 
 from memcore.tokens.builtin import BytesEstimate, ExactCounter, ScaledCounter, TiktokenCounter

@@ -1,4 +1,4 @@
-"""Counting without a session: texts, messages, tools, whole requests."""
+"""Counting without a session: texts, messages, tools, complete requests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ __all__ = [
 
 
 def count_tokens(text: str, *, counter: str | TokenCounter | None = None) -> int:
-    """Tokens of a text as it stands; ``counter`` as for ``memcore.open``.
+    """Count the tokens of a text verbatim; ``counter`` as for ``memcore.open``.
 
     Raises:
-        InvalidItemError: ``text`` is no str.
-        InvalidOptionError, CounterUnavailableError: as ``get_counter``.
+        InvalidItemError: ``text`` is not a str.
+        InvalidOptionError: as ``get_counter``.
+        CounterUnavailableError: as ``get_counter``.
     """
     return get_counter(counter).count(text)
 
@@ -42,15 +43,15 @@ def truncate(
     marker: str | None = None,
     counter: str | TokenCounter | None = None,
 ) -> Truncated:
-    """The largest part of a text within ``max_tokens``: ``(text, kept, total)``.
+    """Truncate a text to its largest part within ``max_tokens``: ``(text, kept, total)``.
 
-    ``keep`` is the part that stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends.
-    ``marker`` replaces what was left out, and counts. A text that fits is returned unchanged.
+    ``keep`` selects the part: ``"head"``, ``"tail"``, or ``"middle"`` for both ends. ``marker``
+    replaces the omitted part and is counted. A text that fits is returned unchanged.
 
     Raises:
-        InvalidItemError: ``text`` is no str.
-        InvalidOptionError: ``max_tokens`` is no positive int, ``keep`` is unknown, or the marker
-            alone is above ``max_tokens``; or as ``get_counter``.
+        InvalidItemError: ``text`` is not a str.
+        InvalidOptionError: ``max_tokens`` is not a positive int, ``keep`` is unknown, or the marker
+            alone exceeds ``max_tokens``; or as ``get_counter``.
         CounterUnavailableError: as ``get_counter``.
     """
     return get_counter(counter).truncate(text, max_tokens, keep=keep, marker=marker)
@@ -59,11 +60,12 @@ def truncate(
 def count_tools(
     tools: Sequence[Mapping[str, Any]], *, counter: str | TokenCounter | None = None
 ) -> int:
-    """Tokens of the definitions of tools, in the form in which the provider is given them.
+    """Count the tokens of tool definitions, in the form in which the provider receives them.
 
     Raises:
-        InvalidItemError: ``tools`` is no list of JSON objects.
-        InvalidOptionError, CounterUnavailableError: as ``get_counter``.
+        InvalidItemError: ``tools`` is not a list of JSON objects.
+        InvalidOptionError: as ``get_counter``.
+        CounterUnavailableError: as ``get_counter``.
     """
     by = get_counter(counter)
     return checked_tokens(by.id, by.count_tools(tools))
@@ -75,11 +77,12 @@ def count_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     counter: str | TokenCounter | None = None,
 ) -> int:
-    """Tokens of a whole request: its messages, its tools, and 3 for the start of the reply.
+    """Count the tokens of a request: its messages, its tools, and 3 for the start of the reply.
 
     Raises:
-        InvalidItemError: ``messages`` or ``tools`` is no list of JSON objects.
-        InvalidOptionError, CounterUnavailableError: as ``get_counter``.
+        InvalidItemError: ``messages`` or ``tools`` is not a list of JSON objects.
+        InvalidOptionError: as ``get_counter``.
+        CounterUnavailableError: as ``get_counter``.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         msg = f"messages: expected a list of mappings, got {type(messages).__name__}"

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# --- The exact counters: OpenAI's encodings in the C core, with the vocabularies shipped here -----
+# --- Exact counters: OpenAI's encodings in the C core, with the vocabularies shipped here ---------
 
 ENCODINGS: Final = vocab.NAMES
 
@@ -46,7 +46,7 @@ ENCODINGS: Final = vocab.NAMES
 class ExactCounter(TextCounter):
     """Counts as tiktoken's encoding ``name`` does; special tokens in a text are ordinary text.
 
-    The vocabulary is loaded at the first count. ``profile`` and ``media`` as for every counter.
+    The vocabulary is loaded on first use. ``profile`` and ``media`` are as for every counter.
 
     Raises:
         InvalidOptionError: memcore ships no such encoding, or as ``TextCounter``.
@@ -74,18 +74,18 @@ class ExactCounter(TextCounter):
         super().__init__(name, exact=True, profile=profile, media=media, encoding=name)
         self._name = name
         self._encoding: Encoding | None = None
-        # A C function, not a method around it: no Python frame in an append. What is no plain JSON,
-        # or holds media, is passed on to the method that it replaces.
+        # A C function rather than a method, so that an append runs no Python frame. Messages that
+        # are not plain JSON, or hold media, are passed on to the method that it replaces.
         self.count_message = MessageCounter(  # type: ignore[method-assign]
             lambda: self.encoding, super().count_message, KEY_BITS, KIND_OF, json_bytes, COSTS
         ).count
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding in the C core.
+        """The encoding in the C core, loaded on first use.
 
         Raises:
-            CounterUnavailableError: the vocabulary that was installed is damaged.
+            CounterUnavailableError: the installed vocabulary is damaged.
         """
         if self._encoding is None:
             self._encoding = vocab.load(self._name)
@@ -95,12 +95,12 @@ class ExactCounter(TextCounter):
         return (self._encoding or self.encoding).count(text)
 
     def fits(self, text: str, max_tokens: int) -> bool:
-        """As every counter's; most answers need no counting, for a token has 1 to 128 bytes."""
+        """As for every counter; most answers need no counting, since a token has 1 to 128 bytes."""
         most = min(checked_int("max_tokens", max_tokens), TOKENS_UNBOUNDED)
         return self.encoding.fits(checked_text(text), most)
 
     def count_many(self, texts: Sequence[str]) -> array[int]:
-        """Tokens of each text."""
+        """Count the tokens of each text."""
         return (self._encoding or self.encoding).count_many(
             [checked_text(text) for text in checked_texts(texts)]
         )
@@ -109,13 +109,13 @@ class ExactCounter(TextCounter):
         return sum((self._encoding or self.encoding).count_many(texts))
 
     def measure(self, text: str) -> tuple[int, int, int]:
-        """``(tokens, digits, pieces of up to three digits)`` of a text."""
+        """Return ``(tokens, digits, pieces of up to three digits)`` of a text."""
         return self.encoding.measure(checked_text(text))
 
     def truncate(
         self, text: str, max_tokens: int, *, keep: str = "head", marker: str | None = None
     ) -> Truncated:
-        """The largest part of a text within ``max_tokens``: see ``TokenCounter.truncate``."""
+        """Truncate a text to its largest part within ``max_tokens``: see ``TokenCounter``."""
         text, max_tokens = checked_cut(text, max_tokens, keep, marker)
         if marker and (alone := self.count(marker)) > max_tokens:
             raise marker_error(marker, alone, max_tokens)
@@ -125,17 +125,17 @@ class ExactCounter(TextCounter):
         return Truncated(text, *found[1:]) if found[1] == found[2] else Truncated(*found)
 
 
-# --- The estimate by bytes: no vocabulary, one token for every few bytes --------------------------
-# Four bytes a token is the usual rule of thumb for English text (OpenAI, "What are tokens and how
-# to count them"); logs and JSON have up to 40 % more tokens than it says.
+# --- Estimate by bytes: no vocabulary, one token for every few bytes ------------------------------
+# Four bytes per token is the usual rule of thumb for English text (OpenAI, "What are tokens and how
+# to count them"); logs and JSON have up to 40 % more tokens than it predicts.
 
 DIVISOR_MAX: Final = 64
 
 
 class BytesEstimate(TextCounter):
-    """One token for every ``divisor`` bytes of compact JSON, rounded up; media by the profile.
+    """One token per ``divisor`` bytes of compact JSON, rounded up; media by the profile.
 
-    The base64 of media does not count as JSON.
+    The base64 of media is not counted as JSON.
     """
 
     __slots__ = ("_divisor",)
@@ -161,7 +161,7 @@ class BytesEstimate(TextCounter):
         return -(-len(text.encode("utf-8", "surrogatepass")) // self._divisor)
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:  # noqa: ARG002
-        """Tokens of a message by the length of its compact JSON, and its media."""
+        """Count a message by the length of its compact JSON, and its media by the profile."""
         size = len(encoded)
         if not may_hold_media(encoded):
             return -(-size // self._divisor)
@@ -170,7 +170,7 @@ class BytesEstimate(TextCounter):
         return -(-size // self._divisor) + self._media_tokens(media)
 
 
-# --- Counts of one encoding as an estimate for a model whose own tokenizer is not here ------------
+# --- Counts of one encoding as an estimate for a model whose tokenizer is not available -----------
 
 FACTOR_MAX: Final = 100
 _DIGITS: Final = re.compile(r"\d{1,3}")
@@ -181,11 +181,11 @@ def _number(what: str, value: Any, least: float) -> float:
     if wrong or not math.isfinite(value) or not least <= value <= FACTOR_MAX:
         msg = f"{what}: expected a number of {least:g} to {FACTOR_MAX}, got {value!r:.80}"
         raise InvalidOptionError(msg)
-    return float(f"{value:g}")  # as the id names it
+    return float(f"{value:g}")  # as written in the id
 
 
 def scaled_name(base: str, factor: float, per_digit: float) -> str:
-    """The id of a scaled counter: ``BASE*FACTOR``, with ``+digits`` or ``+digits*PER_DIGIT``."""
+    """Build the id of a scaled counter: ``BASE*FACTOR[+digits[*PER_DIGIT]]``."""
     if not per_digit:
         return f"{base}*{factor:g}"
     digits = "+digits" if per_digit == 1 else f"+digits*{per_digit:g}"
@@ -193,14 +193,15 @@ def scaled_name(base: str, factor: float, per_digit: float) -> str:
 
 
 class ScaledCounter(TextCounter):
-    """``ceil(factor * tokens + per_digit * (digits - number pieces))`` by another counter.
+    """Scales another counter: ``ceil(factor * tokens + per_digit * (digits - number pieces))``.
 
-    Number pieces are runs of up to three digits, each a token of the base; a tokenizer that splits
-    every digit needs ``per_digit=1``. A message's framing and media are not scaled. The id names
-    the base, the factor and the rule for digits, so other figures are another counter.
+    Number pieces are runs of up to three digits, each one token of the base; a tokenizer that
+    splits every digit needs ``per_digit=1``. A message's framing and media are not scaled. The id
+    includes the base, the factor and the rule for digits, so different figures are different
+    counters.
 
     Raises:
-        InvalidOptionError: a factor outside 0.01 to 100, a ``per_digit`` outside 0 to 100.
+        InvalidOptionError: the factor is not within 0.01 to 100, or ``per_digit`` not in 0 to 100.
     """
 
     __slots__ = ("_base", "_measure", "factor", "per_digit")
@@ -228,11 +229,11 @@ class ScaledCounter(TextCounter):
         super().__init__(name, exact=False, profile=profile, media=media)
 
     def _scaled(self, tokens: int, split_digits: int) -> int:
-        # Rounded first: 1.1 * 10 is a little more than 11.
+        # Rounded first, because 1.1 * 10 is slightly more than 11.
         return math.ceil(round(self.factor * tokens + self.per_digit * split_digits, 6))
 
     def _measured(self, text: str) -> tuple[int, int]:
-        """Tokens of the base, and the surplus of digits over their pieces."""
+        """Return the base's tokens, and the number of digits in excess of their pieces."""
         if not self.per_digit:
             return self._base.count(text), 0
         if self._measure is not None:
@@ -251,16 +252,16 @@ class ScaledCounter(TextCounter):
         return self._scaled(sum(m[0] for m in measured), sum(m[1] for m in measured))
 
 
-# --- tiktoken as a counter: for comparison, and for encodings that only it has --------------------
+# --- tiktoken as a counter: for comparison, and for encodings that only tiktoken has --------------
 # The encodings that memcore ships are built from memcore's own vocabulary, so tiktoken never
 # searches for a file and never uses the network. Its engine panics on very long runs of white space
-# (a ``PanicException``, which is no ``Exception``): long texts are passed to it in parts, cut where
-# no token can be.
+# (a ``PanicException``, which is not an ``Exception``), so long texts are passed to it in parts,
+# cut where no token can span the cut.
 
 PART_CHARS_MAX: Final = 200_000
-"""The most characters passed to tiktoken at once; it was seen to take runs of 700,000 spaces."""
+"""Maximum characters passed to tiktoken at once; it was seen to handle runs of 700,000 spaces."""
 _SEAM: Final = re.compile(r"(?<=\n)(?=[0-9A-Za-z])")
-"""Between a newline and a letter or digit both patterns always end a piece."""
+"""Both patterns always end a piece between a newline and a letter or digit."""
 
 _CL100K_PATTERN: Final = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
@@ -289,11 +290,11 @@ _RECIPES: Final[dict[str, tuple[str, dict[str, int]]]] = {
 """Pattern and special tokens, as in tiktoken_ext/openai_public.py of tiktoken 0.14."""
 
 _built: dict[str, Any] = {}
-"""Without a lock, as in ``vocab``: the child of a fork must not wait for a thread of its parent."""
+"""No lock, as in ``vocab``: a forked child would wait for one held by a thread of its parent."""
 
 
 def shipped_encoding(name: str) -> Any:
-    """The tiktoken.Encoding of a shipped vocabulary, once a process (0.2 s and 80 MB).
+    """Return the tiktoken.Encoding of a shipped vocabulary, built once per process (0.2 s, 80 MB).
 
     Raises:
         CounterUnavailableError: tiktoken is not installed, or the vocabulary is damaged.
@@ -325,8 +326,9 @@ class TiktokenCounter(TextCounter):
     """Counts with tiktoken; needs ``memcore[tiktoken]``.
 
     ``encoding`` is the name of an encoding that memcore ships, or a ``tiktoken.Encoding``. Special
-    tokens are ordinary text. A text that tiktoken's engine cannot take at once is exact with a
-    shipped encoding; with another one it is counted in parts, which may be a few tokens off.
+    tokens are ordinary text. A text that tiktoken's engine cannot process at once is counted
+    exactly with a shipped encoding; with any other one it is counted in parts, which may be off by
+    a few tokens.
     """
 
     __slots__ = ("_encoding", "_shipped")
@@ -369,7 +371,7 @@ class TiktokenCounter(TextCounter):
 
 
 def _parts(text: str) -> list[str]:
-    """The text in parts of at most PART_CHARS_MAX, but for those that have no seam."""
+    """Split the text into parts of at most PART_CHARS_MAX, except where there is no seam."""
     parts = []
     start = last = 0
     for found in _SEAM.finditer(text):

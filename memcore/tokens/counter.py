@@ -1,7 +1,7 @@
-"""TokenCounter protocol, checks of the results of counters, and truncation of texts.
+"""TokenCounter protocol, validation of counters' results, and truncation of texts.
 
-A counter's id is stored with every count and in the head of each session; counts of two counters
-are never added up.
+A counter's id is stored with every count and in the head of each session; counts of different
+counters are never added up.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = [
 ]
 
 
-# --- The TokenCounter protocol and what every counter's answer is held to -------------------------
+# --- The TokenCounter protocol, and checks of every counter's results -----------------------------
 
 KEEPS: Final = ("head", "tail", "middle")
 TOKENS_UNBOUNDED: Final = 2**62
 
 
 class Truncated(NamedTuple):
-    """A text cut to a budget."""
+    """A text truncated to a budget."""
 
     text: str
-    """The text itself, the same object, if it fits."""
+    """The same object as the original text, if that fits."""
     kept: int
-    """Tokens of ``text``, the marker among them; never above the budget."""
+    """Tokens of ``text``, including the marker; never above the budget."""
     total: int
-    """Tokens of the text as it was given."""
+    """Tokens of the original text."""
 
 
 @runtime_checkable
@@ -54,37 +54,37 @@ class TokenCounter(Protocol):
 
     @property
     def id(self) -> str:
-        """Stable name; stored with every count."""
+        """Stable name, stored with every count."""
 
     @property
     def exact(self) -> bool:
-        """True if ``count`` gives the same number as a model's tokenizer."""
+        """True if ``count`` returns the same number as a model's tokenizer."""
 
     def count(self, text: str) -> int:
-        """Tokens of a text as it stands, base64 included."""
+        """Count the tokens of a text verbatim, including base64."""
 
     def count_many(self, texts: Sequence[str]) -> array[int]:
-        """Tokens of each text, as ``array('I')``."""
+        """Count the tokens of each text, as ``array('I')``."""
 
     def truncate(
         self, text: str, max_tokens: int, *, keep: str = "head", marker: str | None = None
     ) -> Truncated:
-        """The largest part of a text within ``max_tokens``, cut between characters.
+        """Truncate a text to its largest part within ``max_tokens``, cut between characters.
 
-        ``keep`` is the part that stays: ``"head"``, ``"tail"``, or with ``"middle"`` both ends.
-        ``marker`` replaces what was left out, and counts.
+        ``keep`` selects the part: ``"head"``, ``"tail"``, or ``"middle"`` for both ends. ``marker``
+        replaces the omitted part and is counted.
 
         Raises:
-            InvalidItemError: ``text`` is no str.
-            InvalidOptionError: ``max_tokens`` is no positive int, ``keep`` is unknown, or the
-                marker alone is above ``max_tokens``.
+            InvalidItemError: ``text`` is not a str.
+            InvalidOptionError: ``max_tokens`` is not a positive int, ``keep`` is unknown, or the
+                marker alone exceeds ``max_tokens``.
         """
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:
-        """Tokens of a message; ``encoded`` is its compact JSON."""
+        """Count the tokens of a message; ``encoded`` is its compact JSON."""
 
     def count_tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
-        """Tokens of the definitions of tools; 0 without tools."""
+        """Count the tokens of tool definitions; 0 without tools."""
 
 
 def checked_count(counter: TokenCounter, message: Mapping[str, Any], encoded: bytes) -> int:
@@ -100,10 +100,10 @@ def checked_count(counter: TokenCounter, message: Mapping[str, Any], encoded: by
 
 
 def checked_tokens(counter_id: str, found: Any) -> int:
-    """``found`` if it is a number of tokens.
+    """``found`` if it is a valid number of tokens.
 
     Raises:
-        InvalidOptionError: it is no int of 0 .. 2**32 - 1.
+        InvalidOptionError: it is not an int of 0 .. 2**32 - 1.
     """
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= ITEM_TOKENS_MAX:
         msg = f"counter {counter_id!r} returned {found!r:.80}; expected an int of 0 to 2**32 - 1"
@@ -112,7 +112,7 @@ def checked_tokens(counter_id: str, found: Any) -> int:
 
 
 def checked_text(text: Any) -> str:
-    """``text`` as a plain str if it is a str.
+    """``text`` as a plain str, if it is a str.
 
     Raises:
         InvalidItemError: it is not.
@@ -126,10 +126,11 @@ def checked_text(text: Any) -> str:
 
 
 def checked_cut(text: Any, max_tokens: Any, keep: Any, marker: Any) -> tuple[str, int]:
-    """The checked arguments of ``truncate``: ``(text, max_tokens)``.
+    """Check the arguments of ``truncate``; returns ``(text, max_tokens)``.
 
     Raises:
-        InvalidItemError, InvalidOptionError: as ``TokenCounter.truncate``.
+        InvalidItemError: as ``TokenCounter.truncate``.
+        InvalidOptionError: as ``TokenCounter.truncate``.
     """
     if not isinstance(keep, str) or keep not in KEEPS:
         msg = f"keep: expected 'head', 'tail' or 'middle', got {keep!r:.80}"
@@ -142,7 +143,7 @@ def checked_cut(text: Any, max_tokens: Any, keep: Any, marker: Any) -> tuple[str
 
 
 def marker_error(marker: str, tokens: int, max_tokens: int) -> InvalidOptionError:
-    """The error of a marker that alone is above the budget."""
+    """Build the error for a marker that alone exceeds the budget."""
     msg = (
         f"marker {marker!r:.80} is {tokens} tokens, above max_tokens={max_tokens}: shorten it or "
         "raise max_tokens"
@@ -150,9 +151,9 @@ def marker_error(marker: str, tokens: int, max_tokens: int) -> InvalidOptionErro
     return InvalidOptionError(msg)
 
 
-# --- Truncation by counting alone, for counters that know no token boundaries ---------------------
-# Counts of prefixes do not always grow (a letter may complete a token), so the search finds a large
-# part that fits, and what it returns has been counted: it is never above the budget.
+# --- Truncation by counting alone, for counters without known token boundaries --------------------
+# Counts of prefixes are not monotonic (a letter may complete a token), so the search finds a large
+# part that fits, not always the largest. Its result has been counted: it never exceeds the budget.
 
 
 def cut_text(
@@ -163,10 +164,11 @@ def cut_text(
     keep: str = "head",
     marker: str | None = None,
 ) -> Truncated:
-    """``TokenCounter.truncate`` by bisection between characters; about log2(len(text)) counts.
+    """Truncate as ``TokenCounter`` does, by bisection over characters: about log2(len) counts.
 
     Raises:
-        InvalidItemError, InvalidOptionError: as ``TokenCounter.truncate``.
+        InvalidItemError: as ``TokenCounter.truncate``.
+        InvalidOptionError: as ``TokenCounter.truncate``.
     """
     text, max_tokens = checked_cut(text, max_tokens, keep, marker)
     sign = marker or ""
@@ -195,25 +197,25 @@ def cut_text(
 
 
 # --- Base of the counters that count texts: messages, tools, many texts, truncation ---------------
-# A counter of this module is a function from text to tokens, and a provider's profile: how its
-# pictures, recordings, documents and tools are counted.
+# A counter in this module is a function from text to tokens plus a provider's profile, which
+# determines how images, recordings, documents and tools are counted.
 
 MediaOption = str | MediaTable | Mapping[str, int] | None
-"""A profile's name, a function from ``Media`` to tokens, or tokens by kind of media."""
+"""Name of a profile, a function from ``Media`` to tokens, or tokens by kind of media."""
 DEFAULT_PROFILE: Final = "openai"
 
 
 class TextCounter(ABC):
-    """The base of the built-in counters: all but ``_tokens_of`` is derived.
+    """Base of the built-in counters: everything except ``_tokens_of`` is derived.
 
     Args:
-        name: the id, to which a profile other than the default and an override of it are added.
+        name: the id, to which a non-default profile and an override of it are appended.
         exact: whether it counts as a model's tokenizer does.
-        profile: a name of ``memcore.tokens.PROFILES``.
+        profile: a name in ``memcore.tokens.PROFILES``.
         media: costs of images and other media in place of the profile's: a function from ``Media``
             to tokens, or a mapping from kinds (``image``, ``audio``, ``video``, ``document``) to
             tokens.
-        encoding: the encoding, if tools are counted differently for it.
+        encoding: the encoding, if it affects how tools are counted.
 
     Raises:
         InvalidOptionError: an unknown profile or kind, or a function without a name of its own.
@@ -242,17 +244,17 @@ class TextCounter(ABC):
 
     @abstractmethod
     def _tokens_of(self, text: str) -> int:
-        """Tokens of a plain str."""
+        """Count the tokens of a plain str."""
 
     def _tokens_of_all(self, texts: list[str]) -> int:
-        """Tokens of texts together."""
+        """Count the tokens of several texts in total."""
         return sum(self.count_many(texts))
 
     def count(self, text: str) -> int:
-        """Tokens of a text as it stands, base64 included.
+        """Count the tokens of a text verbatim, including base64.
 
         Raises:
-            InvalidItemError: ``text`` is no str.
+            InvalidItemError: ``text`` is not a str.
         """
         return checked_tokens(self.id, self._tokens_of(checked_text(text)))
 
@@ -260,36 +262,37 @@ class TextCounter(ABC):
         """Return whether a text has at most ``max_tokens`` tokens, without counting if possible.
 
         Raises:
-            InvalidItemError: ``text`` is no str.
-            InvalidOptionError: ``max_tokens`` is no int of 0 or more.
+            InvalidItemError: ``text`` is not a str.
+            InvalidOptionError: ``max_tokens`` is not an int of 0 or more.
         """
         return self.count(text) <= checked_int("max_tokens", max_tokens)
 
     def count_many(self, texts: Sequence[str]) -> array[int]:
-        """Tokens of each text.
+        """Count the tokens of each text.
 
         Raises:
-            InvalidItemError: one of them is no str, or ``texts`` is one itself.
+            InvalidItemError: one of them is not a str.
+            InvalidOptionError: ``texts`` is a str, or not a sequence.
         """
         return array("I", map(self.count, checked_texts(texts)))
 
     def truncate(
         self, text: str, max_tokens: int, *, keep: str = "head", marker: str | None = None
     ) -> Truncated:
-        """The largest part of a text within ``max_tokens``: see ``TokenCounter.truncate``."""
+        """Truncate a text to its largest part within ``max_tokens``: see ``TokenCounter``."""
         return cut_text(self.count, text, max_tokens, keep=keep, marker=marker)
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:  # noqa: ARG002
-        """Tokens of a message by the rules of ``memcore.tokens.message``."""
+        """Count the tokens of a message by the rules of ``memcore.tokens.message``."""
         fixed, texts, media = gather(encoded)
         tokens = fixed + self._tokens_of_all(texts)
         return tokens + self._media_tokens(media) if media else tokens
 
     def count_tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
-        """Tokens of the definitions of tools, by the provider of the profile.
+        """Count the tokens of tool definitions by the rules of the profile's provider.
 
         Raises:
-            InvalidItemError: ``tools`` is no list of JSON objects.
+            InvalidItemError: ``tools`` is not a list of JSON objects.
         """
         fixed, texts = gather_tools(tools, self._tool_rules)
         return fixed + self._tokens_of_all(texts)
@@ -299,7 +302,7 @@ class TextCounter(ABC):
 
 
 def checked_texts(texts: Any) -> Sequence[str]:
-    """``texts`` if it is a list or another sequence, but no str.
+    """``texts`` if it is a list or another sequence, but not a str.
 
     Raises:
         InvalidOptionError: it is not.
@@ -311,10 +314,10 @@ def checked_texts(texts: Any) -> Sequence[str]:
 
 
 def profile_named(name: Any) -> MediaTable:
-    """The table of that name.
+    """Look up a media table by the name of its profile.
 
     Raises:
-        InvalidOptionError: there is none.
+        InvalidOptionError: there is no such profile.
     """
     found = PROFILES.get(name) if isinstance(name, str) else None
     if found is None:
@@ -326,7 +329,7 @@ def profile_named(name: Any) -> MediaTable:
 
 
 def _overridden(table: MediaTable, media: Any) -> tuple[MediaTable, str]:
-    """The table with the caller's figures in place of its own, and their suffix of the id."""
+    """Override a table with the caller's figures; returns it with the suffix for the id."""
     if media is None:
         return table, ""
     if isinstance(media, Mapping):
@@ -354,7 +357,7 @@ def _overridden(table: MediaTable, media: Any) -> tuple[MediaTable, str]:
 
 
 class CallableCounter(TextCounter):
-    """Any ``Callable[[str], int]`` as a counter; its ``name`` is stored with every count."""
+    """Wraps any ``Callable[[str], int]``; its ``name`` is stored with every count."""
 
     __slots__ = ("_count",)
 
@@ -381,7 +384,7 @@ class CallableCounter(TextCounter):
 
 
 class CompletedCounter(TextCounter):
-    """A counter of the caller's; methods of the protocol that it lacks are derived."""
+    """Wraps a custom counter and derives the protocol's methods that it lacks."""
 
     __slots__ = ("_counter",)
 
@@ -398,21 +401,21 @@ class CompletedCounter(TextCounter):
         return found
 
     def count_many(self, texts: Sequence[str]) -> array[int]:
-        """Tokens of each text."""
+        """Count the tokens of each text."""
         found: array[int] = self._own("count_many")(texts)
         return found
 
     def truncate(
         self, text: str, max_tokens: int, *, keep: str = "head", marker: str | None = None
     ) -> Truncated:
-        """The largest part of a text within ``max_tokens``."""
+        """Truncate a text to its largest part within ``max_tokens``."""
         found: Truncated = self._own("truncate")(text, max_tokens, keep=keep, marker=marker)
         return found
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:
-        """Tokens of a message."""
+        """Count the tokens of a message."""
         return checked_tokens(self.id, self._own("count_message")(message, encoded))
 
     def count_tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
-        """Tokens of the definitions of tools."""
+        """Count the tokens of tool definitions."""
         return checked_tokens(self.id, self._own("count_tools")(tools))

@@ -1,9 +1,9 @@
-"""Media parts of messages: recognition, and costs by tables of their providers.
+"""Media parts of messages: recognition, and token costs by provider.
 
 A table is a function from ``Media`` to tokens. All figures are estimates: providers document their
-formulas for images, but resize before they apply them; recordings and documents are estimated by
-their bytes. Media outside the message (a URL, a file id) count as an image of 1024 x 1024 pixels, a
-recording of 60 seconds or a document of 10 pages.
+formulas for images but resize before applying them; recordings and documents are estimated from
+their size in bytes. Media outside the message (a URL, a file id) count as an image of 1024 x 1024
+pixels, a recording of 60 seconds or a document of 10 pages.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 # --- Headers of base64 content: the size of an image, the length of a WAV recording ---------------
 # Four base64 characters are three bytes at any offset, so a few bytes can be read without decoding
-# those before them. What cannot be read is unknown (None); nothing is raised.
+# the preceding ones. Unreadable values are unknown (None); nothing is raised.
 
 SIDE_PX_MAX: Final = 100_000
-"""A larger side is not believed: no provider accepts such images."""
+"""Maximum plausible side: no provider accepts larger images."""
 BYTE_RATE_MIN: Final = 1_000
-"""A lower rate is not believed: it would make a recording of days out of a small file."""
+"""Minimum plausible rate: a lower one would turn a small file into a recording of days."""
 SEGMENTS_MAX: Final = 64
-"""Segments of a JPEG that are walked to find its size."""
+"""Segments of a JPEG that are searched for its size."""
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 _PNG: Final = Struct(">II")
 _GIF: Final = Struct("<HH")
@@ -45,16 +45,16 @@ _JPEG_SEGMENT: Final = Struct(">BBH")
 _JPEG_SIZE: Final = Struct(">HH")
 _WAV_RATE: Final = Struct("<I")
 _NO_SIZE_SOF: Final = frozenset((0xC4, 0xC8, 0xCC))
-"""Markers among the start-of-frame numbers that start no frame (DHT, JPG, DAC)."""
+"""Markers in the start-of-frame range that start no frame (DHT, JPG, DAC)."""
 
 
 def byte_length(text: str) -> int:
-    """The approximate number of bytes that base64 ``text`` encodes (padding is not subtracted)."""
+    """Approximate number of bytes that base64 ``text`` encodes (padding is not subtracted)."""
     return len(text) * 3 // 4
 
 
 def _read(text: str, offset: int, size: int) -> bytes:
-    """``size`` bytes from ``offset`` on; fewer at the end, none where it is no base64."""
+    """Decode ``size`` bytes from ``offset`` on; fewer at the end, none if it is not base64."""
     start, skip = offset // 3 * 4, offset % 3
     chars = text[start : start + -(-(size + skip) // 3) * 4]
     chars = chars[: len(chars) // 4 * 4]
@@ -65,7 +65,7 @@ def _read(text: str, offset: int, size: int) -> bytes:
 
 
 def image_size(text: str) -> tuple[int, int] | None:
-    """``(width, height)`` in pixels of a PNG, JPEG, GIF or WebP image in base64.
+    """Read ``(width, height)`` in pixels of a PNG, JPEG, GIF or WebP image in base64.
 
     None if not found.
     """
@@ -104,22 +104,22 @@ def _jpeg_size(text: str) -> tuple[int, int] | None:
     offset = 2
     for _ in range(SEGMENTS_MAX):
         head = _read(text, offset, 9)
-        if len(head) < 9 or head[0] != 0xFF:  # noqa: PLR2004 - a segment and a frame's size
+        if len(head) < 9 or head[0] != 0xFF:  # noqa: PLR2004 - a segment header and a frame size
             return None
         _, marker, length = _JPEG_SEGMENT.unpack_from(head)
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE_SOF:  # noqa: PLR2004 - start of frame
             height, width = _JPEG_SIZE.unpack_from(head, 5)
             return width, height
-        if length < 2:  # noqa: PLR2004 - a segment's length counts itself
+        if length < 2:  # noqa: PLR2004 - a segment's length includes its own field
             return None
         offset += 2 + length
     return None
 
 
 def wav_seconds(text: str) -> float | None:
-    """The duration of a WAV recording in base64 in seconds, by the byte rate in its header.
+    """Duration of a base64 WAV recording in seconds, from the byte rate in its header.
 
-    None if it has no such header, or the rate is not plausible.
+    None if it has no such header, or an implausible rate.
     """
     head = _read(text, 0, 32)
     if len(head) < 32 or head[:4] != b"RIFF" or head[8:12] != b"WAVE":  # noqa: PLR2004
@@ -128,10 +128,10 @@ def wav_seconds(text: str) -> float | None:
     return byte_length(text) / rate if rate >= BYTE_RATE_MIN else None
 
 
-# --- Media parts of messages: which objects are media, and what each costs by its provider's table
+# --- Recognition of media parts, and what each costs by its provider's table ----------------------
 
 IMAGE_SIDE_PX: Final = 1024
-"""Both sides of an image whose size is not known."""
+"""Both sides of an image of unknown size."""
 SECONDS_UNKNOWN: Final = 60
 PAGES_UNKNOWN: Final = 10
 AUDIO_BYTES_A_SECOND: Final = 16_000
@@ -139,9 +139,9 @@ AUDIO_BYTES_A_SECOND: Final = 16_000
 VIDEO_BYTES_A_SECOND: Final = 250_000
 """2 Mbit/s."""
 PAGE_BYTES: Final = 50_000
-"""Of a PDF: a judgement between pages of text (20 kB) and scanned ones (100 kB and more)."""
+"""Size of a PDF page: a compromise between text (20 kB) and scans (100 kB and more)."""
 TEXT_BYTES_A_TOKEN: Final = 4
-"""Of a text document that is sent as base64."""
+"""Bytes per token of a text document sent as base64."""
 
 KIND_OF: Final = {
     "image": "image",
@@ -164,9 +164,9 @@ KIND_OF: Final = {
     "document_url": "document",
     "media": "document",
 }
-"""``type`` of a media block to its kind, unless its MIME type gives it."""
+"""Kind by the ``type`` of a media block, unless its MIME type determines it."""
 INLINE_KEYS: Final = ("inlineData", "inline_data", "fileData", "file_data")
-"""Members whose object is the content of a Gemini part."""
+"""Members that hold the content object of a Gemini part."""
 _CONTENT_KEYS: Final = (
     *INLINE_KEYS, "source", "image_url", "audio_url", "video_url", "document_url", "input_audio",
     "input_image", "image", "audio", "video", "image_file", "file", "media", "data", "base64",
@@ -177,14 +177,14 @@ _BASE64_KEYS: Final = frozenset(("data", "base64", "result", "file_data"))
 _CERTAIN: Final = frozenset(_CONTENT_KEYS) - {
     "source", "file", "image", "audio", "video", "media", "url", "uri",
 }  # fmt: skip
-"""Keys of a block whose string is content or refers to it; under others it may be a mere name."""
+"""Keys of a block whose string is content or a reference to it; under others it may be a name."""
 _SCHEME_CHARS_MAX: Final = 16
 _REFERENCE_CHARS_MAX: Final = 4_096
 """A longer string is content, whatever its key."""
 _MIME_KEYS: Final = ("mime_type", "mimeType", "media_type", "format")
 _CONSUMED: Final = frozenset((*_CONTENT_KEYS, *_MIME_KEYS, "detail", "type", "source_type"))
-"""Keys of a media block that are consumed; its other members count as usual (a title, a file name).
-"""
+"""Keys of a media block that are consumed; its other members (a title, a file name) are counted as
+usual."""
 _MARK: Final = re.compile(
     rb'"(?:type":"(?:image|audio|video|input_(?:image|audio|video|file)|output_(?:image|audio)|'
     rb'file"|document|media"|computer_screenshot)|(?:inline|file)_?[dD]ata":)'
@@ -192,33 +192,33 @@ _MARK: Final = re.compile(
 
 
 class Media(NamedTuple):
-    """One image, recording or document of a message."""
+    """One image, recording or document in a message."""
 
     kind: str
     """``image``, ``audio``, ``video`` or ``document``."""
     mime: str = ""
-    """MIME type in small letters, or a bare format (``wav``); empty if the message does not say."""
+    """MIME type in lower case, or a bare format (``wav``); empty if the message has none."""
     size_bytes: int | None = None
-    """Length of the content, if the message holds it."""
+    """Length of the content in bytes, if the message holds it."""
     width: int | None = None
     height: int | None = None
-    """Pixels of an image, if its header has them."""
+    """Width and height of an image in pixels, if its header has them."""
     seconds: float | None = None
-    """Duration of a recording, if its header gives it."""
+    """Duration of a recording, if its header has it."""
     detail: str = ""
     """OpenAI's ``low``, ``high`` or ``auto``."""
     base64_chars: int = 0
-    """The number of base64 characters in the message."""
+    """Number of base64 characters in the message."""
 
 
 KINDS: Final = ("image", "audio", "video", "document")
 
 MediaTable: TypeAlias = Callable[[Media], int]
-"""From one part to its tokens."""
+"""Function from a media part to its tokens."""
 
 
 def may_hold_media(encoded: bytes) -> bool:
-    """False only if a message holds no media, by its compact JSON: a scan, cheap on each append."""
+    """False only if a message certainly holds no media, by a cheap scan of its compact JSON."""
     return _MARK.search(encoded) is not None or b";base64," in encoded or b";BASE64," in encoded
 
 
@@ -226,7 +226,7 @@ def may_hold_media(encoded: bytes) -> bool:
 
 
 def from_data_url(mime: str, content: str) -> Media:
-    """The media of a data URL by its MIME type and base64 content."""
+    """Build the media of a data URL from its MIME type and base64 content."""
     return _with_content("document", mime, "", content)
 
 
@@ -249,10 +249,10 @@ def _text(block: Mapping[str, Any], *keys: str) -> str:
 
 
 def read_media(block: Mapping[str, Any]) -> tuple[Media | None, list[Any]] | None:
-    """A JSON object as media: the media, and values that are judged as in any other object.
+    """Read a JSON object as media; returns the media, and values that are counted as usual.
 
-    None if it is no media block. A document whose source is plain text or a list of blocks is no
-    media itself, but that text or these blocks.
+    None if it is not a media block. A document whose source is plain text or a list of blocks is
+    not media itself: that text or these blocks are returned as values.
     """
     label = block.get("type")
     kind = KIND_OF.get(label) if isinstance(label, str) else None
@@ -281,7 +281,7 @@ def read_media(block: Mapping[str, Any]) -> tuple[Media | None, list[Any]] | Non
 
 
 def _is_reference(text: str) -> bool:
-    """Return whether a string is a reference (a URL), or so long that it cannot be a name."""
+    """Return whether a string is a reference (a URL), or too long to be a name."""
     return ":" in text[:_SCHEME_CHARS_MAX] or len(text) > _REFERENCE_CHARS_MAX
 
 
@@ -290,9 +290,9 @@ def _rest(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_content(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
-    """Find the content of a media block, base64 or a reference: its object and key."""
+    """Find the object and key of a media block's content, which is base64 or a reference."""
     holder = block
-    for _ in range(3):  # a block, its source, a file in that
+    for _ in range(3):  # a block, its source, a file in the source
         for key in _CONTENT_KEYS:
             value = holder.get(key)
             certain = holder is not block or key in _CERTAIN
@@ -316,7 +316,7 @@ def _side(media: Media) -> tuple[float, float]:
 
 
 def _fit(width: float, height: float, longest: float) -> tuple[float, float]:
-    """Shrunk in proportion until no side is longer than ``longest``."""
+    """Scale down proportionally until no side is longer than ``longest``."""
     scale = min(1.0, longest / max(width, height))
     return width * scale, height * scale
 
@@ -326,7 +326,7 @@ def _tiles(width: float, height: float, side: int) -> int:
 
 
 def openai_tiles(media: Media, base: int = 85, tile: int = 170) -> int:
-    """85 + 170 for each tile of 512 px, after fitting into 2048 px and 768 px of the short side.
+    """85 + 170 per tile of 512 px, after fitting into 2048 px and a short side of 768 px.
 
     Source: OpenAI, "Images and vision": 85 + 170 for GPT-4o, 4.1 and 4.5, 70 + 140 for GPT-5,
     75 + 150 for o1 and o3, 2,833 + 5,667 for GPT-4o mini.
@@ -339,41 +339,41 @@ def openai_tiles(media: Media, base: int = 85, tile: int = 170) -> int:
 
 
 def openai_patches(media: Media, multiplier: float) -> int:
-    """Patches of 32 px, 1,536 at most, times the model's multiplier.
+    """Patches of 32 px, at most 1,536, times the model's multiplier.
 
     Source: OpenAI, "Images and vision": 1.62 for the mini models of GPT-4.1 and GPT-5, 2.46 for the
     nano ones, 1.72 for o4-mini.
     """
     width, height = _side(media)
     patches = _tiles(width, height, 32)
-    if patches > 1536:  # noqa: PLR2004 - the documented bound
+    if patches > 1536:  # noqa: PLR2004 - the documented limit
         scale = math.sqrt(32 * 32 * 1536 / (width * height))
         patches = min(1536, _tiles(width * scale, height * scale, 32))
     return math.ceil(patches * multiplier)
 
 
 def anthropic_patches(media: Media, longest: int, most: int) -> int:
-    """Patches of 28 px and 4 more, after fitting the long side, ``most`` at most.
+    """Patches of 28 px plus 4, after fitting the long side; at most ``most``.
 
-    Source: Anthropic, "Vision": about 1,568 tokens and px at most; 4,784 and 2,576 px from Claude
-    Opus 4.7 on. (Width x height / 750 is of older pages.)
+    Source: Anthropic, "Vision": at most about 1,568 tokens and px; 4,784 and 2,576 px from Claude
+    Opus 4.7 on. (Width x height / 750 is from older pages.)
     """
     width, height = _fit(*_side(media), longest)
     return min(most, _tiles(width, height, 28) + 4)
 
 
 def gemini_tiles(media: Media) -> int:
-    """258 for an image of up to 384 px, and for each tile of 768 px of a larger one.
+    """258 for an image of up to 384 px; for a larger one, 258 per tile of 768 px.
 
     Source: Google, "Understand and count tokens" of the Gemini API.
     """
     width, height = _side(media)
-    small = max(width, height) <= 384  # noqa: PLR2004 - the documented bound
+    small = max(width, height) <= 384  # noqa: PLR2004 - the documented limit
     return 258 if small else 258 * _tiles(width, height, 768)
 
 
 class _CostTable:
-    """One provider's figures."""
+    """Token costs of one provider."""
 
     def __init__(
         self,
@@ -409,7 +409,7 @@ def _seconds(media: Media) -> float:
 
 
 def _openai(image: MediaTable) -> _CostTable:
-    """Audio: 1 token for 100 ms (OpenAI, "Realtime costs"). A page: its text and its image."""
+    """Audio: 1 token per 100 ms (OpenAI, "Realtime costs"). A page: its text and its image."""
     return _CostTable(image, audio_a_second=10, page=1_500)
 
 
@@ -425,7 +425,7 @@ def _claude(longest: int, most: int) -> _CostTable:
 
 
 def _google(image: MediaTable) -> _CostTable:
-    """Audio 32 tokens and video 263 tokens a second, 258 a page (Google, as ``gemini_tiles``)."""
+    """Per second, 32 tokens for audio and 263 for video; 258 per page (as ``gemini_tiles``)."""
     return _CostTable(image, audio_a_second=32, page=258)
 
 
@@ -447,5 +447,5 @@ PROFILES: Final[Mapping[str, MediaTable]] = {
     "gemini-3": _google(lambda _: 1_100),
     "generic": _tiled(85, 170),
 }
-"""The built-in tables by name. ``openai`` is the default; ``generic`` has its media, but not its
+"""Built-in tables by name. ``openai`` is the default; ``generic`` has its media, but not its
 rendering of tools."""

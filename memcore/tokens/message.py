@@ -1,31 +1,31 @@
-"""Token count of a message: the rules, and their reference in plain Python.
+"""Token count of a message: the rules, and their reference implementation in plain Python.
 
 Everything is counted on the message's compact JSON, as it is stored; no code of the caller's
-objects runs. (The C twin walks the message from which this JSON was just made; it must not change
-meanwhile.) A message counts a fixed part, each of its texts on its own, and its media:
+objects runs. (The C implementation walks the message from which this JSON was just made, which may
+not change in between.) A message costs a fixed part, each of its texts separately, and its media:
 
-1. A message costs 3 (OpenAI's cookbook, "How to count tokens with tiktoken"), and what its members
-   cost. A member is judged by its key and its value, at any depth, by the first rule that applies.
-2. Hidden: a key of ``HIDDEN``, the key ``id``, and a key that ends in ``_id`` or ``Id`` cost
-   nothing, whatever they hold. The key ``data`` is hidden if its value is a string without a space
-   in its first 256 characters (it is base64 or opaque).
-3. Structured: an object or array under a key of ``STRUCTURED`` is one text: its compact JSON.
+1. A message costs 3 (OpenAI's cookbook, "How to count tokens with tiktoken"), plus the costs of its
+   members. A member is judged by its key and value, at any depth, by the first rule that applies.
+2. Hidden: a key in ``HIDDEN``, the key ``id``, and a key that ends in ``_id`` or ``Id`` cost
+   nothing, whatever their value. The key ``data`` is hidden if its value is a string without a
+   space in its first 256 characters (it is base64 or opaque).
+3. Structured: an object or array under a key in ``STRUCTURED`` is one text: its compact JSON.
 4. A string is one text. An object costs its members, an array its elements. Numbers, true, false
    and null cost nothing.
-5. A string under ``name`` that counts costs 1 more (the cookbook again).
-6. Framed: a member under a key of ``FRAMED`` costs 3 more, unless it is null or a member of the
-   message object itself: a call, and a result among several, is rendered as a message of its own.
-   This holds for ``tool_use_id`` too, which is hidden itself.
-7. Of ``additional_kwargs`` only its member ``function_call`` counts; the rest repeats other fields.
-8. ``tool_calls`` and ``invalid_tool_calls`` cost nothing beside a ``content`` array in which an
+5. A string under ``name`` that is counted costs 1 more (the cookbook again).
+6. Framed: a member under a key in ``FRAMED`` costs 3 more, unless it is null or a member of the
+   message object itself: a call, and a result among several, is rendered as a separate message.
+   This applies to ``tool_use_id`` too, which is itself hidden.
+7. Of ``additional_kwargs`` only the member ``function_call`` counts; the rest repeats other fields.
+8. ``tool_calls`` and ``invalid_tool_calls`` cost nothing next to a ``content`` array in which an
    object has the ``type`` ``tool_use`` or ``tool_call``: LangChain writes such calls twice.
 9. Media: an object that ``media.read_media`` recognises (not inside a structured text) costs its
-   estimate, and what that function leaves of it is judged by these rules.
+   estimate, and the values that this function returns besides are judged by these rules.
 10. A text that holds ``data:...;base64,`` and at least 256 characters of base64 loses these
     characters and costs an estimate for them instead.
 
-Unknown fields count as text: too much is safer than too little. Rules 9 and 10 apply only to
-messages for which ``media.may_hold_media`` is true.
+Unknown fields count as text: too high a count is safer than too low a one. Rules 9 and 10 apply
+only to messages for which ``media.may_hold_media`` is true.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-# --- Token count of a message: the rules, and their reference in plain Python ---------------------
+# --- Token count of a message: the reference implementation of the rules --------------------------
 
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1
@@ -78,7 +78,7 @@ HIDDEN: Final = frozenset((
     "usage_metadata", "response_metadata", "metadata", "model", "stop_reason", "stop_sequence",
     "finish_reason", "service_tier", "system_fingerprint", "container", "context_management",
     "created_at",
-    # what the model does not see, or sees elsewhere
+    # not seen by the model, or seen elsewhere
     "tool_call_chunks", "artifact", "provider_specific_fields", "reasoning_details",
     "videoMetadata", "video_metadata",
 ))  # fmt: skip
@@ -103,39 +103,39 @@ KEY_BITS: Final[dict[str, int]] = {
     key: sum(bit for bit, keys in _KEY_SETS if key in keys)
     for key in sorted({key for _, keys in _KEY_SETS for key in keys})
 }
-"""The rules by key, for ``_fast.MessageCounter``, which numbers the bits: hidden, structured,
-framed, name, data, calls, content, type, inline media, and what it leaves to this module."""
+"""The rules by key, for ``_fast.MessageCounter``, which defines the bits: hidden, structured,
+framed, name, data, calls, content, type, inline media, and keys that it leaves to this module."""
 _REPEATING: Final = frozenset(("additional_kwargs", "tool_calls", "invalid_tool_calls"))
 _WRITTEN_CALLS: Final = frozenset(("tool_use", "tool_call"))
 
 _DATA_URL: Final = re.compile(
     r"data:((?:[\w.+-]{1,64}\\?/[\w.+-]{1,64})?)[^,]{0,256}?;(?:base64|BASE64),\s{0,4}"
-    # Possessive: no way back into it. Lines are joined if what follows is base64 for sure; slashes
-    # may be escaped (JSON in a string), and + / = be written as in a URL.
+    # Possessive, so without backtracking. Lines are joined if base64 certainly follows; slashes may
+    # be escaped (JSON in a string), and + / = may be written as in a URL.
     r"((?>[\w+/=-]++|%2[BbFf]|%3[Dd]|\\/|(?:\r?\n|\\r|\\n)[ \t]{0,8}(?=[\w+/-]{40}))++)",
     re.ASCII,
 )
 json_bytes: Final[Callable[[Any], bytes]] = partial(
     orjson.dumps, option=orjson.OPT_PASSTHROUGH_SUBCLASS
 )
-"""The compact JSON of a value of plain types, without a Python frame. TypeError: only the standard
-library writes it (big integers, lone surrogates, subclasses)."""
+"""Compact JSON of a value of plain types, without a Python frame. TypeError: only the standard
+library can write it (big integers, lone surrogates, subclasses)."""
 
 
 class Gathered(NamedTuple):
-    """The countable parts of a message: fixed tokens, texts, media."""
+    """Countable parts of a message: fixed tokens, texts, media."""
 
     fixed: int
-    """Tokens that need no counting."""
+    """Tokens that do not depend on the counter."""
     texts: list[str]
     media: list[Media]
 
 
 def json_text(value: Any) -> str:
-    """The compact JSON text of a JSON value, as items are stored (``codec.encode_json``).
+    """Compact JSON text of a JSON value, as items are stored (``codec.encode_json``).
 
     Raises:
-        InvalidItemError: it is no JSON value, circular or nested too deeply.
+        InvalidItemError: it is not a JSON value, is circular or is nested too deeply.
     """
     try:
         return json_bytes(value).decode()
@@ -149,7 +149,7 @@ def json_text(value: Any) -> str:
 
 
 def without_base64(text: str, media: list[Media]) -> str:
-    """Rule 10: the text without the base64 of its data URLs, whose media are added to ``media``."""
+    """Apply rule 10: remove the base64 of a text's data URLs, adding their media to ``media``."""
     if ";base64," not in text and ";BASE64," not in text:
         return text
     kept, done = [], 0
@@ -171,17 +171,17 @@ def _read(encoded: bytes) -> Any:
 
 
 def _is_hidden(key: str, entry: Any) -> bool:
-    """Rule 2."""
+    """Apply rule 2."""
     if key == "data":
         return type(entry) is str and " " not in entry[:OPAQUE_CHARS]
     return key in HIDDEN or key == "id" or key.endswith(("_id", "Id"))
 
 
 def gather(encoded: bytes) -> Gathered:
-    """Collect the countable parts of a message, by the rules of this module, from its compact JSON.
+    """Collect the countable parts of a message from its compact JSON, by this module's rules.
 
     Raises:
-        InvalidItemError: ``encoded`` is no JSON, or nested too deeply for the stack.
+        InvalidItemError: ``encoded`` is not JSON, or is nested too deeply for the stack.
     """
     walk = _MessageWalk()
     message = _read(encoded)
@@ -204,7 +204,7 @@ class _MessageWalk:
         self.pending: list[Any] = []
 
     def value(self, value: Any) -> None:
-        """Rule 4."""
+        """Apply rule 4."""
         kind = type(value)
         if kind is str:
             self.text(value)
@@ -214,13 +214,13 @@ class _MessageWalk:
             self.members(value, framed=True)
 
     def text(self, text: str) -> None:
-        """Rule 10."""
+        """Apply rule 10."""
         text = without_base64(text, self.media)
         if text:
             self.texts.append(text)
 
     def members(self, value: dict[str, Any], *, framed: bool) -> None:
-        """Add the members of an object to the count; ``framed`` is false for the message itself."""
+        """Count the members of an object; ``framed`` is false for the message itself."""
         found = read_media(value)
         if found is not None:
             if found[0] is not None:
@@ -241,7 +241,7 @@ class _MessageWalk:
 
 
 def _unrepeated(value: dict[str, Any], key: str) -> Any:
-    """Rules 7 and 8: what counts of a member that may repeat other members."""
+    """Apply rules 7 and 8: the countable part of a member that may repeat other members."""
     entry = value[key]
     if key == "additional_kwargs":
         return {"function_call": entry.get("function_call")} if type(entry) is dict else None
@@ -259,12 +259,12 @@ def _label(block: dict[str, Any]) -> str:
     return label if isinstance(label, str) else ""
 
 
-# --- What a request costs beside its messages: the definitions of tools, and the start of the -----
+# --- Costs of a request in addition to its messages: tool definitions, start of the reply ---------
 # OpenAI renders functions in a form of its own, whose tokens the cookbook ("How to count tokens
-# with tiktoken", num_tokens_for_tools) gives for flat schemas; nested ones are counted alike here,
-# and keywords that it does not know as JSON. Anthropic adds a hidden system prompt to the JSON of
-# the tools: 346 tokens for Claude 3.5 to 4 with ``tool_choice`` auto (159 to 530 by model; "Tool
-# use"). All others are counted as their compact JSON.
+# with tiktoken", num_tokens_for_tools) gives for flat schemas; nested ones are counted the same way
+# here, and keywords that it does not know as JSON. Anthropic adds a hidden system prompt to the
+# JSON of the tools: 346 tokens for Claude 3.5 to 4 with ``tool_choice`` auto (159 to 530 by model;
+# "Tool use"). All others are counted as their compact JSON.
 
 REPLY_TOKENS: Final = 3
 """Every reply is primed with the start of the assistant's message (the cookbook)."""
@@ -277,11 +277,11 @@ _RENDERED: Final = frozenset((
     "type", "description", "enum", "properties", "items", "required", "additionalProperties",
     "title", "strict",
 ))  # fmt: skip
-"""Keywords of a schema that the rendering shows, or leaves out at no cost."""
+"""Keywords of a schema that the rendering shows, or omits at no cost."""
 
 
 class ToolRules(NamedTuple):
-    """Rules by which a provider's tools are counted."""
+    """Rules for counting a provider's tools."""
 
     function_init: int | None = None
     """Tokens before each function in OpenAI's rendering; None: tools are counted as JSON."""
@@ -290,17 +290,17 @@ class ToolRules(NamedTuple):
 
 
 def tool_rules(profile: str, encoding: str) -> ToolRules:
-    """The rules of a provider's profile (a name of ``media.PROFILES``) and an encoding."""
+    """Return the rules for a provider's profile (a name in ``media.PROFILES``) and an encoding."""
     if profile.startswith("openai"):
         return ToolRules(function_init=10 if encoding == "cl100k_base" else 7)
     return ToolRules(hidden_prompt=346 if profile.startswith("anthropic") else 0)
 
 
 def gather_tools(tools: Any, rules: ToolRules) -> tuple[int, list[str]]:
-    """``(fixed tokens, texts to count)`` of the definitions of tools, in any provider's form.
+    """Collect ``(fixed tokens, texts to count)`` of tool definitions in any provider's form.
 
     Raises:
-        InvalidItemError: no list of mappings, or one that is no JSON.
+        InvalidItemError: it is not a list of mappings, or one of them is not JSON.
     """
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
         msg = f"tools: expected a list of mappings, got {type(tools).__name__}"
@@ -331,7 +331,7 @@ def gather_tools(tools: Any, rules: ToolRules) -> tuple[int, list[str]]:
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The function that a tool of OpenAI (or Anthropic) defines; None: it defines none."""
+    """Return the function that an OpenAI (or Anthropic) tool defines, None if it defines none."""
     inner = tool.get("function")
     found = inner if isinstance(inner, Mapping) else tool
     return found if isinstance(found.get("name"), str) else None
@@ -342,7 +342,7 @@ def _line(*words: Any) -> str:
 
 
 def _render(function: Mapping[str, Any], texts: list[str]) -> int:
-    """Fixed tokens of one function; its lines go to ``texts``."""
+    """Return the fixed tokens of one function, and append its lines to ``texts``."""
     texts.append(_line(function["name"], function.get("description")))
     schema = function.get("parameters", function.get("input_schema"))
     fixed = 0

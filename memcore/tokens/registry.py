@@ -41,22 +41,22 @@ __all__ = [
 
 
 # --- Counters by model: tables, each figure with its source ---------------------------------------
-# A factor is the model's tokens over those of ``o200k_base``. "Measured" means: tokens of recorded
-# conversations (prose, tool arguments, tool results), code and logs by the model's published
-# vocabulary (as bundled in splintr-rs 0.22) over those of o200k_base, in that order. Of tokenizers
-# that split every digit, the tokens that this adds are subtracted first: they are counted one by
-# one. Factors are estimates: the usage that a provider reports corrects them.
+# A factor is the ratio of the model's tokens to those of ``o200k_base``. "Measured" means: tokens
+# of recorded conversations (prose, tool arguments, tool results), code and logs, in that order, by
+# the model's published vocabulary (as bundled in splintr-rs 0.22) relative to o200k_base. For
+# tokenizers that split every digit, the extra tokens are subtracted first: they are counted
+# individually. Factors are estimates: the usage that a provider reports corrects them.
 
 
 class ModelFamily(NamedTuple):
-    """Models that are counted alike."""
+    """Models that are counted the same way."""
 
     prefixes: tuple[str, ...]
-    """A model's name begins with one of these, in small letters; ``.`` and ``_`` read as ``-``."""
+    """Prefixes of models' names, in lower case, with ``.`` and ``_`` replaced by ``-``."""
     factor: float
     splits_digits: bool
     profile: str
-    """Of ``media.PROFILES``."""
+    """Name in ``media.PROFILES``."""
     source: str
 
 
@@ -114,7 +114,7 @@ FAMILIES: Final = (
         "measured with GLM-4: 1.02 to 1.04, 1.03, 1.02, 1.00, 1.11; Chinese 0.90",
     ),
 )  # fmt: skip
-"""The first family with a prefix of the model's name counts for it."""
+"""The first family with a prefix of the model's name applies."""
 
 OPENAI_MODELS: Final[tuple[tuple[str, str, str], ...]] = (
     ("gpt-oss", "o200k_base", "openai"),
@@ -139,7 +139,7 @@ OPENAI_MODELS: Final[tuple[tuple[str, str, str], ...]] = (
     ("davinci-002", "cl100k_base", "openai"),
     ("babbage-002", "cl100k_base", "openai"),
 )
-"""``(prefix, encoding, profile)``. Encodings as in tiktoken/model.py of tiktoken 0.14 (where
+"""``(prefix, encoding, profile)``. Encodings are from tiktoken/model.py of tiktoken 0.14 (where
 o200k_harmony counts text as o200k_base does), profiles from OpenAI's "Images and vision"."""
 
 
@@ -149,24 +149,24 @@ _VENDOR: Final = re.compile(
     r"(?:(?:us|eu|apac|global|jp|au)-)?(?:anthropic|amazon|meta|mistral|deepseek|qwen|google)-"
     r"(?=[a-z])"
 )
-"""Prefix of a model's name in Bedrock, its dots read as hyphens."""
+"""Prefix of a model's name in Bedrock, with dots replaced by hyphens."""
 
 
 def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:
-    """The counter of a model: exact for OpenAI's, an estimate for others.
+    """Return the counter of a model: exact for OpenAI's, an estimate for others.
 
-    Names may carry their provider (``anthropic/claude-sonnet-4-5``, ``ft:gpt-4o:...``,
+    Names may include their provider (``anthropic/claude-sonnet-4-5``, ``ft:gpt-4o:...``,
     ``us.anthropic.claude-opus-4-1-v1:0``, ``openai:gpt-4o``). ``media`` as for ``TextCounter``.
 
     Raises:
-        InvalidOptionError: no family of models begins with that name.
+        InvalidOptionError: the name matches no known family of models.
     """
     if not isinstance(model, str):
         msg = f"model: expected a str, got {type(model).__name__}"
         raise InvalidOptionError(msg)
     name = model.lower().rpartition("/")[2].removeprefix("ft:")
     name = name.replace(".", "-").replace("_", "-")
-    # "openai:gpt-4o" is LangChain's spelling; a colon may also belong to the name ("llama3:8b").
+    # "openai:gpt-4o" is LangChain's spelling; a colon may also be part of the name ("llama3:8b").
     for candidate in (name, _VENDOR.sub("", name, count=1), name.partition(":")[2]):
         found = _find(candidate, media)
         if found is not None:
@@ -184,7 +184,7 @@ def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:
 
 
 def _begins(name: str, prefix: str) -> bool:
-    """Return whether a name begins with a prefix; a number at its end must end there too."""
+    """Return whether a name has a prefix; a number at the prefix's end has to be complete."""
     if not name.startswith(prefix):
         return False
     rest = name[len(prefix) :]
@@ -207,7 +207,7 @@ def _find(name: str, media: Any) -> TextCounter | None:
     return None
 
 
-# --- Counters by name. The name is also the id that is stored with counts, and says all of a ------
+# --- Counters by name, which is also the id that is stored with counts ----------------------------
 
 COUNTER_ID_BYTES_MAX: Final = 200
 _SCALED: Final = re.compile(
@@ -223,12 +223,12 @@ _EXAMPLES: Final = (
 
 
 def get_counter(counter: str | TokenCounter | None = None) -> TokenCounter:
-    """The counter of that name, or the object as it is; None: ``"o200k_base"``.
+    """Return a counter by name, or the given object; None: ``"o200k_base"``.
 
-    An object needs an ``id``, ``exact`` and ``count``; what it lacks of TokenCounter is derived.
+    An object needs an ``id``, ``exact`` and ``count``; other methods of TokenCounter are derived.
 
     Raises:
-        InvalidOptionError: no counter has that name, or the object is none.
+        InvalidOptionError: no counter has that name, or the object is not a counter.
         CounterUnavailableError: the counter exists but cannot be loaded here.
     """
     if counter is None:

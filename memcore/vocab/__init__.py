@@ -1,7 +1,7 @@
-"""Vocabularies that memcore ships, and their reader.
+"""Vocabularies shipped with memcore, and their reader.
 
-``scripts/make_vocab`` makes the files and proves their source; NOTICE says whose they are. Nothing
-is ever fetched. An encoding is made when it is first asked for, and kept.
+``scripts/make_vocab`` builds the files and verifies their source; NOTICE states their origin.
+Nothing is ever downloaded. Encodings are built on first use and cached.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = [
 
 NAMES: Final = ("o200k_base", "cl100k_base")
 _HEADER: Final = Struct("<8sI12sQ")
-"""Magic, version, three numbers, and the checksum of those numbers and of what follows."""
+"""Magic, version, three numbers, and the checksum of those numbers and of the rest of the file."""
 
 _encodings: dict[str, Encoding] = {}
-"""Encodings made so far. No lock guards it: the child of a fork would wait for ever for one that a
-thread of its parent held. Two threads may both make an encoding; one of the two is kept."""
+"""Encodings built so far. There is no lock: after a fork, the child would wait forever for one held
+by a thread of its parent. Two threads may both build an encoding; one of the two is kept."""
 
 
 def load(name: str) -> Encoding:
-    """The encoding of that name.
+    """Return an encoding by name.
 
     Raises:
         InvalidOptionError: memcore ships no such encoding.
@@ -44,7 +44,7 @@ def load(name: str) -> Encoding:
             msg = f"no encoding is named {name!r}; memcore ships {' and '.join(NAMES)}"
             raise InvalidOptionError(msg)
         vocabulary, classes = _read(f"{name}.bin"), _read("classes.bin")
-        # Others may have made it while this thread waited for the files.
+        # Another thread may have built it while this one waited for the files.
         found = _encodings.get(name) or _encodings.setdefault(
             name, _made(name, vocabulary, classes)
         )
@@ -59,11 +59,11 @@ def _made(name: str, vocabulary: mmap, classes: mmap) -> Encoding:
 
 
 def _read(file: str) -> mmap:
-    """A file, mapped: what is not needed of it takes no memory, and processes share the rest."""
+    """Map a file and verify it: untouched pages take no memory, and processes share the others."""
     try:
         with open(os.path.join(os.path.dirname(__file__), file), "rb") as opened:
             content = mmap(opened.fileno(), 0, access=ACCESS_READ)
-    except (OSError, ValueError) as exc:  # an empty one cannot be mapped
+    except (OSError, ValueError) as exc:  # an empty file cannot be mapped
         raise _damaged(file, str(exc)) from exc
     if len(content) < _HEADER.size:
         raise _damaged(file, f"it has {len(content)} bytes")

@@ -1,7 +1,7 @@
-"""Expired messages: roles, types, ids and names of tools stay, texts are replaced.
+"""Expiry of messages: roles, types, ids and tool names stay, texts are replaced.
 
-Only the fields listed here are copied, so nothing stays by mistake. The calls and results of a
-message stay, so histories with it are as legal as before.
+Only the fields listed here are copied, so nothing is retained by mistake. The calls and results of
+a message stay, so a history remains as legal as it was.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = [
 
 
 EXPIRED_TEXT: Final = "[expired]"
-"""The replacement of a text."""
+"""Replacement for a text."""
 
 _SCALARS: Final = frozenset((
     "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id",
     "caller_id", "server_label", "status", "is_error", "execution", "approve", "index", "lc",
 ))  # fmt: skip
-"""Kept as they are, unless they hold a list or an object."""
+"""Copied unchanged, unless they hold a list or an object."""
 _CALLS: Final = (
     "tool_calls", "invalid_tool_calls", "function_call", "functionCall", "function", "caller",
 )  # fmt: skip
-"""Walked into: what they hold is about calls, so names in them are names of tools."""
+"""Descended into: they hold calls, so names in them are names of tools."""
 _INPUTS: Final = frozenset(("arguments", "input", "args"))
 _ANSWERS: Final = ("functionResponse", "function_response")
 _DROPPED_BLOCKS: Final = frozenset(("thinking", "redacted_thinking", "reasoning"))
@@ -46,17 +46,17 @@ _ACTIONS: Final[dict[str, dict[str, Any]]] = {
     "program": {"code": ""},
     "reasoning": {"summary": []},
 }
-"""Fields that a provider requires in Responses items beside ids and texts."""
+"""Fields that a provider requires in Responses items in addition to ids and texts."""
 
 
 def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
-    """A message of the same kind, with the same calls and results, without its texts and reasoning.
+    """Return a message with the same kind, calls and results, but no texts or reasoning.
 
     Reasoning is removed because its signature would no longer match the content.
 
     Args:
         message: in any wire format.
-        text: replaces every text of the message that is not empty.
+        text: the replacement for every non-empty text of the message.
     """
     if message.get("type") == "constructor" and isinstance(message.get("kwargs"), dict):
         named: Message = {key: message[key] for key in ("lc", "type", "id") if key in message}
@@ -68,20 +68,20 @@ def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
 
 
 def expired_event(message: Message) -> Message:
-    """An event without its payload: its type, and the call of one that abandons a call."""
+    """An event reduced to its type; an abandon event also keeps its payload, the abandoned call."""
     kept = message if message.get("type") == "abandon" else message | {"payload": None}
     return dict(kept)
 
 
 def _nested(body: dict[str, Any], message: Message, text: str) -> dict[str, Any]:
-    """The fields of LangChain's nested spellings."""
+    """Reduce the fields of LangChain's nested spellings."""
     if isinstance(body.get("data"), dict):
         return _kept(body) | {"data": _nested(body["data"], message, text)}
     return _body(body, text, named=_is_answer(message))
 
 
 def _is_answer(message: Message) -> bool:
-    """Return whether the ``name`` in a message is that of a tool."""
+    """Return whether the message's ``name`` is the name of a tool."""
     kind = classify(message)[0]
     return kind in (ItemKind.RESULT, ItemKind.CALL) and message.get("role") != "assistant"
 
@@ -95,7 +95,7 @@ def _kept(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _body(body: dict[str, Any], text: str, *, named: bool) -> dict[str, Any]:
-    """A message, or the fields of a nested one."""
+    """Reduce a message, or the fields of a nested one."""
     found = _kept(body)
     if named and isinstance(body.get("name"), str):
         found["name"] = body["name"]
@@ -115,7 +115,7 @@ def _body(body: dict[str, Any], text: str, *, named: bool) -> dict[str, Any]:
     if isinstance(extra, dict):
         found["additional_kwargs"] = _calls(extra)
     if found.get("content", "") is None and not _has_calls(found):
-        found["content"] = text  # its audio or refusal was all that it said
+        found["content"] = text  # it held nothing but audio or a refusal
     return found
 
 
@@ -124,7 +124,7 @@ def _has_calls(found: dict[str, Any]) -> bool:
 
 
 def _calls(body: dict[str, Any]) -> dict[str, Any]:
-    """The calls that a message makes, without their arguments."""
+    """The calls of a message, without their arguments."""
     found: dict[str, Any] = {}
     for name in _CALLS:
         value = body.get(name)
@@ -145,14 +145,14 @@ def _call(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _emptied(value: Any, name: str) -> Any:
-    """Empty arguments, in the form of the given ones."""
+    """Empty arguments of the same form as the given ones."""
     if isinstance(value, str):
         return "{}" if value and name == "arguments" else ""
     return [] if isinstance(value, list) else {} if isinstance(value, dict) else None
 
 
 def _output(value: Any, text: str) -> Any:
-    """A result of a Responses item."""
+    """Expired result of a Responses item."""
     if isinstance(value, str):
         return text if value else ""
     if isinstance(value, list):
@@ -185,12 +185,12 @@ def _is_answered(blocks: list[Any]) -> bool:
 
 
 def _order(block: dict[str, Any]) -> bool:
-    """Results come before texts in a message that has both."""
+    """Sort key that puts results before texts."""
     return block.get("type") != "tool_result"
 
 
 def _block(block: dict[str, Any], text: str) -> dict[str, Any] | None:
-    """A block that makes or answers a call; None for all others."""
+    """Expired block that makes or answers a call; None for any other block."""
     kind = block.get("type")
     if not isinstance(kind, str):
         return None
@@ -221,7 +221,7 @@ def _text_block(value: list[Any], text: str, body: dict[str, Any]) -> dict[str, 
 
 
 def _parts(value: list[Any], text: str) -> list[Any]:
-    """The parts of a Gemini content."""
+    """Expired parts of a Gemini content."""
     found: list[Any] = []
     said = False
     for part in value:

@@ -1,4 +1,4 @@
-"""Fields of a message in each format: paths, binding of calls to results, edited copies."""
+"""Message fields in each wire format: paths, binding of calls to results, edited copies."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 
-# --- Edited copies of messages: other values at some paths, everything else shared and untouched --
+# --- Edited copies: new values at some paths, everything else shared ------------------------------
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Keys and positions from the message down to a value."""
+"""Keys and indices from the message down to a value."""
 Edits: TypeAlias = Mapping[Path, Any]
-"""New values by path; ``REMOVED`` takes the member or element out. No path begins another one."""
+"""New values by path; ``REMOVED`` deletes the member or element. No path is a prefix of another."""
 
 
 class _Removed:
@@ -58,7 +58,7 @@ REMOVED: Final = _Removed()
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """The value at a path; None if there is none."""
+    """The value at a path; None if the path does not exist."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step)
@@ -70,9 +70,9 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def edited(value: Any, edits: Edits) -> Any:
-    """A copy of a JSON value with the edits made; unedited parts are shared, not copied.
+    """Copy a JSON value with edits applied; unedited parts are shared, not copied.
 
-    Positions are those of the value as it is given, also where elements before them are removed.
+    Indices refer to the value as given, even where earlier elements are removed.
     """
     below: dict[str | int, dict[Path, Any]] = {}
     for path, new in edits.items():
@@ -90,7 +90,7 @@ def _edited_entry(entry: Any, edits: dict[Path, Any] | None) -> Any:
     return edits[()] if () in edits else edited(entry, edits)
 
 
-# --- Paths of the fields of a message, and reading values that may be of any type -----------------
+# --- Paths of message fields, and access to values of unknown type --------------------------------
 
 _LANGCHAIN_TYPES: Final = frozenset((
     "human", "system", "tool", "function", "chat", "ai",
@@ -100,7 +100,7 @@ _LANGCHAIN_TYPES: Final = frozenset((
 
 
 def body_path(message: Message) -> Path:
-    """The path of a message's fields: empty, but for LangChain's two nested spellings."""
+    """Path of a message's fields: empty, except for LangChain's two nested spellings."""
     role, kind = message.get("role"), message.get("type")
     if isinstance(role, str) and role and kind != "chat":
         return ()
@@ -112,23 +112,23 @@ def body_path(message: Message) -> Path:
 
 
 def name_in(value: Any) -> str | None:
-    """The value if it is a string that is not empty."""
+    """The value if it is a non-empty string, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def dicts_in(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a list, with their positions; of anything else none."""
+    """Yield the objects of a list with their indices; nothing if it is not a list."""
     for at, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, dict):
             yield at, entry
 
 
 def member_of(value: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """The first of the names under which there is an object."""
+    """The first of the names whose value is an object, else None."""
     return next((name for name in names if isinstance(value.get(name), dict)), None)
 
 
-# --- Binding of results to calls, over a list of entries; the same rules as the ledger's ----------
+# --- Binding of results to calls over a list of entries, by the ledger's rules --------------------
 
 CLASS_PROGRAM: Final = 7
 CLASS_SERVER: Final = 9
@@ -140,13 +140,13 @@ FLAG_MODEL: Final = 1
 FLAG_MIXED: Final = 2
 
 ABANDON_EVENT: Final = "abandon"
-"""Type of the event that gives up a call; its payload is ``{"class": int, "id": str}``."""
+"""Type of the event that abandons a call; its payload is ``{"class": int, "id": str}``."""
 
 Key = tuple[int, str]
 
 
 class WireItem(NamedTuple):
-    """One item as rendering sees it."""
+    """One item as seen by rendering."""
 
     seq: int
     message: Message
@@ -155,7 +155,7 @@ class WireItem(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class CallSlot:
-    """A call and everything that answered it."""
+    """A call and its results."""
 
     key: Key
     at: int
@@ -163,44 +163,44 @@ class CallSlot:
     results: list[int] = field(default_factory=list)
     abandoned: bool = False
     before: CallSlot | None = None
-    """The call with the same key before it."""
+    """The previous call with the same key."""
 
     @property
     def is_server(self) -> bool:
-        """True if it calls a provider's own tool: only the provider can answer it."""
+        """True for a call of a provider's own tool, which only the provider can answer."""
         return self.key[0] & CLASS_MASK == CLASS_SERVER
 
 
 class Ends(NamedTuple):
-    """Positions of the last entries that close open calls before them, -1 if none."""
+    """Positions of the last entries that close preceding open calls, -1 if none."""
 
     content: int
     outside: int
-    """Of these the last that is not the model's."""
+    """The last of these that is not from the model."""
 
     def passed(self, slot: CallSlot) -> bool:
-        """Return whether the list goes on after a call, so that it counts as unanswered.
+        """Return whether the list continues past a call, so that it counts as unanswered.
 
-        A program runs at its provider: the model's output after it continues it.
+        A program runs at its provider: later output of the model continues it.
         """
         return slot.at < (self.outside if slot.key[0] == CLASS_PROGRAM else self.content)
 
 
 @dataclass(slots=True)
 class Binding:
-    """The result of ``bind``: lists with one element for each entry."""
+    """Result of ``bind``: lists with one element per entry."""
 
     kinds: list[int]
     flags: list[int]
     calls: list[list[CallSlot]]
     answers: list[list[tuple[Key, CallSlot | None]]]
     references: list[tuple[int, CallSlot | None]] = field(default_factory=list)
-    """Entries that refer to a call without answering it, and the call: what a program called,
-    a hosted tool that was approved."""
+    """Entries that refer to a call without answering it, with that call: calls made by a program,
+    hosted tools that were approved."""
     strays: set[int] = field(default_factory=set)
 
     def is_shown(self, at: int) -> bool:
-        """Return whether the entry is shown in a context (events and whole orphans are not)."""
+        """Return whether a context shows the entry (not events or entirely orphaned entries)."""
         return self.kinds[at] != ItemKind.EVENT and at not in self.strays
 
     def leave_out_strays(self) -> None:
@@ -219,10 +219,10 @@ class Binding:
             self.calls[at] = []
 
     def ends(self) -> Ends:
-        """Find the last entries after which open calls before them count as unanswered.
+        """Find the last entries after which preceding open calls count as unanswered.
 
-        Results do not close calls, and in formats where calls are items of their own neither does
-        the run of calls at the end: they belong to the same response.
+        Results do not close calls. In formats where calls are separate items, the trailing run of
+        calls does not either: they belong to the same response.
         """
         outside = len(self.kinds) - 1
         while outside >= 0 and (
@@ -239,25 +239,25 @@ class Binding:
         return Ends(at, outside)
 
     def is_result(self, at: int) -> bool:
-        """Return whether the entry holds nothing but results."""
+        """Return whether the entry consists of results only."""
         return self.kinds[at] == ItemKind.RESULT and not self.flags[at] & FLAG_MIXED
 
 
 class Binder:
-    """The state of one pass: entries are taken one after the other."""
+    """State of one binding pass over the entries, in order."""
 
     def __init__(self) -> None:
         self.latest: dict[Key, CallSlot] = {}
         self.groups: dict[Key, tuple[int, deque[CallSlot]]] = {}
-        """By key: the index at which the group of calls of that name starts, and those that may be
-        open."""
+        """By key: the index at which the run of calls with that name starts, and its calls that may
+        be open."""
         self.references: list[tuple[int, CallSlot | None]] = []
         """As ``Binding.references``."""
         self.run = -1
-        """The index at which the current run of calling items starts, -1: none."""
+        """Index at which the current run of calling items starts, -1 if none."""
 
     def find(self, key: Key) -> CallSlot | None:
-        """The call that a result with this key answers."""
+        """Find the call that a result with this key answers."""
         slot = self.latest.get((key[0] & ~SECOND, key[1]))
         if slot is not None and key[0] & BY_NAME:
             waiting = self.groups[key][1]
@@ -268,14 +268,14 @@ class Binder:
         return slot
 
     def newest_open(self, key: Key) -> CallSlot | None:
-        """The newest open call with this key: the one that an abandon event closes."""
+        """Find the newest open call with this key, which an abandon event closes."""
         slot = self.find(key)
         while slot is not None and (slot.results or slot.abandoned):
             slot = slot.before
         return slot
 
     def open(self, key: Key, at: int, before: list[CallSlot]) -> CallSlot | None:
-        """A new call; None if the key is another id of the call before it."""
+        """Record a call; None if the key is merely another id of the preceding call."""
         identity = (key[0] & ~SECOND, key[1])
         if key[0] & SECOND and before:
             self.latest[identity] = before[-1]
@@ -292,7 +292,7 @@ class Binder:
     def take(
         self, at: int, entry: WireItem
     ) -> tuple[int, int, list[CallSlot], list[tuple[Key, CallSlot | None]]]:
-        """``(kind, flags, calls, answers)`` of the next entry."""
+        """Bind the next entry; returns ``(kind, flags, calls, answers)``."""
         answers: list[tuple[Key, CallSlot | None]] = []
         slots: list[CallSlot] = []
         if entry.event:
@@ -305,22 +305,22 @@ class Binder:
                 self.references.append((at, found))
                 continue
             if found is not None:
-                found.results.append(at)  # the next one of this name finds the next call
+                found.results.append(at)  # the next result with this name finds the next call
             answers.append((key, found))
         for key in opens:
             slot = self.open(key, at, slots)
             if slot is not None:
                 slots.append(slot)
-        # A whole orphan is invisible to the runs of calls, as it is to the ledger.
+        # An entirely orphaned entry does not interrupt a run of calls, just as in the ledger.
         if kind != ItemKind.RESULT or flags & FLAG_MIXED or any(s for _, s in answers):
             self.run = (at if self.run < 0 else self.run) if opens else -1
         return kind, flags, slots, answers
 
 
 def bind(entries: Iterable[WireItem]) -> Binding:
-    """Bind every result to the latest call with its (class, id), open or closed.
+    """Bind every result to the latest call with its (class, id), whether open or closed.
 
-    Calls without ids bind first-in-first-out by name within their run of calling items.
+    Calls without ids are matched by name, first in first out, within their run of calling items.
     """
     state = Binder()
     binding = Binding([], [], [], [], state.references)
@@ -344,27 +344,27 @@ def _give_up(state: Binder, event: Message) -> None:
             slot.abandoned = True
 
 
-# --- The calls in a message: their arguments where these may be edited, and their tools' names ----
+# --- Calls of a message: their arguments, where editable, and the names of their tools ------------
 
 _CUSTOM: Final = 1
-"""The class of custom tools' ids in ``_fast.classify``."""
+"""Class of the ids of custom tools in ``_fast.classify``."""
 _CALL_KEYS: Final = ("functionCall", "function_call")
 _SERVER_BLOCKS: Final = ("server_tool_use", "mcp_tool_use", "server_tool_call")
 _CALL_BLOCKS: Final = ("tool_use", "tool_call", "invalid_tool_call")
 
 
 class Arguments(NamedTuple):
-    """The arguments of one call, at one of the paths where the message has them."""
+    """Arguments of one call, at one of the paths where the message holds them."""
 
     path: Path
     form: Literal["json", "object", "text"]
-    """JSON in a string; a JSON object; the free input of a custom tool."""
+    """JSON in a string, a JSON object, or the free-form input of a custom tool."""
     key: Key | None
     name: str | None
 
 
 def arguments_of(message: Message) -> list[Arguments]:
-    """The arguments of the calls in a message; a call that is written twice is listed twice."""
+    """List the arguments of the calls of a message; a call that occurs twice is listed twice."""
     kind = classify(message)[0]
     if kind == ItemKind.CALL:
         return _responses_arguments(message)
@@ -401,7 +401,7 @@ def _called(
 
 
 def _chat_arguments(body: dict[str, Any], base: Path) -> Iterator[Arguments]:
-    """Of OpenAI chat, and of LangChain, which writes ``args`` beside the name."""
+    """Yield arguments in OpenAI chat format, and in LangChain's, with ``args`` next to the name."""
     for at, call in dicts_in(body.get("tool_calls")):
         path, inner = (*base, "tool_calls", at), call.get("function")
         if isinstance(inner, dict) and isinstance(inner.get("arguments"), str):
@@ -429,10 +429,10 @@ def _responses_arguments(message: Message) -> list[Arguments]:
 
 
 def call_names(message: Message) -> dict[Key | None, str]:
-    """The names of the tools that a message calls, by the keys of the calls.
+    """Map the keys of the calls of a message to the names of their tools.
 
-    Tools of OpenAI without a name of their own are named after the type of the item: ``shell`` for
-    a ``shell_call``. The key of a call that needs no answer is None.
+    OpenAI tools without a name of their own are named after the type of the item: ``shell`` for a
+    ``shell_call``. The key of a call that needs no answer is None.
     """
     kind, opens, _, _ = classify(message)
     label = message.get("type")
@@ -451,7 +451,7 @@ def call_names(message: Message) -> dict[Key | None, str]:
 
 
 def _named_calls(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any, int]]:
-    """Objects with a ``name``, the id of their call and its class."""
+    """Yield objects with a ``name``, the id of their call, and the call's class."""
     kwargs = body.get("additional_kwargs")
     for place in (body, kwargs if isinstance(kwargs, dict) else {}):
         for name in ("tool_calls", "invalid_tool_calls"):
@@ -471,11 +471,11 @@ def _named_calls(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any, in
             yield part[member], part[member].get("id"), 0
 
 
-# --- The parts of a message that may be edited: results, texts, arguments of calls, thinking ------
-# Parts are found in all wire formats, LangChain's three spellings among them, and are named by
-# their path in the message. What a provider checks byte by byte or reads back by itself is no part:
-# results of its own tools, screenshots of a computer, actions of shell and patch calls, opaque
-# items.
+# --- Editable parts of a message: results, texts, arguments of calls, thinking --------------------
+# Parts are found in all wire formats, including LangChain's three spellings, and are identified by
+# their path in the message. Content that a provider verifies byte by byte or reads back is not a
+# part: results of its own tools, screenshots of a computer, actions of shell and patch calls,
+# opaque items.
 
 _TEXT_BLOCKS: Final = frozenset(("text", "input_text", "output_text"))
 _RESPONSES_WHOLE: Final = frozenset(
@@ -485,7 +485,7 @@ _ANSWER_KEYS: Final = ("functionResponse", "function_response")
 
 
 class Text(NamedTuple):
-    """A text that a user or the model wrote."""
+    """A text written by the user or the model."""
 
     path: Path
     text: str
@@ -495,27 +495,27 @@ class Result(NamedTuple):
     """The result of one call."""
 
     path: Path
-    """Of the whole content."""
+    """Path of the whole content."""
     form: Literal["string", "blocks", "object", "streams"]
-    """A string; a list of blocks; a JSON object (Gemini); stdout and stderr (shell)."""
+    """A string, a list of blocks, a JSON object (Gemini), or stdout and stderr (shell)."""
     leaves: tuple[Text, ...]
-    """The texts in it. Of an object without exactly one text: its JSON, under the object's path."""
+    """Texts of the result. For an object without exactly one text: its JSON, at its own path."""
     key: Key | None
-    """Of the call that it answers; None if it names none."""
+    """Key of the call that it answers; None if it names none."""
     name: str | None
-    """Of the tool, if the result itself says so."""
+    """Name of the tool, if the result itself gives it."""
     media: bool = False
-    """True if it has more than texts: images, files, references."""
+    """True if it contains anything but texts: images, files, references."""
     attached: Path | None = None
-    """The path of media of the result outside its content (Gemini)."""
+    """Path of the result's media outside its content (Gemini)."""
 
     @property
     def text(self) -> str:
-        """All its texts as one."""
+        """All texts, joined by newlines."""
         return "\n".join(leaf.text for leaf in self.leaves)
 
     def with_text(self, text: str) -> dict[Path, Any]:
-        """The edits that put ``text`` in place of all its texts; media stay."""
+        """Return the edits that replace all texts by ``text``; media stay."""
         first, *others = self.leaves
         if self.form == "object" and first.path == self.path:
             return {self.path: {"output": text}}
@@ -529,7 +529,7 @@ class Result(NamedTuple):
         return edits
 
     def cleared(self, text: str) -> dict[Path, Any]:
-        """The edits that put ``text`` in place of everything, media as well."""
+        """Return the edits that replace the whole content, including media, by ``text``."""
         if self.form == "streams":
             return self.with_text(text)
         edits: dict[Path, Any] = {self.path: {"output": text} if self.form == "object" else text}
@@ -539,7 +539,7 @@ class Result(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of parts that ``cleared`` replaces: texts, and 1 for media."""
+        """Number of parts that ``cleared`` replaces: the texts, plus 1 for media."""
         return len(self.leaves) + self.media
 
 
@@ -547,7 +547,7 @@ class Result(NamedTuple):
 
 
 def results_of(message: Message) -> list[Result]:
-    """The results in a message, in the order of the calls that it answers by ``classify``."""
+    """List the results of a message, in the order of the calls that ``classify`` reports."""
     kind, _, closes, _ = classify(message)
     if kind != ItemKind.RESULT:
         return []
@@ -573,7 +573,7 @@ def results_of(message: Message) -> list[Result]:
 
 
 def _is_turn(body: dict[str, Any]) -> bool:
-    """Return whether the message may hold several results, and texts (Anthropic, Gemini)."""
+    """Return whether the message can hold several results and texts (Anthropic, Gemini)."""
     role = body.get("role")
     return role not in (None, "", "tool", "function") or isinstance(body.get("parts"), list)
 
@@ -614,7 +614,7 @@ def _content_result(body: dict[str, Any], path: Path, key: Key | None, name: str
 
 
 def _block_texts(content: Any, path: Path) -> Iterator[Text]:
-    """The texts of a list of blocks (or strings)."""
+    """Yield the texts of a list of blocks or strings."""
     for at, block in enumerate(content if isinstance(content, list) else ()):
         if isinstance(block, str):
             yield Text((*path, at), block)
@@ -649,7 +649,7 @@ def _responses_result(body: dict[str, Any], path: Path, key: Key | None) -> list
 
 
 def texts_of(message: Message) -> list[Text]:
-    """The texts of the user or the model in a message, without results, calls and thinking."""
+    """List the texts of the user or the model, without results, calls and thinking."""
     kind, _, _, _ = classify(message)
     if kind not in (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.RESULT):
         return []
@@ -673,7 +673,7 @@ def texts_of(message: Message) -> list[Text]:
 
 
 def tool_names(entries: Iterable[WireItem]) -> list[set[str]]:
-    """The tools that each entry calls or answers; an entry without any has an empty set."""
+    """Return the tools that each entry calls or answers, as one set per entry."""
     listed = list(entries)
     binding = bind(listed)
     names = [{} if entry.event else call_names(entry.message) for entry in listed]

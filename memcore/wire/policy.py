@@ -1,4 +1,4 @@
-"""Pair policies: the rules of each provider. One preset a wire format, and ``seed``."""
+"""Pair policies: the rules of each provider. One preset per wire format, plus ``seed``."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ ORPHAN_UNBOUND: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PairPolicy:
-    """The rules for a message list that a provider accepts.
+    """The rules that a provider imposes on a message list.
 
-    ``adjacency`` is the place of results: ``any_later`` (after their call), ``behind`` (directly
-    after the item with the call) or ``next_message`` (all in the one next message).
+    ``adjacency`` is the place of results: ``any_later`` (anywhere after their call), ``behind``
+    (directly after the item with the call) or ``next_message`` (all in the next message).
     """
 
     name: str
     wire: Literal["chat", "responses", "anthropic", "gemini", "langchain"]
     adjacency: Literal["any_later", "behind", "next_message"]
     starts: frozenset[ItemKind]
-    """Kinds of item that a context may start with (behind its pins)."""
+    """Kinds of item that a context may start with (after its pins)."""
     must_start: bool = False
-    """True if the provider rejects any other start, false if it is only recommended."""
+    """True if the provider rejects any other start; false if it is only a recommendation."""
     glue: int = 0
     poison: bool = False
-    """No cut at or before an orphan (the plain rule), instead of leaving the orphan out."""
+    """Forbid cuts at or before an orphan (the plain rule), instead of omitting the orphan."""
     standalone_results: bool = False
-    """A result without any call id is legal on its own."""
+    """A result without a call id is legal on its own."""
     repairs: bool = True
-    """True if rendering hoists, synthesizes and merges; false if it only leaves orphans out."""
+    """True if rendering hoists, synthesizes and merges; false if it only omits orphans."""
     unique_ids: bool = False
     id_chars_max: int | None = None
     one_pin: bool = False
-    """Only the first system item is pinned, instead of the leading run of them."""
+    """Pin only the first system item, instead of the leading run of them."""
 
     def new_ledger(self, open_tokens: int, *, expect_items: int = 0) -> Ledger:
-        """An empty ledger that keeps this policy's cuts; with room for the items to come.
+        """Create an empty ledger for this policy's cuts, with room for the expected items.
 
-        A policy that repairs nothing shows no synthetic result, so none is reckoned with.
+        A policy without repairs shows no synthetic results, so they cost nothing.
         """
         orphan = ORPHAN_POISON if self.poison else 0
         if not self.standalone_results and not self.poison:
@@ -68,18 +68,18 @@ class PairPolicy:
         )
 
     def takes_ids(self, messages: list[Message]) -> bool:
-        """Return whether no call has an id that is too long for the provider."""
+        """Return whether no call id is too long for the provider."""
         return self.id_chars_max is None or not has_long_id(messages, self.id_chars_max)
 
     @property
     def mended(self) -> PairPolicy:
-        """The policy that renders a repaired view: this one, else the rules of OpenAI chat."""
+        """Policy that renders a repaired view: this one if it repairs, else OpenAI chat's rules."""
         if self.repairs:
             return self
         return replace(self, repairs=True, adjacency="behind", standalone_results=False)
 
     def pin_count(self, ledger: Ledger) -> int:
-        """The number of leading positions that are pinned."""
+        """Count the leading positions that are pinned."""
         found = ledger.leading(ItemKind.SYSTEM)
         if not self.one_pin:
             return found
@@ -129,10 +129,10 @@ POLICIES: Final = {
 
 
 def get_policy(policy: str | PairPolicy) -> PairPolicy:
-    """The preset of that name.
+    """Look up a preset by name; a ``PairPolicy`` is returned unchanged.
 
     Raises:
-        InvalidOptionError: there is none.
+        InvalidOptionError: there is no such preset.
     """
     if isinstance(policy, PairPolicy):
         return policy
@@ -144,10 +144,10 @@ def get_policy(policy: str | PairPolicy) -> PairPolicy:
 
 
 def policy_name(policy: object) -> str:
-    """The name of a preset, as sessions store it.
+    """Validate the name of a preset, the form in which sessions store it.
 
     Raises:
-        InvalidOptionError: it is no preset's name.
+        InvalidOptionError: it is not the name of a preset.
     """
     if not isinstance(policy, str):
         msg = f"policy: expected the name of a preset, got {type(policy).__name__}"

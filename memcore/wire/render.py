@@ -1,9 +1,9 @@
-"""Render log entries into the message list that a provider accepts. Pure and deterministic.
+"""Rendering of log entries into a message list that the provider accepts. Pure and deterministic.
 
-The log may hold late results, calls that were never answered, and orphaned results. Rendering
-hoists late results to their call, answers open calls synthetically and leaves orphans out; every
-such change is listed as a Repair. Nothing is invented while a call may still be answered: calls of
-the last turn that only results follow stay open.
+The log may hold late results, unanswered calls and orphaned results. Rendering hoists late results
+to their call, answers open calls synthetically and omits orphans; each such change is recorded as a
+Repair. Nothing is synthesized while a call may still be answered: calls of the last turn that only
+results follow stay open.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ __all__ = [
 
 @dataclass(slots=True)
 class Rendered:
-    """Messages in order; ``sources[i]`` is the entry that message i is, or None if it is new."""
+    """Messages in order; ``sources[i]`` is the index of message i's entry, None if synthesized."""
 
     messages: list[Message] = field(default_factory=list)
     sources: list[int | None] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
 
     def keep(self, entries: Sequence[WireItem], at: int) -> None:
-        """Show an entry as it is."""
+        """Append an entry unchanged."""
         self.messages.append(entries[at].message)
         self.sources.append(at)
 
     def write(self, message: Message) -> None:
-        """Show a message that no entry holds in this form."""
+        """Append a message that is not an entry's, or not in this form."""
         self.messages.append(message)
         self.sources.append(None)
 
 
-# --- Call ids that a provider refuses: those that come again, and those that are too long ---------
-# The calls get other ids, and their results with them, in the shown copies only. The new id is a
-# function of the old one and of how often it came before, so equal histories give equal ids. What
-# is too long ends in its digest, so that it is the same wherever a context starts.
+# --- Call ids that a provider rejects: repeated ones, and those that are too long -----------------
+# Calls and their results are renamed in the rendered copies only. A new id is a function of the old
+# one and of its number of earlier occurrences, so equal histories yield equal ids. An id that is
+# too long ends in its digest instead, so that it does not depend on where a context starts.
 
 _DIGEST_BYTES: Final = 16
 _ID_FIELDS: Final = frozenset(
     ("id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "caller_id")
 )
 _BODIES: Final = ("data", "kwargs", "additional_kwargs", "caller")
-"""Fields of a message that hold what names calls."""
+"""Fields of a message that hold objects with call ids."""
 _PARTS: Final = ("tool_calls", "invalid_tool_calls", "content", "parts")
-"""Lists of what makes or answers calls."""
+"""Lists of objects that make or answer calls."""
 _CALLS_OF_PARTS: Final = (
     "functionCall", "function_call", "functionResponse", "function_response",
 )  # fmt: skip
@@ -91,15 +91,15 @@ def rename_repeated_calls(
     chars_max: int | None = None,
     is_fixed: Callable[[WireItem], bool] = lambda _: False,
 ) -> tuple[list[WireItem], list[Repair]]:
-    """Items of OpenAI Responses with an id of its own for every call, and the repairs made.
+    """Give every call of OpenAI Responses items a unique id; returns the items and the repairs.
 
-    To be called before rendering, so that every call gets its own synthetic result.
+    Must run before rendering, so that every call gets its own synthetic result.
 
     Args:
         entries: the items.
-        chars_max: the most characters that an id may have; longer ones are shortened.
-        is_fixed: true for an item that must not change; if its call's id occurs again elsewhere,
-            the id is changed there.
+        chars_max: the maximum length of an id, in characters; longer ones are shortened.
+        is_fixed: returns true for an item that may not change; if the id of its call occurs
+            elsewhere, it is changed there.
     """
     found, repairs = list(entries), []
     binding = bind(entries)
@@ -127,7 +127,7 @@ def rename_repeated_calls(
 
 
 def _children(binding: Binding) -> dict[int, list[int]]:
-    """The entries that refer to the call of an item: other calls and their results, by position."""
+    """Entries that refer to an item's call, by its position: nested calls and their results."""
     found: dict[int, list[int]] = {}
     for at, slot in binding.references:
         if slot is not None:
@@ -137,14 +137,14 @@ def _children(binding: Binding) -> dict[int, list[int]]:
 
 
 def _keys(slot: CallSlot, entries: Sequence[WireItem]) -> set[Key]:
-    """All keys under which a result may answer a call of its own item."""
+    """All keys by which a result may answer the call, including aliases in its item."""
     opens = classify(entries[slot.at].message)[1]
     also = {(cls & ~SECOND, name) for cls, name in opens if cls & SECOND}
     return {slot.key, *also}
 
 
 def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
-    """The first name for a call that no other has; its own unless ``again``."""
+    """The first unused name derived from a call's name; the name itself unless ``again``."""
     cls, name = key
     found, times = _fitting(name, chars_max), 1
     while (cls, found) in used or (again and times == 1):
@@ -154,7 +154,7 @@ def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> st
 
 
 def _fitting(name: str, chars_max: int | None) -> str:
-    """An id; one of more than so many characters ends in its digest instead."""
+    """Shorten an id that exceeds the limit, replacing its end by its digest."""
     if chars_max is None or len(name) <= chars_max:
         return name
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
@@ -162,11 +162,11 @@ def _fitting(name: str, chars_max: int | None) -> str:
 
 
 def _renamed(message: Message, old: str, new: str) -> Message:
-    """A call, or a result of it, under another id."""
+    """Copy a call, or one of its results, with another id."""
     found = dict(message)
     kind = message.get("type")
     if kind in ("local_shell_call", "local_shell_call_output"):
-        found["call_id"] = new  # an output may name either id of its call: both become this one
+        found["call_id"] = new  # an output may use either id of its call: set both
         if "id" in found:
             found["id"] = new
     elif kind == "mcp_approval_request":
@@ -181,7 +181,7 @@ def _renamed(message: Message, old: str, new: str) -> Message:
 
 
 def _referring(message: Message, new: str) -> Message:
-    """An item that refers to a call under another id."""
+    """Copy an item that refers to a call, with that call's new id."""
     if message.get("type") == "mcp_call":
         return {**message, "approval_request_id": new}
     caller = message.get("caller")
@@ -191,7 +191,7 @@ def _referring(message: Message, new: str) -> Message:
 
 
 def rename_repeated_ids(out: Rendered, entries: Sequence[WireItem]) -> None:
-    """Give every call of a legal list of Anthropic messages an id of its own."""
+    """Make the call ids of a legal list of Anthropic messages unique."""
     used: set[str] = set()
     renamed: dict[str, str] = {}
     for at, message in enumerate(out.messages):
@@ -222,9 +222,9 @@ def _names(block: Any, kinds: tuple[str, ...], field: str) -> str | None:
 
 
 def _new_ids(blocks: list[Any], used: set[str]) -> dict[str, str]:
-    """New ids for those of the calls that were used before."""
+    """Map the call ids that were used before to new ones."""
     renamed: dict[str, str] = {}
-    here: set[str] = set()  # an id that one message names twice is one call
+    here: set[str] = set()  # an id that occurs twice in one message is one call
     for block in blocks:
         name = _names(block, ("tool_use",), "id")
         if name is None or name in here:
@@ -251,7 +251,7 @@ def _with_ids(
 
 
 def shorten_ids(out: Rendered, entries: Sequence[WireItem], chars_max: int) -> None:
-    """Give every call of a legal list an id of at most so many characters."""
+    """Shorten the call ids of a legal list to at most ``chars_max`` characters."""
     ids = [
         {name for cls, name in (*opens, *closes) if not cls & BY_NAME}
         for _, opens, closes, _ in map(classify, out.messages)
@@ -275,7 +275,7 @@ def shorten_ids(out: Rendered, entries: Sequence[WireItem], chars_max: int) -> N
 
 
 def _with_shorter(message: Message, ids: Mapping[str, str]) -> Message:
-    """A message in which all that names a call does so by its shorter id."""
+    """Copy a message with every occurrence of these call ids replaced."""
     found = _named(message, ids)
     for name in _BODIES:
         if isinstance(body := message.get(name), dict):
@@ -301,11 +301,11 @@ def _named(value: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-# --- Messages that memcore writes itself: synthetic results, summaries, the lead-in line ----------
-# All of them are fixed functions of their arguments, so that equal histories render to equal bytes.
+# --- Messages that memcore writes: synthetic results, summaries, the lead-in line -----------------
+# All are pure functions of their arguments, so equal histories render to equal bytes.
 
 BLOCK_SHAPES: Final = ("anthropic", "gemini")
-"""Wire formats in which one message answers all calls of the message before it."""
+"""Wire formats in which one message answers all calls of the preceding message."""
 NO_RESULT: Final = "[no result: this tool call was not answered]"
 LEAD_IN: Final = "[The earlier part of this conversation is not shown.]"
 SUMMARY_PREFIX: Final = "[Summary of the earlier conversation]\n"
@@ -323,11 +323,11 @@ _RESPONSES_CLASSES: Final = {
     5: "computer_call",
 }
 _WITH_CALLER: Final = (0, 3, 4)
-"""Classes whose outputs say, as their calls do, which program called."""
+"""Classes whose outputs, like their calls, name the calling program."""
 
 
 def shape_of(message: Message) -> str:
-    """The wire format of a message that makes calls or answers them."""
+    """The wire format of a message that makes or answers calls."""
     if "role" not in message:
         if "lc" in message:
             return "constructor"
@@ -347,9 +347,9 @@ def _has_block(message: Message, kind: str) -> bool:
 
 
 def synthetic_samples() -> list[Message]:
-    """Synthetic results, one of which costs the most; ids have 64 characters, names 40.
+    """Return synthetic results that include the costliest; ids have 64 characters, names 40.
 
-    A longer function name may cost more, and the screenshot that answers a computer call.
+    A longer function name may cost more, and so may the screenshot that answers a computer call.
     """
     text = "x" * 64
     answer = {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
@@ -365,7 +365,7 @@ def synthetic_samples() -> list[Message]:
 
 
 def user_message(policy: PairPolicy, text: str) -> Message:
-    """A user line in the policy's format."""
+    """Build a user message in the policy's format."""
     if policy.wire == "gemini":
         return {"role": "user", "parts": [{"text": text}]}
     if policy.wire == "langchain":
@@ -374,15 +374,15 @@ def user_message(policy: PairPolicy, text: str) -> Message:
 
 
 def lead_in_message(policy: PairPolicy) -> Message:
-    """The fixed line that opens a context which does not start with a user item."""
+    """Build the fixed line that opens a context which does not start with a user item."""
     return user_message(policy, LEAD_IN)
 
 
 def summary_message(policy: PairPolicy, summary: str) -> Message:
-    """The summary as a message.
+    """Build the summary's message.
 
-    It comes from the user, which every provider takes first; for ``seed`` from the assistant, as
-    MathModelAgent places it.
+    Its role is user, which every provider accepts first; for ``seed`` it is assistant, as in
+    MathModelAgent.
     """
     if policy.name == "seed":
         return {"role": "assistant", "content": SEED_SUMMARY_PREFIX + summary}
@@ -390,7 +390,7 @@ def summary_message(policy: PairPolicy, summary: str) -> Message:
 
 
 def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
-    """Messages that answer ``slots``, the unanswered calls of ``message``, in its own format."""
+    """Build messages that answer ``slots``, unanswered calls of ``message``, in its format."""
     shape = shape_of(message)
     if shape in BLOCK_SHAPES:
         field = "content" if shape == "anthropic" else "parts"
@@ -399,7 +399,7 @@ def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
 
 
 def _block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
-    """A synthetic result as a block (Anthropic) or part (Gemini)."""
+    """Build a synthetic result as a block (Anthropic) or part (Gemini)."""
     cls, text = slot.key
     if shape == "anthropic":
         return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
@@ -441,11 +441,11 @@ def _synthetic(shape: str, slot: CallSlot, message: Message) -> Message:
 
 
 def _synthetic_output(cls: int, text: str, call: Message, *, named: bool) -> Message:
-    """An output item of OpenAI Responses for each class of call."""
+    """Build the OpenAI Responses output item for a class of call."""
     if cls == CLASS_PROGRAM:
         ended = {"result": NO_RESULT, "status": "incomplete"}
         return {"type": "program_output", "id": text, "call_id": text, **ended}
-    if cls == 8:  # noqa: PLR2004 - the class numbers of _fast.classify
+    if cls == 8:  # noqa: PLR2004 - class numbers of _fast.classify
         return {"type": "mcp_approval_response", "approval_request_id": text, "approve": False}
     if cls == 6:  # noqa: PLR2004
         answer: Message = {"type": "tool_search_output", "status": "completed", "tools": []}
@@ -467,11 +467,11 @@ def _synthetic_output(cls: int, text: str, call: Message, *, named: bool) -> Mes
     return message
 
 
-# --- From log entries to a message list that the provider accepts. Pure and deterministic ---------
+# --- From log entries to a message list that the provider accepts ---------------------------------
 
 
 def render(entries: Sequence[WireItem], policy: PairPolicy) -> Rendered:
-    """The entries as a legal message list of the policy."""
+    """Render the entries as a legal message list of the policy."""
     binding = bind(entries)
     if not policy.repairs:
         return _render_plain(entries, binding)
@@ -492,7 +492,7 @@ def render(entries: Sequence[WireItem], policy: PairPolicy) -> Rendered:
 
 
 def _render_plain(entries: Sequence[WireItem], binding: Binding) -> Rendered:
-    """Everything but events and results without their call."""
+    """Keep everything except events and results without their call."""
     out = Rendered()
     for at, entry in enumerate(entries):
         answers = binding.answers[at]
@@ -504,7 +504,7 @@ def _render_plain(entries: Sequence[WireItem], binding: Binding) -> Rendered:
 
 
 def _supersede(binding: Binding) -> None:
-    """Keep only the newest of several results for one call."""
+    """Keep only the newest result of each call."""
     for slots in binding.calls:
         for slot in slots:
             del slot.results[:-1]
@@ -522,14 +522,14 @@ class _Renderer:
         self._note_left_out()
 
     def _is_content(self, at: int) -> bool:
-        """Return whether the entry must not stand before the answers to open calls."""
+        """Return whether the entry has to follow the answers to open calls."""
         return self.binding.is_shown(at) and not self.binding.is_result(at)
 
     def _note(self, action: str, at: int, call_id: str | None = None) -> None:
         self.out.repairs.append(Repair(action, self.entries[at].seq, call_id))
 
     def _note_left_out(self) -> None:
-        """Orphans, strays and results that a newer result of the same call replaces."""
+        """Record orphans, strays and results superseded by a newer result of the same call."""
         for at in sorted(self.binding.strays):
             self._note("orphan", at)
         for at, answers in enumerate(self.binding.answers):
@@ -540,13 +540,13 @@ class _Renderer:
                     self._note("superseded", at, key[1])
             distinct = {key if slot is None else id(slot) for key, slot in answers}
             if answers and len(self._split(at)[0]) > len(distinct):
-                self._note("superseded", at)  # of several blocks for one call the last stands
+                self._note("superseded", at)  # of several blocks for one call the last one counts
             unbound = self.binding.is_result(at) and not answers
             if unbound and not self.policy.standalone_results:
                 self._note("orphan", at)
 
     def _missing(self, at: int) -> list[CallSlot]:
-        """Calls of the entry that need a synthetic answer."""
+        """List the entry's calls that need a synthetic answer."""
         return [
             slot
             for slot in self.binding.calls[at]
@@ -562,21 +562,21 @@ class _Renderer:
             self.out.write(message)
 
     def _results_of(self, at: int) -> list[int]:
-        """Entries that answer calls of ``at``, in the order they came, each once."""
+        """List the entries that answer calls of ``at``, in order, without duplicates."""
         found = {result for slot in self.binding.calls[at] for result in slot.results}
         return sorted(found)
 
     def _in_place(self, at: int, result: int, results: list[int]) -> bool:
-        """Return whether only events and other results of ``at`` stand between the two."""
+        """Return whether only events and other results of ``at`` are between the two."""
         return all(
             between in results or not self.binding.is_shown(between)
             for between in range(at + 1, result)
         )
 
-    # --- results directly behind their call -------------------------------------------------------
+    # --- results directly after their call --------------------------------------------------------
 
     def render_behind(self) -> None:
-        """OpenAI chat and LangChain."""
+        """Render for OpenAI chat and LangChain."""
         for at in range(len(self.entries)):
             if self._is_content(at):
                 self.out.keep(self.entries, at)
@@ -596,17 +596,17 @@ class _Renderer:
             self._synthesize(at, missing)
 
     def _owner(self, result: int) -> int:
-        """The entry behind which a result is shown: the first whose call it still answers."""
+        """The entry after which a result is shown: the first whose call it still answers."""
         return min(
             slot.at
             for _, slot in self.binding.answers[result]
             if slot is not None and result in slot.results
         )
 
-    # --- results anywhere behind their call -------------------------------------------------------
+    # --- results anywhere after their call --------------------------------------------------------
 
     def render_anywhere(self) -> None:
-        """OpenAI Responses: outputs may come any time, reasoning stays with what follows it."""
+        """Render for OpenAI Responses: outputs may come later, reasoning keeps its successor."""
         dangling = self._dangling_reasoning()
         waiting: list[int] = []
         for at in range(len(self.entries)):
@@ -630,9 +630,9 @@ class _Renderer:
         return any(slot is not None and result in slot.results for _, slot in answers)
 
     def _answer(self, waiting: list[int]) -> None:
-        """Synthetic outputs behind the whole response, so that its items stay together."""
+        """Append synthetic outputs after the whole response, so that its items stay together."""
         missing = [(at, self._missing(at)) for at in waiting]
-        for programs in (False, True):  # what a program called is answered before it ends
+        for programs in (False, True):  # nested calls are answered before their program ends
             for at, slots in missing:
                 chosen = [slot for slot in slots if (slot.key[0] == CLASS_PROGRAM) is programs]
                 if chosen:
@@ -640,7 +640,7 @@ class _Renderer:
         waiting.clear()
 
     def _dangling_reasoning(self) -> set[int]:
-        """Reasoning items that no model item follows."""
+        """Find reasoning items that no model item follows."""
         dangling = set()
         followed = False
         for at in range(len(self.entries) - 1, -1, -1):
@@ -657,7 +657,7 @@ class _Renderer:
     # --- all results in the next message ----------------------------------------------------------
 
     def render_next_message(self) -> None:
-        """Anthropic and Gemini: one user message answers all calls of the model's message."""
+        """Render for Anthropic and Gemini: one user message answers all calls of a message."""
         whole: set[int] = set()
         for at in range(len(self.entries)):
             if not self.binding.is_shown(at) or at in whole:
@@ -674,7 +674,7 @@ class _Renderer:
                 self._answer_behind(at)
 
     def _keep_rest(self, at: int) -> None:
-        """Show the blocks of a message beside its results, at the message's own place."""
+        """Show a message's blocks other than results at the message's own position."""
         if self.binding.flags[at] & FLAG_MIXED:
             message, rest = self.entries[at].message, self._split(at)[1]
             if rest:
@@ -703,7 +703,7 @@ class _Renderer:
         self.out.write({"role": "user", self._field(message): blocks})
 
     def _is_clean(self, at: int, results: list[int]) -> bool:
-        """Return whether the one result message can be shown unchanged."""
+        """Return whether the single result message can be shown unchanged."""
         result = results[0]
         owners = [slot for _, slot in self.binding.answers[result]]
         if any(slot is None or slot.at != at or slot.results != [result] for slot in owners):
@@ -717,9 +717,9 @@ class _Renderer:
         )
 
     def _blocks_for(self, at: int, result: int) -> list[Any]:
-        """The result blocks of entry ``result`` that answer calls of entry ``at``.
+        """List the result blocks of entry ``result`` that answer calls of entry ``at``.
 
-        One a call: of several for the same call the last one stands.
+        One per call: of several for the same call, the last one counts.
         """
         field_name = self._field(self.entries[result].message)
         wanted: dict[Key, list[CallSlot | None]] = {}
@@ -741,7 +741,7 @@ class _Renderer:
         return "parts" if isinstance(message.get("parts"), list) else "content"
 
     def _split(self, at: int) -> tuple[list[Any], list[Any]]:
-        """The result blocks of a message and its other blocks."""
+        """Split a message's content into result blocks and other blocks."""
         message = self.entries[at].message
         blocks: list[Any] = []
         rest: list[Any] = []

@@ -1,9 +1,9 @@
-"""Repaired view: replacements for broken items. Pure, the same for equal histories.
+"""Repaired views: replacements for broken items. Pure and deterministic.
 
-Orphaned results, and results that a newer result of their call replaces, are removed; so are, in
-mode ``drop``, the calls that rendering would answer synthetically. Order and the number of messages
-are left to rendering, which has no item to put them into. Only the broken part of a message is
-removed; a message of which nothing is left is hidden.
+Orphaned results and results superseded by a newer result of their call are removed; in mode
+``drop``, so are the calls that rendering would answer synthetically. The order and number of
+messages are left to rendering, since no item represents them. Only the broken part of a message is
+removed; a message without remaining content is hidden.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CALL_LISTS: Final = ("tool_calls", "invalid_tool_calls", "content", "parts")
 _THINKING: Final = frozenset(("thinking", "redacted_thinking", "reasoning"))
 _SAID: Final = ("refusal", "audio")
 _ORDER: Final = ("dropped", "superseded", "orphan", "reasoning")
-"""Of several reasons to change a message the first names the change."""
+"""Precedence of actions: the first that applies names the change of a message."""
 
 
 class Mend(NamedTuple):
@@ -55,17 +55,17 @@ class Mend(NamedTuple):
     action: str
     """``dropped``, ``superseded``, ``orphan`` or ``reasoning``."""
     message: Message | None
-    """None: the entry is not shown at all."""
+    """None: the entry is hidden."""
     because: int
-    """The last entry that this rests on (its own place if on none behind it): without that one the
-    entry may be needed as it is."""
+    """The last entry that the change depends on (its own position if on no later one): without it,
+    the entry may be needed unchanged."""
     keys: tuple[Key, ...]
-    """The calls that it took out, or whose results it did."""
+    """Keys of the removed calls, or of the calls whose results were removed."""
 
 
 @dataclass(slots=True)
 class _Wound:
-    """The parts that one entry has to lose."""
+    """The parts to remove from one entry."""
 
     parts: set[Path] = field(default_factory=set)
     whole: bool = False
@@ -83,11 +83,11 @@ class _Wound:
 def mend(
     entries: Sequence[WireItem], policy: PairPolicy, mode: str, *, locked: Iterable[int] = ()
 ) -> list[Mend]:
-    """The changes that leave no orphan, no replaced result and (``drop``) no unanswered call.
+    """Return the changes that remove orphans, superseded results and (``drop``) unanswered calls.
 
-    Entries at the places ``locked`` stay. A removal may orphan other parts (the reasoning before a
-    call, the children of a program), so passes repeat until nothing is found; a finding of a later
-    pass depends on all that the passes before it depend on.
+    Entries at positions in ``locked`` stay. A removal may orphan other parts (the reasoning before
+    a call, the children of a program), so passes repeat until one finds nothing; findings of a
+    later pass depend on everything that the earlier passes depend on.
     """
     fixed = frozenset(locked)
     shown: list[WireItem | None] = list(entries)
@@ -101,7 +101,7 @@ def mend(
         changed = [at for at in sorted(wounds) if at not in fixed]
         for at in changed:
             entry, wound = shown[at], wounds[at]
-            assert entry is not None  # noqa: S101 - only what is shown was looked at
+            assert entry is not None  # noqa: S101 - passes see shown entries only
             message = None if wound.whole else _without(entry.message, wound.parts)
             before = made.get(at)
             actions = wound.actions | ({before.action} if before is not None else set())
@@ -117,7 +117,7 @@ def mend(
 
 
 def apply_mends(entries: Sequence[WireItem], mends: Iterable[Mend]) -> list[WireItem]:
-    """The entries as they are shown with the changes."""
+    """Return the entries as shown with the changes applied."""
     by_place = {each.at: each for each in mends}
     found = []
     for at, entry in enumerate(entries):
@@ -130,13 +130,13 @@ def apply_mends(entries: Sequence[WireItem], mends: Iterable[Mend]) -> list[Wire
 
 
 class _Pass:
-    """One pass over the entries: finds the parts that each has to lose."""
+    """One pass over the entries, which finds the parts to remove from each."""
 
     def __init__(self, entries: list[WireItem], policy: PairPolicy, gone: frozenset[Key]) -> None:
         self.entries = entries
         self.policy = policy
         self.gone = gone
-        """Calls that a pass before took out."""
+        """Calls removed by earlier passes."""
         self.binding: Binding = bind(entries)
         self.binding.leave_out_strays()
         self.wounds: dict[int, _Wound] = {}
@@ -184,13 +184,13 @@ class _Pass:
             wound = self._wound(at)
             wound.parts.update(removed)
             if not wound.actions:
-                wound.add("superseded", -1)  # of several blocks for one call the last stands
+                wound.add("superseded", -1)  # of several blocks for one call the last one counts
 
     # --- calls ------------------------------------------------------------------------------------
 
     def _look_at_calls(self) -> None:
         ends = self.binding.ends()
-        behind = -1  # the next entry after which calls before it count as unanswered
+        behind = -1  # the next entry after which preceding calls count as unanswered
         given_up = -1
         for at in range(len(self.entries) - 1, -1, -1):
             missing = [
@@ -225,7 +225,7 @@ class _Pass:
                 wound.parts.add(path)
         for key, paths in by_name.items():
             slots = [slot for slot in self.binding.calls[at] if slot.key == key]
-            for place, path in enumerate(paths):  # LangChain may write them all a second time
+            for place, path in enumerate(paths):  # LangChain may repeat the whole list of calls
                 if slots[place % len(slots)] in missing:
                     wound.parts.add(path)
 
@@ -243,7 +243,7 @@ class _Pass:
             known |= {slot.key for slot in self.binding.calls[at]}
 
     def _look_at_reasoning(self) -> None:
-        """Remove reasoning that no item of its response follows; at the end one may still come."""
+        """Remove reasoning that no item of its response follows, except at the end of the list."""
         behind = -1
         for at in range(len(self.entries) - 1, -1, -1):
             if not self.binding.is_shown(at) or (at in self.wounds and self.wounds[at].whole):
@@ -260,7 +260,7 @@ def _stands(slot: CallSlot | None, at: int) -> bool:
 
 
 def _answering_blocks(message: Message) -> Iterator[tuple[Path, Sequence[Key] | None]]:
-    """The blocks that answer calls, each with its key; None for one that names no call."""
+    """Yield the blocks that answer calls, each with its keys; None if it names no call."""
     base = body_path(message)
     body = value_at(message, base)
     if not isinstance(body, dict):
@@ -284,7 +284,7 @@ def _blocks_to_remove(
     at: int,
     answers: list[tuple[Key, CallSlot | None]],
 ) -> list[Path]:
-    """The blocks that answer nothing, or what another one answers: a call keeps its last block."""
+    """Find blocks that answer no call, or are superseded: the last block of a call stays."""
     wanted: dict[Key, list[CallSlot | None]] = {}
     for key, slot in answers:
         wanted.setdefault(key, []).append(slot)
@@ -301,7 +301,7 @@ def _blocks_to_remove(
 
 
 def _calls_of(message: Message) -> Iterator[tuple[Key, Path]]:
-    """Every place in which a message of the model writes a call."""
+    """Yield every place at which a model message holds a call, with the call's key."""
     base = body_path(message)
     body = value_at(message, base)
     for inner in ((), ("additional_kwargs",)):
@@ -319,7 +319,7 @@ def _calls_of(message: Message) -> Iterator[tuple[Key, Path]]:
 
 
 def _without(message: Message, parts: set[Path]) -> Message | None:
-    """The message without some of its parts; None if no content is left."""
+    """Remove parts of a message; None if no content is left."""
     found: Message = edited(message, dict.fromkeys(parts, REMOVED))
     emptied = {path[:-1] for path in parts if isinstance(path[-1], int)}
     lists = {path for path in emptied if path[-1] not in ("content", "parts")}

@@ -1,4 +1,4 @@
-"""Rules that a message list breaks, as its provider would report them."""
+"""Validation of a message list against the rules of its provider."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = [
 
 
 def find_violations(messages: Sequence[Message], policy: PairPolicy) -> list[Violation]:
-    """All violations in the order of their positions.
+    """Find all violations, in order of position.
 
-    A call that nothing but results follows is open, not broken.
+    A call followed by nothing but results is open, not a violation.
     """
     binding = bind(WireItem(at, message) for at, message in enumerate(messages))
     found = list(_orphans(binding, policy))
@@ -139,7 +139,7 @@ def _results_first(messages: Sequence[Message], binding: Binding) -> Iterator[Vi
 
 
 def _repeated_blocks(messages: Sequence[Message], binding: Binding) -> Iterator[Violation]:
-    """Several blocks of one message for the same id (``bind`` takes them for one answer)."""
+    """Yield repeated result blocks for one id in a message; ``bind`` counts them as one answer."""
     for at, message in enumerate(messages):
         field = "parts" if isinstance(message.get("parts"), list) else "content"
         content = message.get(field)
