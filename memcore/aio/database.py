@@ -276,12 +276,15 @@ class AsyncDatabase:
 
     @property
     def path(self) -> str:
-        """The file."""
+        """Path of the file."""
         return self._database.path
 
     @property
     def durability(self) -> str:
-        """The mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``; see ``memcore.open``."""
+        """Durability mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``.
+
+        See ``memcore.open``.
+        """
         return self._database.durability
 
     @property
@@ -291,19 +294,19 @@ class AsyncDatabase:
 
     @property
     def needs_recovery(self) -> bool:
-        """Advisory, read-only handles: the last commit is whole only after a writer opens."""
+        """True if a read-only handle is one commit behind until a writer opens. Advisory."""
         return self._database.needs_recovery
 
     async def close(self) -> None:
-        """Close the handle; the last one of a process closes the file. Idempotent.
+        """Close the handle; the last one in a process closes the file. Idempotent.
 
         Raises:
-            StorageError: what was counted of readings cannot be written; the handle is closed.
+            StorageError: pending access counts cannot be written; the handle is closed anyway.
         """
         await asyncio.to_thread(self._database.close)
 
     async def scopes(self) -> list[tuple[str, str]]:
-        """All ``(app, user)`` that own anything."""
+        """List every ``(app, user)`` that owns anything."""
         return await asyncio.to_thread(self._database.scopes)
 
     async def sessions(
@@ -314,7 +317,7 @@ class AsyncDatabase:
     ) -> list[SessionEntry]:
         """Iterate over all sessions, or those of one user or application.
 
-        Each page is read in a transaction of its own.
+        Each page is read in its own transaction.
         """
         return await asyncio.to_thread(lambda: list(self._database.sessions(user=user, app=app)))
 
@@ -325,7 +328,7 @@ class AsyncDatabase:
         user: str = "default",
         app: str = "default",
     ) -> bool:
-        """Delete a session and its rows; return True if there was one."""
+        """Delete a session and its rows; return True if it existed."""
         return await asyncio.to_thread(
             self._database.delete_session, session_id, user=user, app=app
         )
@@ -335,18 +338,18 @@ class AsyncDatabase:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[str]:
-        """Walk everything: structure, checksums, index, chains, references. Empty means sound.
+        """Check everything: structure, checksums, index, chains, references. Empty means sound.
 
         Args:
-            progress: called with (sessions done, sessions in all).
+            progress: called with (sessions done, total sessions).
         """
         return await asyncio.to_thread(self._database.check, progress=progress)
 
     @property
     def demands(self) -> dict[str, Any]:
-        """Policies that a writer of this file must have, as JSON: ``redact`` and ``guards``.
+        """Policies required of every writer of this file, as JSON: ``redact`` and ``guards``.
 
-        Of ``names`` only whether there are any: they are encrypted with the file's secret.
+        ``names`` only reports if there are any: they are encrypted with the file's secret.
 
         Raises:
             CorruptValueError: the row is damaged.
@@ -357,10 +360,10 @@ class AsyncDatabase:
         self,
         redact: Redact = None,
     ) -> RedactingFilter:
-        """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
+        """Return a ``logging.Filter`` that redacts as this file does; see RedactingFilter.
 
         Args:
-            redact: the policy; None: that of the handle, or else the default one.
+            redact: the policy; None: the handle's own, or else the default.
         """
         return self._database.log_filter(redact)
 
@@ -370,16 +373,16 @@ class AsyncDatabase:
         redact: Demanded = None,
         guard: Guards | bool = None,
     ) -> None:
-        """Change what the file demands of who opens it; the audit notes it.
+        """Change the policies that the file requires of its writers; the audit records it.
 
-        It holds from the next opening on: handles that are open go on as they were opened.
+        It applies from the next open on: open handles keep the policies they were opened with.
 
         Args:
-            redact: the policy from now on; None: the one there is; False: none.
-            guard: the guards from now on; None: those there are; False: none.
+            redact: the new policy; None keeps the current one; False removes it.
+            guard: the new guards; None keeps the current ones; False removes them.
 
         Raises:
-            InvalidOptionError: they are none.
+            InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
             ReadOnlyError, StorageError: nothing was changed.
         """
         await asyncio.to_thread(self._database.demand, redact=redact, guard=guard)
@@ -390,15 +393,15 @@ class AsyncDatabase:
         user: str | None = None,
         app: str | None = None,
     ) -> list[Branch]:
-        """The tree that forks make of the sessions, with their checkpoints.
+        """List the tree of sessions and their forks, with their checkpoints.
 
-        Parents come before their forks. Deleted sessions that stay for their forks are there, too,
-        without a name. One read transaction a scope.
+        Parents come before their forks. Deleted sessions that are kept for their forks are
+        included, without a name. Uses one read transaction per scope.
         """
         return await asyncio.to_thread(self._database.branches, user=user, app=app)
 
     async def stats(self) -> dict[str, Any]:
-        """Sizes and counters of the file and of this process's handle on it."""
+        """Return sizes and counters of the file and of this process's handle on it."""
         return await asyncio.to_thread(self._database.stats)
 
     async def backup(
@@ -411,18 +414,18 @@ class AsyncDatabase:
     ) -> None:
         """Copy the database to a new file while others read and write.
 
-        The copy is made under another name, flushed and proven sound before it gets its own.
+        The copy is made under a temporary name, flushed and verified, then renamed.
 
         Args:
-            path: the file to make.
-            compact: leave free pages out.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            path: the file to create.
+            compact: leave out free pages.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             StoreAccessError: the target exists or cannot be written.
-            StoreFullError: no space is left for the copy.
-            CorruptStoreError: the copy has findings, so the database has them; nothing was made.
+            StoreFullError: no space left for the copy.
+            CorruptStoreError: the copy, and so the database, has findings; nothing was created.
         """
         await asyncio.to_thread(
             self._database.backup, path, compact=compact, verify=verify, progress=progress
@@ -436,24 +439,24 @@ class AsyncDatabase:
         verify: bool = True,
         progress: CopyProgress | None = None,
     ) -> CompactReport:
-        """Give free pages back to the file system: swap the file for a compact, proven copy.
+        """Return free pages to the file system: swap the file for a compact, verified copy.
 
-        It needs the file alone: no other process may have it open. Handles of this process go on;
-        writers wait until it is done. Killed or cut off at any point it leaves the old file or the
-        new one, whole. The copy needs room beside the file.
+        It needs exclusive access: no other process may have the file open. This process's handles
+        stay usable; writers wait until it is done. Interrupted at any point, it leaves either the
+        old file or the new one, complete. The copy needs free space next to the file.
 
         Args:
             durability: the mode from now on; this is how a database changes its mode.
             allow_unsafe: consent to ``durability="none"``.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             StoreLockedError: another process has the file open; nothing was changed.
-            StoreFullError: no space is left for the copy; nothing was changed.
+            StoreFullError: no space left for the copy; nothing was changed.
             CorruptStoreError: the copy has findings; nothing was changed.
             InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
-            StorageError: the swap may not survive a power cut; open the database anew.
+            StorageError: the swap may not survive a power failure; reopen the database.
         """
         return await asyncio.to_thread(
             self._database.copy_compact,
@@ -464,7 +467,7 @@ class AsyncDatabase:
         )
 
     async def flush(self) -> None:
-        """Push everything committed so far to the device."""
+        """Flush everything committed so far to the device."""
         await asyncio.to_thread(self._database.flush)
 
     async def verify_audit(
@@ -474,19 +477,20 @@ class AsyncDatabase:
         anchor: str | os.PathLike[str] | Iterable[str | bytes] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> AuditReport:
-        """Prove every entry of the audit, and every row by its entry; name what does not hold.
+        """Verify every entry of the audit, and every row against its entry; report what fails.
 
-        It reads stored bytes: no data key is needed. One read transaction a chain.
+        It works on the stored bytes, so it needs no data key. Uses one read transaction per chain.
 
         Args:
             key: the audit key; None: the one that the database was opened with.
-            anchor: the anchor's file or its lines; None: the file that it was opened with, if any.
-            progress: called with (chains done, chains in all).
+            anchor: the anchor file or its lines; None: the file the database was opened with, if
+                any.
+            progress: called with (chains done, total chains).
 
         Raises:
             InvalidOptionError: there is no key.
             AuditError: the file is not audited, or the anchor cannot be read.
-            NotFoundError: there is no such anchor.
+            NotFoundError: the anchor does not exist.
         """
         return await asyncio.to_thread(
             self._database.verify_audit, key=key, anchor=anchor, progress=progress
@@ -499,10 +503,12 @@ class AsyncDatabase:
         user: str | None = None,
         app: str | None = None,
     ) -> list[AuditedEntry]:
-        """List the entries of a session's chain; without one, a user's, else the database's.
+        """List the entries of a session's chain; without a session, a user's or the database's.
+
+        A user or application that is not given is ``"default"``, if the other or a session is.
 
         Raises:
-            NotFoundError: there is no such session or user.
+            NotFoundError: the session or user does not exist.
         """
         return await asyncio.to_thread(
             lambda: list(self._database.audit_entries(session_id, user=user, app=app))
@@ -515,16 +521,16 @@ class AsyncDatabase:
         key: bytes | None = None,
         reset: bool = False,
     ) -> int:
-        """Write the heads of all chains, grown or not, to the anchor; return their number.
+        """Append the heads of all chains, changed or not, to the anchor; return their number.
 
         Args:
-            anchor: the file to append to; None: what the database was opened with.
+            anchor: the file to append to; None: the one that the database was opened with.
             key: the audit key; None: the one that the database was opened with.
-            reset: what was anchored before binds no more: after a backup was restored on purpose.
+            reset: invalidate earlier anchored heads, after a deliberate restore from backup.
 
         Raises:
             InvalidOptionError: there is no anchor, or no key.
-            AuditError: it cannot be written.
+            AuditError: the anchor cannot be written.
         """
         return await asyncio.to_thread(self._database.anchor_audit, anchor, key=key, reset=reset)
 
@@ -533,14 +539,14 @@ class AsyncDatabase:
         *,
         older_than_seconds: float | None = None,
     ) -> int:
-        """Delete old audit entries, but not their digests of existing rows; return their number.
+        """Delete old audit entries, except their digests of existing rows; return their number.
 
         Args:
-            older_than_seconds: None: ``Audit.keep_seconds``.
+            older_than_seconds: age in seconds; None: ``Audit.keep_seconds``.
 
         Raises:
-            InvalidOptionError: the database was opened without an audit, or no age is known.
-            AuditError: an entry does not prove what it says.
+            InvalidOptionError: the database was opened without an audit, or no age is configured.
+            AuditError: an entry fails verification.
         """
         return await asyncio.to_thread(
             self._database.cut_audit, older_than_seconds=older_than_seconds
@@ -558,17 +564,17 @@ class AsyncDatabase:
         self,
         key: Key,
     ) -> None:
-        """Protect the key file by another key from now on; contents stay as they are.
+        """Protect the key file with another key from now on; contents are unchanged.
 
-        Other processes that have the file open can add new users only while keys are left that were
-        made ahead (64 at a time), until they open it anew.
+        Until they reopen the file, other processes can add new users only as long as keys that were
+        generated in advance (64 at a time) remain.
 
         Raises:
             InvalidOptionError, KeyNeededError, ReadOnlyError
-            KeyFileError: the key file cannot be written; the key before goes on, unless the message
-                says that the new one does.
-            AuditError: the key file is under the new key, and the audit says only that this was
-                begun; or that could not be chained, and nothing was changed.
+            KeyFileError: the key file cannot be written; the old key stays in effect, unless the
+                message says that the new one is.
+            AuditError: the key file is under the new key, but the audit only records the start of
+                the rotation; or the start could not be recorded, and nothing was changed.
         """
         await asyncio.to_thread(self._database.rotate_key, key)
 
@@ -579,15 +585,15 @@ class AsyncDatabase:
         app: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Rotation:
-        """Encrypt contents with new data keys, while others read and write.
+        """Re-encrypt contents with new data keys, while others read and write.
 
-        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
-        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
+        If interrupted, everything stays readable, and running it again resumes. Values encrypted
+        with the old keys stay in free pages until ``copy_compact``, but can no longer be decrypted.
 
         Args:
             user: only this user's.
             app: only this application's.
-            progress: called with the number of values of a user that are done.
+            progress: called with the number of a user's values that are done.
 
         Raises:
             InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
@@ -609,22 +615,23 @@ class AsyncDatabase:
         archive: ArchiveTarget | None = None,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Delete what is due by its own expiry or by rules, in small steps; works on a full device.
+        """Delete everything due by its own expiry or by rules, in small steps.
 
-        It may be killed at any point and run beside others: what is left is due all the same.
+        It works on a full device, may be killed at any point and may run concurrently with others:
+        whatever remains is still due.
 
         Args:
-            now: what time it is, in seconds since 1970; None: the clock's.
-            limit: how many things it removes at most; ``complete`` of the report tells whether
-                that was all.
-            archive: a file, or what is called with each line, that gets what leaves before it
-                leaves, as an export. Where that fails the data stays, and the error is raised.
-                Things may be in it twice after a crash.
-            dry_run: count what would go, and change nothing.
+            now: the current time in seconds since 1970; None: the clock's.
+            limit: the most things to remove; ``complete`` of the report is True if nothing more
+                was due.
+            archive: a file, or a callable that gets each line: receives everything before it is
+                removed, as an export. If that fails, the data stays and the error is raised.
+                After a crash the archive may hold things twice.
+            dry_run: count what would be removed, and change nothing.
 
         Raises:
-            InvalidOptionError, ReadOnlyError, StorageError, and what ``archive`` raises; what went
-            before that is gone.
+            InvalidOptionError, ReadOnlyError, StorageError, and whatever ``archive`` raises; what
+            was removed before that stays removed.
         """
         return await asyncio.to_thread(
             self._database.sweep, now=now, limit=limit, archive=archive, dry_run=dry_run
@@ -643,24 +650,24 @@ class AsyncDatabase:
         name_in_receipt: bool = False,
         progress: CopyProgress | None = None,
     ) -> ErasureReceipt:
-        """Remove all that a user has, so that no byte of it is left in the file.
+        """Remove everything a user owns, so that no byte of it is left in the file.
 
         One commit makes the user unreachable for every handle of every process; then data keys are
-        shredded (in an encrypted file), rows leave piece by piece, and the file is swapped for a
-        compact copy, which is scanned. The application's own state stays. Nobody else may have the
-        file open for the last step: the receipt says ``bytes_gone=False`` then, and
-        ``finish_erasures`` does the rest. What is written for the user from now on stays.
+        shredded (in an encrypted file), rows are deleted in batches, and the file is swapped for a
+        compact copy, which is scanned. The application's own state stays. The last step needs
+        exclusive access to the file; without it, the receipt has ``bytes_gone=False``, and
+        ``finish_erasures`` does the rest. Whatever is written for the user from now on stays.
 
         Args:
-            user: whom to erase; nothing happens if they have nothing.
+            user: the user to erase; it is no error if they own nothing.
             app: only in this application; None: in all of them.
-            compact: False leaves the last step to ``finish_erasures``, for many users at once.
-            verify: run the whole ``check`` on the copy; False walks its structure only.
-            override_hold: erase what is under a legal hold; the receipt says so.
-            probes: texts or bytes of the user's that the copy is scanned for, beside the name.
-            key: what the receipt is signed with; None: a key of the database's own.
-            name_in_receipt: say in the receipt who was erased, not only a keyed digest.
-            progress: called with (sessions checked, sessions in all) while the copy is checked.
+            compact: False leaves the last step to ``finish_erasures``, for many users in one pass.
+            verify: run the full ``check`` on the copy; False checks only its structure.
+            override_hold: erase despite a legal hold; the receipt records it.
+            probes: texts or bytes of the user to scan the copy for, in addition to the name.
+            key: the key that signs the receipt; None: one of the database's own.
+            name_in_receipt: put the user's name in the receipt, not only a keyed digest.
+            progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
             HeldError: something is under a legal hold; nothing was changed.
@@ -687,9 +694,9 @@ class AsyncDatabase:
         key: bytes | None = None,
         progress: CopyProgress | None = None,
     ) -> list[ErasureReceipt]:
-        """Do what earlier erasures left undone, with one compaction; a receipt for each.
+        """Finish earlier erasures with a single compaction; return a receipt for each.
 
-        The arguments and errors are those of ``erase``.
+        Arguments and errors are those of ``erase``.
         """
         return await asyncio.to_thread(
             self._database.finish_erasures, verify=verify, key=key, progress=progress
@@ -701,7 +708,7 @@ class AsyncDatabase:
         *,
         app: str | None = None,
     ) -> dict[str, int]:
-        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by sort.
+        """Count what ``erase`` would remove: ``scopes``, ``rows``, and rows by kind.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -725,15 +732,15 @@ class AsyncDatabase:
         app: str | None = None,
         session: str | None = None,
     ) -> list[str]:
-        """Put what a user has under a legal hold; the applications that it covers now.
+        """Place everything a user owns under a legal hold; return the applications it covers.
 
-        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+        Like ``erase``, it does not extend to applications that the user joins later.
 
         Args:
-            user: whose.
+            user: the user.
             reason: a text of 1 to 1,000 characters.
             app: only in this application; None: in all of them.
-            session: only sessions of this name; None: all that the user has.
+            session: only sessions of this name; None: everything the user owns.
 
         Raises:
             InvalidOptionError, NotFoundError, ReadOnlyError, StorageError: nothing was changed.
@@ -749,7 +756,7 @@ class AsyncDatabase:
         app: str | None = None,
         session: str | None = None,
     ) -> list[str]:
-        """Release holds set by ``hold``; return the applications in which there was one."""
+        """Release holds placed by ``hold``; return the applications that had one."""
         return await asyncio.to_thread(self._database.release, user, app=app, session=session)
 
     async def opt_out_memory(
@@ -759,18 +766,18 @@ class AsyncDatabase:
         app: str | None = None,
         remove: bool = False,
     ) -> list[str]:
-        """Neither write nor search memories of a user from now on; the applications it covers now.
+        """Stop writing and searching a user's memories; return the applications it covers.
 
-        It reaches as far as ``erase``: an application that the user comes to later is not covered.
-        What it does in each of them says ``Scope.opt_out_memory``.
+        Like ``erase``, it does not extend to applications that the user joins later. See
+        ``Scope.opt_out_memory`` for the effect in each.
 
         Args:
-            user: whose.
+            user: the user.
             app: only in this application; None: in all of them.
-            remove: remove the memories that there are.
+            remove: also remove existing memories.
 
         Raises:
-            HeldError: they are to be removed, and a legal hold covers some; nothing was changed.
+            HeldError: a legal hold covers some memories to remove; nothing was changed.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._database.opt_out_memory, user, app=app, remove=remove)
@@ -781,12 +788,12 @@ class AsyncDatabase:
         *,
         app: str | None = None,
     ) -> list[str]:
-        """The user wants memory again; the applications in which they had opted out."""
+        """Undo ``opt_out_memory``; return the applications in which the user had opted out."""
         return await asyncio.to_thread(self._database.opt_in_memory, user, app=app)
 
     @property
     def receipt_key(self) -> bytes:
-        """Key that signs receipts if the caller gives none. Keep it secret."""
+        """Key that signs receipts when the caller gives none. Keep it secret."""
         return self._database.receipt_key
 
     # --- end of what scripts/make_aio writes ---
@@ -831,7 +838,7 @@ class AsyncScope:
     # --- written by scripts/make_aio from Scope: not to be edited by hand ---
 
     async def sessions(self) -> list[SessionEntry]:
-        """The scope's sessions in the order of their names, a page a read transaction."""
+        """Iterate over the scope's sessions in name order, one read transaction per page."""
         return await asyncio.to_thread(lambda: list(self._scope.sessions()))
 
     async def erase(
@@ -860,13 +867,13 @@ class AsyncScope:
         *,
         reason: str,
     ) -> bool:
-        """Put all that the user has here under a legal hold; whether it was under none.
+        """Put everything the user owns here under a legal hold; return True if it was under none.
 
         Until ``release``, erasing the user and deleting a session or thread are refused with
-        HeldError, and sweeps and rules of retention pass it over.
+        HeldError, and sweeps and retention rules skip the scope.
 
         Raises:
-            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            InvalidOptionError: the reason is not a text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._scope.hold, reason=reason)
@@ -876,7 +883,7 @@ class AsyncScope:
         return await asyncio.to_thread(self._scope.release)
 
     async def holds(self) -> list[Hold]:
-        """The holds on the scope and on its sessions."""
+        """List the holds on the scope and on its sessions."""
         return await asyncio.to_thread(self._scope.holds)
 
     @property
@@ -889,22 +896,22 @@ class AsyncScope:
         *,
         remove: bool = False,
     ) -> int:
-        """Neither write nor search memories of the user from now on; how many rows went.
+        """Stop writing and searching the user's memories; return the number of rows removed.
 
-        Memory services, stores of graphs and files of agents then take nothing and find nothing.
-        Sessions, states and ``kv`` go on.
+        Memory services, graph stores and agents' files then store nothing and find nothing.
+        Sessions, states and ``kv`` keep working.
 
         Args:
-            remove: remove the memories that there are.
+            remove: also remove existing memories.
 
         Raises:
-            HeldError: they are to be removed, and a legal hold covers them; nothing was changed.
+            HeldError: a legal hold covers memories to remove; nothing was changed.
             InvalidOptionError, ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._scope.opt_out_memory, remove=remove)
 
     async def opt_in_memory(self) -> bool:
-        """The user wants memory again; whether they had opted out."""
+        """Undo ``opt_out_memory``; return True if the user had opted out."""
         return await asyncio.to_thread(self._scope.opt_in_memory)
 
     # --- end of what scripts/make_aio writes ---

@@ -415,7 +415,7 @@ class AsyncSession:
 
     @property
     def user(self) -> str:
-        """The user who owns it."""
+        """The user that owns it."""
         return self._session.user
 
     @property
@@ -428,24 +428,24 @@ class AsyncSession:
         *,
         reason: str,
     ) -> bool:
-        """Put the session under a legal hold; whether it was under none of its own.
+        """Put the session under a legal hold; return False if it already had one of its own.
 
-        Until ``release``, deleting it and erasing its user are refused with HeldError.
+        Until ``release``, deleting the session or erasing its user raises HeldError.
 
         Raises:
-            NotFoundError: there is no such session yet.
-            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            NotFoundError: the session does not exist yet.
+            InvalidOptionError: the reason is not a text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._session.hold, reason=reason)
 
     async def release(self) -> bool:
-        """End the session's own hold; whether there was one. That of its scope stays."""
+        """Lift the session's own hold; return whether there was one. A hold on its scope stays."""
         return await asyncio.to_thread(self._session.release)
 
     @property
     def counter(self) -> str:
-        """The id of the counter that ``tokens`` and all counts of the session are by."""
+        """The id of the token counter behind ``tokens`` and all other counts of the session."""
         return self._session.counter
 
     async def append(
@@ -463,11 +463,11 @@ class AsyncSession:
         Args:
             item: a message in any supported wire format: a JSON object.
             expected_revision: store it only if the session is at this revision.
-            idempotency_key: the same key with the same content stores it once and returns the
-                first receipt.
-            request_id: kept beside the item.
-            meta: a JSON object kept beside the item.
-            envelope: what is known of the item: an Envelope, or a mapping of its fields.
+            idempotency_key: a repeat of the key with the same content stores nothing and returns
+                the first receipt.
+            request_id: stored with the item.
+            meta: a JSON object stored with the item.
+            envelope: metadata about the item: an Envelope, or a mapping of its fields.
 
         Raises:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
@@ -506,7 +506,7 @@ class AsyncSession:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
-        """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
+        """Append items in one commit, all or none. Arguments and errors as for ``append``."""
         await self._ready()
         change = None
         if (
@@ -543,7 +543,7 @@ class AsyncSession:
         meta: Mapping[str, Any] | None = None,
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
-        """Append an event (planner, reflection, error, ...): in the log, never in a context."""
+        """Append an event (planner, reflection, error, ...): logged, never part of a context."""
         await self._ready()
         change = record_event(
             ref_of(self._session),
@@ -561,10 +561,10 @@ class AsyncSession:
         self,
         call_id: str,
     ) -> Receipt:
-        """Give up an open call: it blocks nothing any more, contexts answer it synthetically.
+        """Give up an open call: it no longer blocks, and contexts answer it synthetically.
 
         Raises:
-            NotFoundError: there is no open call with this id.
+            NotFoundError: no open call has this id.
         """
         await self._ready()
         return await self.store(abandon(ref_of(self._session), call_id))
@@ -573,7 +573,7 @@ class AsyncSession:
         self,
         policy: str,
     ) -> None:
-        """Hold the session to another pair policy; the log stays, the ledger is built anew."""
+        """Switch the session to another pair policy; keeps the log, rebuilds the ledger."""
         await asyncio.to_thread(self._session.set_policy, policy)
 
     async def recount(
@@ -582,29 +582,30 @@ class AsyncSession:
         *,
         progress: Progress | None = None,
     ) -> RecountResult:
-        """Count the whole live history with another counter, which is the session's from now on.
+        """Recount the whole live history with another counter and make it the session's counter.
 
-        Writers go on meanwhile; one commit puts the counts in force. The log, its revision and the
-        views stay. If the counter is the session's already, only damaged counts are made anew.
+        Does not block writers; one commit puts the new counts into force. The log, its revision
+        and the views are unchanged. If the session already uses the counter, only damaged counts
+        are recomputed.
 
         Args:
             counter: ``"bytes/4"``, ``"tiktoken:NAME"`` or a TokenCounter.
             progress: called with (items counted, live items).
 
         Raises:
-            NotFoundError: there is no session.
+            NotFoundError: the session does not exist.
             CounterUnavailableError, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
     async def exists(self) -> bool:
-        """Return True if there is a session of this name."""
+        """Return True if the session exists."""
         await self._ready()
         return self._session.exists()
 
     @property
     def revision(self) -> int:
-        """Counter of changes to the log: what ``expected_revision`` is compared with."""
+        """The log's change counter, which ``expected_revision`` is compared with."""
         return self._session.revision
 
     @property
@@ -614,12 +615,12 @@ class AsyncSession:
 
     @property
     def policy(self) -> str:
-        """The pair policy that the session is held to."""
+        """The name of the pair policy in force."""
         return self._session.policy
 
     @property
     def open_calls(self) -> list[OpenCall]:
-        """Calls that wait for a result, oldest first."""
+        """Calls awaiting a result, oldest first."""
         return self._session.open_calls
 
     async def report_usage(
@@ -629,33 +630,33 @@ class AsyncSession:
         model: str | None = None,
         counted_tokens: int | None = None,
     ) -> Calibration:
-        """Tell what a provider billed for a request; it calibrates the estimates for that model.
+        """Report what a provider billed for a request, to calibrate the estimates for its model.
 
-        The report is about the last ``context()`` made through this handle; if none was made, about
-        the whole live history as it is shown now: then report before the answer is appended. It is
-        kept as an anchor: the next request is estimated at ``input_tokens + factor * counted
-        since``. The factor comes from the differences of reports alone, so whatever every request
-        holds beside the messages (tool schemas, a system prompt outside of the session) drops out
-        of it. It is 1.0 until there are two reports, and stays within 0.8 to 2.0.
+        The report refers to the last ``context()`` built through this handle; without one, to the
+        whole live history as currently shown, so report before appending the answer. It is kept as
+        an anchor: the next request is estimated at ``input_tokens + factor * counted since``. The
+        factor is derived only from differences between reports, so whatever is part of every
+        request but not of the messages (tool schemas, a system prompt outside the session) cancels
+        out. It is 1.0 until there are two reports, and is clamped to 0.8 to 2.0.
 
-        The anchor does not apply once its last item was undone, the session was compacted or given
-        another policy or counter; the factor stays. A report that comes late, about less than one
-        before it, changes neither. The log and the revision stay as they are.
+        The anchor does not apply once its last item is undone, or the session is compacted or
+        switched to another policy or counter; the factor stays. A late report, about less than the
+        one before it, changes neither. The log and the revision are unchanged.
 
         Args:
-            input_tokens: all input tokens of the request, those read from or written to a prompt
-                cache included (Anthropic's API lists them apart): 1 to 2**48.
+            input_tokens: all input tokens of the request, including those read from or written to
+                a prompt cache (Anthropic's API lists them separately): 1 to 2**48.
             model: the model's name; factors and anchors are kept for each of the last 8.
-            counted_tokens: what the session's counter says of the messages that were sent. Which
-                of the last 16 contexts is meant if requests overlap (``Context.tokens`` of it); or
-                your own count, if you sent other messages than the context's.
+            counted_tokens: the session counter's count of the messages sent. With overlapping
+                requests it identifies which of the last 16 contexts is meant (its
+                ``Context.tokens``); if you sent messages other than the context's, your own count.
 
         Returns:
-            What is known of the model now.
+            The model's current calibration.
 
         Raises:
-            InvalidOptionError: an argument is no int or str, or out of range.
-            NotFoundError: there is no such session (any more).
+            InvalidOptionError: an argument is not an int or str, or is out of range.
+            NotFoundError: the session does not exist (any more).
             ReadOnlyError, ClosedError, StorageError
         """
         await self._ready()
@@ -666,22 +667,22 @@ class AsyncSession:
 
     @property
     def estimated_tokens(self) -> int:
-        """Estimate of what the provider bills for the next full request.
+        """Estimate of what the provider will bill for the next full request.
 
-        For the model reported last: what was billed for the anchored context and the factor times
-        what was appended since; where no anchor applies, the factor times the tokens of the context
-        without a budget. Without any report that is the plain count.
+        For the model reported last: the billed tokens of the anchored context plus the factor times
+        the tokens appended since; if no anchor applies, the factor times the tokens of the context
+        without a budget. Without any report this is the plain count.
 
         Raises:
-            CorruptValueError: the calibration is damaged; the next report writes it anew.
+            CorruptValueError: the calibration is damaged; the next report rewrites it.
         """
         return self._session.estimated_tokens
 
     async def calibrations(self) -> list[Calibration]:
-        """Return what was learned by ``report_usage``, the model reported last first.
+        """Return what ``report_usage`` has learned, most recently reported model first.
 
         Raises:
-            CorruptValueError: the calibration is damaged; the next report writes it anew.
+            CorruptValueError: the calibration is damaged; the next report rewrites it.
         """
         await self._ready()
         return self._session.calibrations()
@@ -691,9 +692,9 @@ class AsyncSession:
         *,
         policy: AnyPolicy | None = None,
     ) -> Pressure:
-        """Measure how full the session is; find the stage that is due and the turns that are left.
+        """Measure how full the session is: the stage that is due and the turns remaining.
 
-        From sums that are kept: its time does not grow with the history.
+        Computed from maintained sums: constant time, whatever the length of the history.
         """
         return self._session.pressure(policy=policy)
 
@@ -705,7 +706,7 @@ class AsyncSession:
     ) -> bool:
         """Return True if a stage of the policy is due, or there are more than ``max_items`` items.
 
-        False while the last item is a tool result: the model has yet to see it.
+        False while the last item is a tool result: the model has not seen it yet.
         """
         return self._session.needs_compaction(policy=policy, max_items=max_items)
 
@@ -720,7 +721,7 @@ class AsyncSession:
     ) -> Plan:
         """Plan what ``compact`` with the same arguments would fold and mask; writes nothing.
 
-        Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
+        Empty if no stage is due. With ``force``, the plan assumes a summarizer.
         """
         return await asyncio.to_thread(
             self._session.plan,
@@ -738,20 +739,20 @@ class AsyncSession:
         plan: bool = False,
         close_open: bool = False,
     ) -> RepairResult:
-        """Mend a foreign history by a recorded view; the log keeps it as it is.
+        """Repair a foreign history by recording a view; the log itself is unchanged.
 
-        Contexts mend what they show by themselves, each time: a repair decides once. Results that
-        answer nothing or that a newer one replaces are not shown any more. Calls that were passed
-        over are taken out (``drop``) or keep being answered synthetically (``synthesize``); a
-        result that comes for a call that was taken out is not shown. Late and split results are
-        put in order by rendering; under the view that holds for the pair policy ``seed``, too.
-        What the repair rests on may be undone: then the items show as before. Calls at the end
-        that nothing follows stay open. A second repair finds nothing to do.
+        Contexts make such repairs on the fly every time; this records them once and for all.
+        Results that answer no call, or that a newer result supersedes, are no longer shown. Calls
+        left unanswered are taken out (``drop``) or still answered synthetically (``synthesize``);
+        a result that arrives for a dropped call is not shown. Rendering puts late and split
+        results in order; under this view it does so for the pair policy ``seed``, too. If items
+        that the repair depends on are undone, the affected items are shown as before. Calls at the
+        end of the history, with nothing after them, stay open. Repairing again is a no-op.
 
         Args:
             mode: ``drop`` or ``synthesize``.
             plan: report what would be done; write nothing.
-            close_open: give up the open calls first, by an event each, as ``abandon`` does.
+            close_open: first give up the open calls, each by an event, as ``abandon`` does.
 
         Raises:
             RevisionConflict, PlanStaleError: others kept changing the session.
@@ -765,12 +766,12 @@ class AsyncSession:
         return self._session.views()
 
     async def uncompact(self) -> bool:
-        """Take the last compaction back; whether there was one."""
+        """Revert the last compaction; return whether there was one."""
         await self._ready()
         return await self._commit(Uncompact(ref_of(self._session)))
 
     async def masks(self) -> list[Mask]:
-        """Return what contexts show in place of items at present, in the order of the items."""
+        """Return the masks that contexts currently show in place of items, in item order."""
         await self._ready()
         return self._session.masks()
 
@@ -778,10 +779,10 @@ class AsyncSession:
         self,
         view: View | None = None,
     ) -> list[Item]:
-        """The items that a view (None: the current one) represents and does not show, oldest first.
+        """The items that a view (None: the current one) stands for and hides, oldest first.
 
         Raises:
-            NotFoundError: there is no such view in force or among its ancestors.
+            NotFoundError: the view is neither in force nor an ancestor of the one in force.
         """
         return await asyncio.to_thread(lambda: list(self._session.covered(view)))
 
@@ -789,15 +790,15 @@ class AsyncSession:
         self,
         reference: str,
     ) -> str:
-        """The whole text that an offloaded result left a preview of.
+        """Return the full text of an offloaded result, of which contexts show a preview.
 
         Args:
-            reference: as the preview names it: ``item:SEQ`` or ``item:SEQ:CALL_ID``; of an item
-                that was too large to be stored as it was, ``offload:KEY:NUMBER``.
+            reference: as given in the preview: ``item:SEQ`` or ``item:SEQ:CALL_ID``; for an item
+                too large to be stored as it was, ``offload:KEY:NUMBER``.
 
         Raises:
             NotFoundError: the item is not in the live history, or has no such result.
-            InvalidOptionError: it is no reference.
+            InvalidOptionError: not a valid reference.
         """
         await self._ready()
         return self._session.read_offloaded(reference)
@@ -808,7 +809,7 @@ class AsyncSession:
         *,
         expected_revision: int | None = None,
     ) -> list[Item]:
-        """Take the last ``count`` items off the live history and return them, oldest first."""
+        """Remove the last ``count`` items from the live history; return them, oldest first."""
         await self._ready()
         return await self._commit(
             Undo(ref_of(self._session), count, expected_revision=expected_revision)
@@ -822,18 +823,19 @@ class AsyncSession:
         expected_revision: int | None = None,
         idempotency_key: str | None = None,
     ) -> Checkpoint:
-        """Save the present position: the live history, the current view, the values of the state.
+        """Save the current position: the live history, the current view and the state's values.
 
-        Nothing is copied: it costs one small row. It stays when its items are undone.
+        Copies nothing: costs one small row. It outlives an undo of its items.
 
         Args:
-            name: of at least one character; may repeat.
-            meta: a JSON object kept with it.
+            name: at least one character; need not be unique.
+            meta: a JSON object stored with it.
             expected_revision: save it only if the session is at this revision.
-            idempotency_key: the same key saves it once, within a week, and returns the first one.
+            idempotency_key: within a week, a repeat of the key saves nothing and returns the first
+                checkpoint.
 
         Raises:
-            DuplicateRequestError: the key was used for another name or ``meta``.
+            DuplicateRequestError: the key was used with another name or ``meta``.
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         await self._ready()
@@ -847,10 +849,10 @@ class AsyncSession:
         return await self._commit(change)
 
     async def checkpoints(self) -> AsyncIterator[Checkpoint]:
-        """The checkpoints, newest last; lazy, a page at a time.
+        """The checkpoints, newest last; read lazily, a page at a time.
 
         Raises:
-            CorruptValueError: one of them is damaged.
+            CorruptValueError: a checkpoint is damaged.
         """
         await self._ready()
         for count, found in enumerate(self._session.checkpoints()):
@@ -862,10 +864,10 @@ class AsyncSession:
         self,
         which: str | int,
     ) -> Checkpoint:
-        """A checkpoint by its number, or the newest of a name.
+        """Return a checkpoint by its number, or the newest one with a name.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no checkpoint matches.
             CorruptValueError: it is damaged.
         """
         await self._ready()
@@ -875,9 +877,9 @@ class AsyncSession:
         self,
         which: Checkpoint | str | int,
     ) -> bool:
-        """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
+        """Delete a checkpoint, given by number or as the newest of a name; return if it existed.
 
-        The items that it refers to stay, as all items do.
+        The items it refers to stay, as all items do.
         """
         await self._ready()
         return await self._commit(session.DeleteCheckpoint(ref_of(self._session), which))
@@ -891,19 +893,18 @@ class AsyncSession:
     ) -> Receipt:
         """Make ``to`` the last live item (0: none), or go back to a checkpoint.
 
-        A checkpoint brings its whole history back, items that were undone since included, and the
-        view that was current. Views recorded since do not apply any more. The values of the state
-        as they were come back under a new counter: those of the checkpoint, or of the time before
-        the item that followed ``to``.
+        A checkpoint restores its whole history, including items undone since, and the view that
+        was current. Views recorded since no longer apply. The state's values are restored under a
+        new counter: those of the checkpoint, or those from before the item that followed ``to``.
 
         Args:
             to: a live seq, a Checkpoint, or a checkpoint's name.
-            state: False leaves the state alone.
-            expected_revision: only if the session is at this revision.
+            state: False leaves the state unchanged.
+            expected_revision: rewind only if the session is at this revision.
 
         Raises:
             NotFoundError: the item is not in the live history, there is no such checkpoint, or the
-                values of then were trimmed.
+                values from that time were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
         await self._ready()
@@ -918,26 +919,27 @@ class AsyncSession:
         plan: bool = False,
         steps: Sequence[str] = RECOVERY_STEPS,
     ) -> Recovery:
-        """Make a session usable again of which rows are damaged or missing.
+        """Make a session with damaged or missing rows usable again.
 
-        The first of these that serves: ``mend`` what follows from items, if the whole live history
-        can be read; go back to the last valid ``checkpoint``; go on with what can be read of the
-        ``log`` (what stands behind the first lost item is appended once more); the ``empty``
-        session. No item is removed, and where the session was is saved as a checkpoint named
-        ``before recovery`` if that can be told. Nothing is changed if nothing is wrong.
+        Takes the first step that works: ``mend`` rebuilds what derives from the items, if the
+        whole live history is readable; ``checkpoint`` goes back to the last valid checkpoint;
+        ``log`` continues with whatever is readable (items after the first lost one are appended
+        again); ``empty`` starts over. No item is removed, and the session's old position, if it
+        can be determined, is saved as a checkpoint named ``before recovery``. If nothing is
+        wrong, nothing changes.
 
         Args:
             plan: report what would be done; write nothing.
-            steps: which of these may be taken, in the order to try them.
+            steps: the permitted steps, in the order to try them.
 
         Raises:
-            NotFoundError: there is no session of this name.
+            NotFoundError: the session does not exist.
             CounterUnavailableError, InvalidOptionError, ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._session.recover, plan=plan, steps=steps)
 
     async def pending_hitl(self) -> list[Escalation]:
-        """The ``hitl`` events of the live history without a decision, oldest first.
+        """Return the ``hitl`` events of the live history without a decision, oldest first.
 
         Raises:
             CorruptValueError: one of them is damaged.
@@ -952,17 +954,17 @@ class AsyncSession:
         by: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        """Record what was decided about a ``hitl`` event, by an event that names it.
+        """Record the decision on a ``hitl`` event, as an event that refers to it.
 
         Args:
-            seq: of the event.
+            seq: the ``hitl`` event.
             decision: any JSON value.
-            by: who decided.
-            meta: a JSON object kept beside the event.
+            by: the person who decided.
+            meta: a JSON object stored with the new event.
 
         Raises:
-            NotFoundError: no live item ``seq`` waits for a decision.
-            DuplicateRequestError: it was decided otherwise before.
+            NotFoundError: no live item ``seq`` awaits a decision.
+            DuplicateRequestError: a different decision was recorded before.
             InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         await self._ready()
@@ -976,15 +978,15 @@ class AsyncSession:
         most_bytes: int = BUNDLE_BYTES,
         policy: RedactionPolicy | None = None,
     ) -> bytes:
-        """A minimal reproduction as JSON: a legal slice around a failure, always redacted.
+        """Return a minimal reproduction as JSON: a legal slice around a failure, always redacted.
 
-        It names no user, session, application, owner or file. Equal histories give equal bytes.
+        Names no user, session, application, owner or file. Equal histories give equal bytes.
 
         Args:
-            seq: the item that it is about; None: the newest failure (a failed status, an ``error``
-                or a ``hitl`` event) of the last 256 items, else the last item.
-            most_bytes: at least 2,048; texts are cut until it fits.
-            policy: what to redact; None: memcore's default.
+            seq: the item in question; None: the newest failure (a failed status, an ``error`` or a
+                ``hitl`` event) of the last 256 items, else the last item.
+            most_bytes: at least 2,048; texts are truncated to fit.
+            policy: the redaction policy; None: memcore's default.
 
         Raises:
             NotFoundError, InvalidOptionError, CorruptValueError
@@ -997,10 +999,10 @@ class AsyncSession:
         self,
         seq: int | None = None,
     ) -> Accessed:
-        """Return how often the session (or one item) was read and when last, if that is counted.
+        """Return the access count and last access time of the session or one item, if tracked.
 
-        Counted are ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts``;
-        an item counts when it is read, or shown behind the cut of a context.
+        ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts`` are counted;
+        an item counts when it is read, or shown after the cut of a context.
 
         Raises:
             CorruptValueError: the counts are damaged.
@@ -1018,13 +1020,13 @@ class AsyncSession:
         share: str | None = None,
         redact: Redact = None,
     ) -> AsyncIterator[Item]:
-        """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+        """Live items with ``start <= seq < stop``, in order; read lazily, a page at a time.
 
-        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended
-        meanwhile.
+        ``authors``, ``share`` and ``redact``: as in ``context``; items appended during the
+        iteration are not shown then.
 
         Raises:
-            CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
+            CorruptValueError: an item is damaged; ``skip_corrupt`` omits it instead.
         """
         await self._ready()
         for count, found in enumerate(
@@ -1040,7 +1042,7 @@ class AsyncSession:
         self,
         seq: int,
     ) -> Item:
-        """One live item.
+        """Return one live item.
 
         Raises:
             NotFoundError: it is not in the live history.
@@ -1063,7 +1065,7 @@ class AsyncSession:
         self,
         call_id: str,
     ) -> CallRecord:
-        """Find where a call was made and answered; the latest with this id.
+        """Return where a call was made and answered: the latest call with this id.
 
         Raises:
             NotFoundError: no call of the live history has this id.
@@ -1083,30 +1085,31 @@ class AsyncSession:
         share: str | None = None,
         redact: Redact = None,
     ) -> Context:
-        """Build what the model receives: legal for the policy and within the budget.
+        """Build the model's input: legal for the pair policy and within the budget.
 
-        Pins (the leading system items), the summary of a compaction, and the longest suffix from
-        a safe cut. Late results stand behind their call, unanswered calls are answered
-        synthetically, orphans are left out; ``Context.repairs`` lists it all. Equal histories and
-        budgets give equal messages; ``calibrated`` ones depend on what was reported, too.
+        Consists of the pins (leading system items), a compaction's summary, and the longest suffix
+        that starts at a safe cut. Late results are moved after their call, unanswered calls are
+        answered synthetically, orphans are left out; ``Context.repairs`` lists every repair. Equal
+        histories and budgets give equal messages; ``calibrated`` contexts also depend on the usage
+        reports.
 
         Args:
             budget_tokens: at most this many tokens by the session's counter; None: no limit.
-            reserve_tokens: of these, leave so many free (for the answer, tool schemas).
-            calibrated: the budget is meant in the provider's tokens as well: what it is estimated
-                to bill for the request stays within it, too (see ``report_usage``). That includes
-                what was part of the reported requests beside the messages, as tool schemas: do not
-                reserve for them again.
-            model: whose calibration to go by; None: that of the model reported last.
-            view: one of ``views()`` or its number: show the history as under that compaction; 0: as
-                without any; None: under the newest that applies.
-            authors: show the items of these agents (``Envelope.author``), and of the others only
-                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
-                left out together with their results. None: everybody's items.
-            share: ``"results"`` (None as well): of others what is of type ``final`` or
-                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
-            redact: show placeholders in the place of what this policy looks for, as a database that
-                was opened with it would have stored; tokens stay those of what is stored.
+            reserve_tokens: the part of the budget to leave free (for the answer, tool schemas).
+            calibrated: apply the budget to the provider's tokens as well: the estimated bill for
+                the request stays within it, too (see ``report_usage``). The estimate includes
+                whatever the reported requests held besides the messages, such as tool schemas; do
+                not reserve room for those again.
+            model: whose calibration to use; None: that of the model reported last.
+            view: one of ``views()`` or its number: show the history under that compaction; 0:
+                under none; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of other agents only
+                what ``share`` allows; items without an author and those of ``user`` are always
+                shown. Calls are left out together with their results. None: everybody's items.
+            share: ``"results"`` (same as None): others' items of type ``final`` or ``aggregate``;
+                ``"none"``: nothing of theirs; ``"all"``: everything.
+            redact: show placeholders for whatever this policy matches, as a database opened with
+                it would have stored them; token counts remain those of the stored items.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
