@@ -1,1 +1,1 @@
-"""Bytes of the file format: keys, sealed values, audit entries."""
+"""Encodings of the file format: keys, sealed values, audit entries."""

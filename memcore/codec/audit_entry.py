@@ -1,9 +1,9 @@
-"""Audit entry byte by byte, and the key that chains entries.
+"""Byte layout of audit entries, and the key that chains them.
 
 ``op u8 | flags u8 | low half of its number u32 | time ms u64 | digest of the head 20, if flagged |
-what the operation says | mac 32``. The mac is HMAC-SHA256 under the audit key over version, file,
-scope, session, number, the mac before, and all of the entry but its mac. An entry holds hashes of
-rows as they are stored and their keys, never content.
+body of the operation | MAC 32``. The MAC is HMAC-SHA256 under the audit key over version, file,
+scope, session, number, the previous MAC, and all of the entry except its MAC. An entry contains
+keys of rows and hashes of their stored values, never content.
 """
 
 from __future__ import annotations
@@ -61,59 +61,59 @@ class Op(IntEnum):
     HEAD = 4
     """The head of the session changed, and no row with it."""
     EVENT = 5
-    """Something happened: its name and details in JSON."""
+    """An event occurred: its name, and its details in JSON."""
     FORK = 6
-    """A chain begins with another one's number and mac: its session was forked from that one's."""
+    """The chain begins with another's number and MAC: its session was forked from that one's."""
     BEGIN = 7
-    """A chain begins, of a session or, in the database's, of a scope."""
+    """A chain began: of a session or, in the database's chain, of a scope."""
     END = 8
-    """A chain ended with this number and mac: what it covered was deleted."""
+    """A chain ended with this number and MAC: the rows that it covered were deleted."""
     CLOSED = 9
-    """The chain ends here: what it covers is being deleted."""
+    """The chain ends here: the rows that it covers are being deleted."""
     COVER = 10
-    """The digests of rows that were there before."""
+    """Digests of rows that are older than the chain."""
     CUT = 11
-    """Entries were cut off: the last digests of their rows."""
+    """Entries were truncated: the last digests of their rows."""
 
 
 class ChainPage(NamedTuple):
     """Body of a COVER or CUT entry: the chain continues from the MAC ``resume``."""
 
     first: int
-    """The number of the first entry that it stands for; its own if it stands for none."""
+    """Number of the first entry that it replaces; its own if it replaces none."""
     resume: bytes
     rows: Sequence[tuple[bytes, bytes | None]]
-    """Keys of rows with their digests, None: deleted."""
+    """Keys of rows with their digests; None: deleted."""
     spans: Sequence[tuple[bytes, bytes]] = ()
     """Ranges of keys that were deleted before any of ``rows`` was written."""
 
 
 class AuditEntry(NamedTuple):
-    """An entry as it was read; what its operation does not have is empty."""
+    """A parsed entry; fields that its operation does not have are empty."""
 
     op: Op
     low: int
-    """The low half of the number that it was made with."""
+    """Low half of the number that it was made with."""
     time_ms: int
     head: bytes
-    """Digest of the session's head behind this change, empty: it is not told."""
+    """Digest of the session's head after this change; empty if not recorded."""
     said: bytes
-    """The rest, as its operation has it."""
+    """Body, in the format of the operation."""
     mac: bytes
 
 
 def digest_of(value: bytes) -> bytes:
-    """The digest of a row's value as it is stored."""
+    """Return the digest of a row's stored value."""
     return sha256(value).digest()
 
 
 def head_digest_of(value: bytes) -> bytes:
-    """The digest of a session's head as it is stored: half the room, still beyond any forger."""
+    """Return the truncated digest of a session's stored head: shorter, and still unforgeable."""
     return sha256(value).digest()[:HEAD_DIGEST_BYTES]
 
 
 class Chainer:
-    """The audit key of one file, ready to be used many times."""
+    """Audit key of one file, with its HMAC state precomputed."""
 
     __slots__ = ("_file", "_inner", "_outer")
     __reduce_ex__ = uncopied
@@ -127,14 +127,14 @@ class Chainer:
         self._file = _VERSION + file_id
 
     def sign(self, message: bytes) -> bytes:
-        """HMAC-SHA256, with the two blocks of the key hashed once: a third of ``hmac.digest``."""
+        """Compute HMAC-SHA256 from the prehashed key blocks: a third of ``hmac.digest``'s time."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(message)
         outer.update(inner.digest())
         return outer.digest()
 
     def seal(self, place: tuple[int, int], number: int, before: bytes, body: bytes) -> bytes:
-        """The mac of an entry whose bytes up to the mac are ``body``."""
+        """Return the MAC of an entry whose bytes before the MAC are ``body``."""
         return self.sign(b"".join((self._file, _PLACE.pack(*place, number), before, body)))
 
     def is_sealed(self, place: tuple[int, int], number: int, before: bytes, whole: bytes) -> bool:
@@ -147,7 +147,7 @@ class Chainer:
         return self.sign(b"anchor" + self._file + text).hex()
 
 
-# --- making --------------------------------------------------------------------------------------
+# --- packing -------------------------------------------------------------------------------------
 
 
 def pack_front(op: Op, number: int, time_ms: int, head: bytes) -> bytes:
@@ -187,10 +187,10 @@ def pack_page(page: ChainPage) -> bytes:
 
 
 def unpack_entry(body: bytes) -> AuditEntry:
-    """The entry of a row's body.
+    """Unpack the entry in a row's body.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     if len(body) < _FRONT.size:
         raise ValueError("too short for an entry of an audit")
@@ -204,25 +204,25 @@ def unpack_entry(body: bytes) -> AuditEntry:
 
 
 def unpack_put(said: bytes) -> tuple[bytes, bytes]:
-    """``(key, digest)`` of a PUT."""
+    """Unpack ``(key, digest)`` of a PUT entry."""
     return said[DIGEST_BYTES:], said[:DIGEST_BYTES]
 
 
 def unpack_range(said: bytes) -> tuple[bytes, bytes]:
-    """``(start, stop)`` of a RANGE.
+    """Unpack ``(start, stop)`` of a RANGE entry.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     start, at = _part(said, 0)
     return start, said[at:]
 
 
 def unpack_event(said: bytes) -> tuple[str, dict[str, Any]]:
-    """``(what, details)`` of an EVENT.
+    """Unpack ``(what, details)`` of an EVENT entry.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     name, at = _part(said, 0)
     details = json.loads(said[at:])
@@ -232,10 +232,10 @@ def unpack_event(said: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def unpack_tip(said: bytes) -> tuple[int, int, bytes]:
-    """``(session, number, mac)`` of a BEGIN, FORK or END.
+    """Unpack ``(session, number, MAC)`` of a BEGIN, FORK or END entry.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     if len(said) != 2 * _U64.size + MAC_BYTES:
         raise ValueError("no end of a chain")

@@ -1,11 +1,11 @@
-"""Order-preserving binary keys: the only place that knows key bytes.
+"""Order-preserving binary keys: the only module that knows the bytes of keys.
 
-Every key starts with a kind byte. Integers are big-endian u64, so byte order is number order.
-Strings are UTF-8 (lone surrogates kept) with ``00`` written as ``00 FF`` and closed by ``00``, so
-byte order is code point order, also in front of a next part that does not start with ``FF`` (the
-tuple encoding of FoundationDB). The key of a string is still a byte prefix of the key of the same
-string with a NUL behind it: ``after(key)`` is not the next key, ``behind(key)`` is.
-``docs/architecture.md`` draws the whole table.
+Every key starts with a kind byte. Integers are big-endian u64, so byte order is numeric order.
+Strings are UTF-8 (lone surrogates kept) with ``00`` escaped as ``00 FF`` and terminated by ``00``,
+so byte order is code point order, also when followed by a part that does not start with ``FF``
+(FoundationDB's tuple encoding). The key of a string is still a byte prefix of the key of the same
+string followed by a NUL: ``behind(key)``, not ``after(key)``, is the next key.
+``docs/architecture.md`` has the whole table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from memcore.errors import CorruptValueError
 from memcore.limits import KEY_BYTES_MAX
 
-try:  # hashlib's own, without OpenSSL, which hashlib loads for others: 3 MB
+try:  # the module behind hashlib.blake2b; importing hashlib would load OpenSSL (3 MB)
     from _blake2 import blake2b
 except ImportError:
     from hashlib import blake2b
@@ -105,7 +105,7 @@ class Kind:
 
 
 class Care:
-    """Sort of a scope's care row: the byte behind the scope. Scope 0 is the database."""
+    """Kind of a scope's care row: the byte after the scope. Scope 0 is the database."""
 
     HOLD: Final = 0x01
     ERASURE: Final = 0x02
@@ -119,7 +119,7 @@ class Care:
 
 
 class Row:
-    """Row byte of a session's key: the rows of one session lie together."""
+    """Row byte of a session's key: the rows of one session are contiguous."""
 
     HEAD: Final = 0x01
     INDEX: Final = 0x02
@@ -140,7 +140,7 @@ class Row:
 
 
 class ThreadRow:
-    """Row byte of a thread's key: the rows of one thread of a graph lie together."""
+    """Row byte of a thread's key: the rows of one thread of a graph are contiguous."""
 
     HEAD: Final = 0x01
     NAMESPACE: Final = 0x02
@@ -150,7 +150,7 @@ class ThreadRow:
 
 
 class Counter:
-    """Second byte of a counter's key: the last number that was given out."""
+    """Second byte of a counter's key; the row holds the last number assigned."""
 
     SCOPE: Final = 0x01
     SESSION: Final = 0x02
@@ -159,97 +159,97 @@ class Counter:
     POOL: Final = 0x05
     GRAPH_NAMESPACE: Final = 0x06
     DATA_KEY: Final = 0x07
-    """Not given out here: the newest data key that the file has seen (``RowCipher.note``)."""
+    """Not a counter of its own: the newest data key that the file has seen (``RowCipher.note``)."""
 
 
-# --- Numbers in keys: big-endian u64, so that byte order is number order --------------------------
+# --- Numbers in keys: big-endian u64, so that byte order is numeric order -------------------------
 
 U32: Final = Struct(">I")
 U64: Final = Struct(">Q")
-KIND_U64_2: Final = Struct(">BQQ")  # most rows begin with a kind, a scope and what is in it
+KIND_U64_2: Final = Struct(">BQQ")  # most keys begin with kind, scope and an object's number
 
 
 def u64(number: int) -> bytes:
-    """Eight big-endian bytes."""
+    """Pack a number as eight big-endian bytes."""
     return U64.pack(number)
 
 
 def numbered(rows: bytes, number: int) -> bytes:
-    """One of the rows that begin with ``session_rows``: the same key as ``session_row``'s."""
+    """Append a number to a prefix: with ``session_rows``, the key that ``session_row`` builds."""
     return rows + U64.pack(number)
 
 
 def number_of(key: bytes) -> int:
-    """The last number of a key, as the seq of an item's row."""
+    """Return the last number of a key, such as the seq of an item's row."""
     return int.from_bytes(key[-8:], "big")
 
 
-# --- Rows of a scope, and those that belong to none -----------------------------------------------
+# --- Rows of a scope, and rows without one --------------------------------------------------------
 
 
 def scoped(kind: int, scope: int, *parts: bytes) -> bytes:
-    """``kind | scope u64 | parts``: every row that belongs to one scope is made here."""
+    """Build ``kind | scope u64 | parts``, the key of a row that belongs to a scope."""
     return b"".join((bytes((kind,)), U64.pack(scope), *parts))
 
 
 def split_scoped(key: bytes) -> tuple[int, bytes]:
-    """``(scope, parts)`` of a key that ``scoped`` made."""
+    """Split a key built by ``scoped`` into ``(scope, parts)``."""
     return int.from_bytes(key[1:9], "big"), key[9:]
 
 
 def counter(which: int) -> bytes:
-    """``01 | which u8``."""
+    """Build ``01 | which u8``, the key of a counter."""
     return bytes((Kind.COUNTER, which))
 
 
 def blob_chunk(scope: int, slot: bytes, number: int) -> bytes:
-    """``07 | scope u64 | slot | number u32``; ``slot`` is a blob's digest and disambiguator."""
+    """Build ``07 | scope u64 | slot | number u32``; ``slot``: blob digest and disambiguator."""
     return scoped(Kind.BLOB_CHUNK, scope, slot, U32.pack(number))
 
 
 def kv_prefix(scope: int, namespace: int) -> bytes:
-    """``0B | scope u64 | namespace u64``: the packed key of an entry follows."""
+    """Build ``0B | scope u64 | namespace u64``; the packed key of an entry follows."""
     return KIND_U64_2.pack(Kind.KV, scope, namespace)
 
 
 def expiry_row(expires_ms: int, key: bytes) -> bytes:
-    """``0C | expires_ms u64 | the full key of the row that expires``."""
+    """Build ``0C | expires_ms u64 | the full key of the row that expires``."""
     return b"".join((bytes((Kind.EXPIRY,)), U64.pack(expires_ms), key))
 
 
 def split_expiry_row(row: bytes) -> tuple[int, bytes]:
-    """``(expires_ms, full key)`` of an expiry row."""
+    """Split an expiry row's key into ``(expires_ms, full key)``."""
     return int.from_bytes(row[1:9], "big"), row[9:]
 
 
 def removal_row(prefix: bytes) -> bytes:
-    """``0D | scope u64 | kind u8 | rest``: the rows under ``kind | scope | rest`` are to go."""
+    """Build ``0D | scope u64 | kind u8 | rest``: rows under ``kind | scope | rest`` must go."""
     return b"".join((bytes((Kind.REMOVAL,)), prefix[1:9], prefix[:1], prefix[9:]))
 
 
 def split_removal_row(row: bytes) -> bytes:
-    """The prefix that ``removal_row`` was given."""
+    """Return the prefix that ``removal_row`` was given."""
     return b"".join((row[9:10], row[1:9], row[10:]))
 
 
-# --- Strings in keys: order and identity are their own; and where scans of them begin and end -----
+# --- Strings in keys: encoding that preserves order and identity, and the bounds of scans ---------
 
-LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
+LONG_NAME: Final = b"\xff"  # sorts after every packed text: UTF-8 never contains FF
 _DIGEST_BYTES: Final = 32
 
 
 def pack_text(text: str) -> bytes:
-    """UTF-8 with ``00`` escaped and closed by ``00``: order and identity are the string's own."""
+    """Encode as UTF-8, ``00`` escaped and terminated by ``00``; preserves order and identity."""
     return text.encode("utf-8", "surrogatepass").replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
 def unpack_text(packed: bytes) -> str:
-    """The string of ``pack_text``.
+    """Decode the output of ``pack_text``.
 
     Raises:
-        CorruptValueError: it is no packed text.
+        CorruptValueError: it is not a packed text.
     """
-    if packed and packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped, as in most
+    if packed and packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped: the common case
         try:
             return packed[:-1].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as exc:
@@ -261,13 +261,13 @@ def unpack_text(packed: bytes) -> str:
 
 
 def unpack_texts(packed: bytes) -> tuple[str, ...]:
-    """The strings of several ``pack_text`` in a row.
+    """Decode several concatenated outputs of ``pack_text``.
 
     Raises:
-        CorruptValueError: they are no packed texts.
+        CorruptValueError: they are not packed texts.
     """
-    # FE stands in for an escaped 00 while the terminators are split: UTF-8 never holds it, and
-    # no packed text starts with FF, so a terminator is never taken for an escape.
+    # FE stands in for an escaped 00 while splitting at the terminators: UTF-8 never contains it,
+    # and no packed text starts with FF, so a terminator is never mistaken for an escape.
     *parts, rest = packed.replace(b"\x00\xff", b"\xfe").split(b"\x00")
     if rest or b"\xfe" in packed:
         raise malformed(packed)
@@ -278,20 +278,20 @@ def unpack_texts(packed: bytes) -> tuple[str, ...]:
 
 
 def text_prefix(text: str) -> bytes:
-    """The bytes with which the packed form of every string that starts with ``text`` starts."""
+    """Return the common prefix of the packed forms of all strings that start with ``text``."""
     return pack_text(text)[:-1]
 
 
 def text_fits(prefix_bytes: int, packed: bytes) -> bool:
-    """Return True if a packed text fits into one key behind a prefix of that length."""
+    """Return True if a packed text fits in one key after a prefix of that length."""
     return prefix_bytes + len(packed) <= KEY_BYTES_MAX
 
 
 def name_key(prefix: bytes, *names: str) -> bytes:
-    """A key for any names of any length.
+    """Build a key for any names of any length.
 
-    Names that do not fit a key are represented by ``FF`` and a 32-byte BLAKE2b digest of their
-    packed form; the value behind the key holds the full names and the reader compares them.
+    Names that do not fit in a key are represented by ``FF`` and a 32-byte BLAKE2b digest of their
+    packed form; the row's value holds the full names, and readers compare them.
     """
     packed = b"".join(map(pack_text, names))
     if text_fits(len(prefix), packed):
@@ -300,66 +300,67 @@ def name_key(prefix: bytes, *names: str) -> bytes:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key behind all keys that start with ``prefix`` (``prefix`` holds a byte < FF)."""
+    """Return the first key after all keys with ``prefix``, which must contain a byte < FF."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
 
 def behind(key: bytes) -> bytes:
-    """Return the smallest key above ``key``: where a scan goes on.
+    """Return the smallest key greater than ``key``, from which a scan continues.
 
-    A key of full length has no longer successor, so the scan goes on at its prefix's end.
+    A key of maximum length cannot be extended, so the scan continues after all keys with its
+    prefix.
     """
     return key + b"\x00" if len(key) < KEY_BYTES_MAX else after(key)
 
 
 def malformed(key: bytes) -> CorruptValueError:
-    """The error for bytes that are no key or name of this package."""
+    """Return the error for bytes that are not a valid key or name."""
     msg = f"the key or name {key[:80].hex()} is malformed; run 'memcore check'"
     return CorruptValueError(msg, key=key)
 
 
-# --- Rows of a session: they lie together ---------------------------------------------------------
+# --- Rows of a session, which are contiguous ------------------------------------------------------
 
 _SESSION_ROW: Final = Struct(">BQQBQ")
 _TOKEN_PAGE: Final = Struct(">BQQBQQ")
 
 
 def session_prefix(scope: int, session: int) -> bytes:
-    """The prefix of all rows of a session."""
+    """Build the prefix of all rows of a session."""
     return KIND_U64_2.pack(Kind.SESSION, scope, session)
 
 
 def session_rows(scope: int, session: int, row: int) -> bytes:
-    """The prefix of one session's rows of one sort."""
+    """Build the prefix of a session's rows of one kind."""
     return session_prefix(scope, session) + bytes((row,))
 
 
 def session_row(scope: int, session: int, row: int, number: int) -> bytes:
-    """``05 | scope u64 | session u64 | row u8 | number u64``."""
+    """Build ``05 | scope u64 | session u64 | row u8 | number u64``."""
     return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
 
 
 def request_row(scope: int, session: int, digest: bytes) -> bytes:
-    """``05 | scope u64 | session u64 | 07 | digest``: an idempotency key's row."""
+    """Build ``05 | scope u64 | session u64 | 07 | digest``, the key of an idempotency row."""
     return session_rows(scope, session, Row.REQUEST) + digest
 
 
 def token_pages(scope: int, session: int, number: int) -> bytes:
-    """The prefix of the token pages of one recount."""
+    """Build the prefix of the token pages of one recount."""
     return session_row(scope, session, Row.TOKENS, number)
 
 
 def token_page(scope: int, session: int, number: int, first: int) -> bytes:
-    """``05 | scope u64 | session u64 | 08 | recount u64 | first position u64``."""
+    """Build ``05 | scope u64 | session u64 | 08 | recount u64 | first position u64``."""
     return token_pages(scope, session, number) + U64.pack(first)
 
 
 def split_token_page(key: bytes) -> tuple[int, int]:
-    """``(recount, first position)`` of a token page.
+    """Split a token page's key into ``(recount, first position)``.
 
     Raises:
-        CorruptValueError: the key is none of a token page.
+        CorruptValueError: it is not the key of a token page.
     """
     if len(key) != _TOKEN_PAGE.size:
         msg = f"the token counts under key {key.hex()} are of no recount; run 'memcore check'"
@@ -369,10 +370,10 @@ def split_token_page(key: bytes) -> tuple[int, int]:
 
 
 def split_session_prefix(key: bytes) -> tuple[int, int]:
-    """``(scope, session)`` of any row of a session.
+    """Return ``(scope, session)`` of any session row's key.
 
     Raises:
-        CorruptValueError: the key is too short for one.
+        CorruptValueError: the key is too short.
     """
     if len(key) < KIND_U64_2.size:
         raise malformed(key)
@@ -381,10 +382,10 @@ def split_session_prefix(key: bytes) -> tuple[int, int]:
 
 
 def split_session_row(key: bytes) -> tuple[int, int, int, int]:
-    """``(scope, session, row, number)`` of a session's row.
+    """Split a session row's key into ``(scope, session, row, number)``.
 
     Raises:
-        CorruptValueError: the key is none of a session's numbered rows.
+        CorruptValueError: it is not the key of a numbered session row.
     """
     if len(key) != _SESSION_ROW.size:
         raise malformed(key)
@@ -393,11 +394,11 @@ def split_session_row(key: bytes) -> tuple[int, int, int, int]:
 
 
 def row_of(key: bytes) -> int:
-    """Return the sort byte of a session row's key."""
+    """Return the row byte of a session row's key."""
     return key[17]
 
 
-# --- Rows of the care of a scope or of the database: holds, erasures, terms, audits, quarantine ---
+# --- Care rows of a scope or the database: holds, erasures, terms, audits, quarantine -------------
 
 _AUDIT: Final = bytes((Care.AUDIT,))
 _AUDIT_ENTRIES: Final = _AUDIT + b"\x01"
@@ -405,14 +406,15 @@ _AUDIT_MARKS: Final = _AUDIT + b"\x02"
 
 
 def care_rows(scope: int, which: int) -> bytes:
-    """``12 | scope u64 | which u8``: rows of the care of a scope; scope 0: of the database."""
+    """Build ``12 | scope u64 | which u8``, the prefix of care rows; scope 0: the database's."""
     return scoped(Kind.CARE, scope, bytes((which,)))
 
 
 def audit_rows(scope: int, session: int) -> bytes:
-    """The prefix of an audit chain's entries; session 0: the scope's own, scope 0: the database's.
+    """Build the prefix of an audit chain's entries; the entry's number follows.
 
-    ``05 | scope | session | 0D`` or ``12 | scope | 04 | 01``; the number of the entry follows.
+    ``05 | scope | session | 0D`` for a session; ``12 | scope | 04 | 01`` for the scope's own chain
+    (session 0), or the database's (scope 0).
     """
     if session:
         return session_rows(scope, session, Row.AUDIT)
@@ -420,12 +422,12 @@ def audit_rows(scope: int, session: int) -> bytes:
 
 
 def audit_mark(scope: int, session: int) -> bytes:
-    """``12 | scope u64 | 04 | 02 | session u64``: the chain has entries that no anchor covers."""
+    """Build ``12 | scope u64 | 04 | 02 | session u64``: the chain has unanchored entries."""
     return scoped(Kind.CARE, scope, _AUDIT_MARKS, U64.pack(session))
 
 
 def audit_care(scope: int) -> bytes:
-    """The prefix of what a scope keeps of its audit: its own chain, and marks of all its chains."""
+    """Build the prefix of a scope's audit rows: its own chain, and the marks of all its chains."""
     return scoped(Kind.CARE, scope, _AUDIT)
 
 
@@ -433,42 +435,45 @@ def audit_care(scope: int) -> bytes:
 
 
 def thread_prefix(scope: int, thread: int) -> bytes:
-    """The prefix of all rows of a thread of a graph."""
+    """Build the prefix of all rows of a thread of a graph."""
     return KIND_U64_2.pack(Kind.THREAD, scope, thread)
 
 
 def thread_rows(scope: int, thread: int, row: int) -> bytes:
-    """The prefix of one thread's rows of one sort."""
+    """Build the prefix of a thread's rows of one kind."""
     return thread_prefix(scope, thread) + bytes((row,))
 
 
 def graph_rows(scope: int, thread: int, row: int, namespace: int) -> bytes:
-    """``0F | scope u64 | thread u64 | row u8 | namespace u32``: checkpoints, values, writes."""
+    """Build ``0F | scope u64 | thread u64 | row u8 | namespace u32``.
+
+    It is the prefix of a namespace's checkpoints, values or writes.
+    """
     return thread_rows(scope, thread, row) + U32.pack(namespace)
 
 
 def chunk_prefix(scope: int, pool: int) -> bytes:
-    """``10 | scope u64 | pool u64``: the row of the pool itself, and before an id, a chunk's."""
+    """Build ``10 | scope u64 | pool u64``: a pool's key, and with an id appended, a chunk's."""
     return KIND_U64_2.pack(Kind.CHUNK, scope, pool)
 
 
-# --- Rows of a state: of a session, or of what a scope's sessions share ---------------------------
+# --- Rows of a state: of a session, or of a scope's shared state ----------------------------------
 
 _SCOPED_BYTES: Final = 9
 
 
 def state_rows(scope: int, session: int) -> bytes:
-    """The prefix of the rows of a session's state; session 0: of the scope's own."""
+    """Build the prefix of a session's state rows; session 0: of the scope's own state."""
     if session:
         return session_rows(scope, session, Row.STATE)
     return scoped(Kind.STATE, scope)
 
 
 def state_place(key: bytes) -> tuple[int, int]:
-    """``(scope, session)`` of a row of a state, as ``state_rows`` takes them.
+    """Return ``(scope, session)`` of a state row's key, as ``state_rows`` takes them.
 
     Raises:
-        CorruptValueError: the key is too short for one.
+        CorruptValueError: the key is too short.
     """
     if key[:1] != bytes((Kind.STATE,)):
         return split_session_prefix(key)
@@ -478,24 +483,21 @@ def state_place(key: bytes) -> tuple[int, int]:
 
 
 def state_field(rows: bytes, packed: bytes) -> bytes:
-    """The prefix of the versions of a state's field, behind ``state_rows``.
+    """Build the prefix of the versions of a state's field, from ``state_rows`` and its packed name.
 
-    A longer name that has a NUL there goes on with ``FF``, with which no counter begins.
+    A longer name with a NUL at this point continues with ``FF``, with which no counter begins.
     """
     return rows + packed
 
 
 def split_state_row(key: bytes) -> tuple[str, int]:
-    """``(field, counter)`` of a version of a state's field.
+    """Split the key of a field's version into ``(field, counter)``.
 
     Raises:
-        CorruptValueError: the key is none of a version.
+        CorruptValueError: it is not the key of a version.
     """
     rows = _SCOPED_BYTES if key[:1] == bytes((Kind.STATE,)) else KIND_U64_2.size + 1
     field = unpack_text(key[rows:-8])
     if len(key) < rows + 10 or not field:
         raise malformed(key)
     return field, number_of(key)
-
-
-# --- Order-preserving binary keys: the only place that knows key bytes ----------------------------

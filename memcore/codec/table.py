@@ -1,8 +1,8 @@
-"""Table of all kinds of rows: an entry says what each part of memcore has to know of one.
+"""Table of all kinds of rows, with the properties that the other parts of memcore need.
 
-Encryption, audit, erasure, repair plans, checks of row shapes and salvage read it, and a test holds
-the tables of docs/architecture.md equal to it. Below the store, since that encrypts: functions that
-take values apart lie above, in ``maintenance/salvage_rows.py``.
+Encryption, audit, erasure, repair plans, row shape checks and salvage use it, and a test keeps the
+tables of docs/architecture.md in sync with it. This module is below the store, which encrypts;
+functions that parse values are above it, in ``maintenance/salvage_rows.py``.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ __all__ = [
 
 
 class RowKind(NamedTuple):
-    """One kind of rows."""
+    """One kind of row."""
 
     name: str
     kind: int
     fields: str
-    """Parts of the key behind the kind; ``row`` is the byte that tells rows of one kind apart."""
+    """Parts of the key after the kind; ``row`` is the byte that distinguishes rows of one kind."""
     damage: str
-    """Sort of damage that a repair plan counts it under."""
+    """Category of damage that a repair plan counts it under."""
     row: int | None = None
     secret: bool = False
-    """True if it holds what a caller gave, and is encrypted."""
+    """True if it holds caller data and is encrypted."""
     owner: str = "scope"
-    """Deletion that removes it: of its ``scope``, or of nothing but the ``database``."""
+    """Object whose deletion removes it: its ``scope``, or only the ``database``."""
     audited: bool = False
-    """True if each write of one is noted in an audit chain; a session's head is noted apart."""
+    """True if each write is recorded in an audit chain; a session's head is recorded separately."""
     counted: str = ""
-    """Word under which the receipt of an erasure counts it."""
+    """Word under which an erasure receipt counts it."""
     rebuilt: bool = False
-    """True if a salvage makes it anew with a session that it cannot take over as it is."""
+    """True if salvage rebuilds it along with a session that cannot be copied unchanged."""
     names: int = 0
-    """Counter that gave out the number at the beginning of its value; 0: none is there."""
+    """Counter that assigned the number at the start of its value; 0: it has none."""
 
     @property
     def key_bytes(self) -> int | None:
-        """Length of its key; None if lengths differ."""
+        """Length of its key in bytes; None if it varies."""
         widths = [_WIDTHS.get(part) for part in self.fields.split()]
         return None if None in widths else 1 + sum(filter(None, widths))
 
@@ -54,7 +54,7 @@ _WIDTHS: Final = {
     "which": 1, "row": 1, "chunk": 4, "space": 4, "slot": 17, "sha256": 32,
     **dict.fromkeys(("scope", "session", "fork", "namespace", "thread", "pool", "number"), 8),
 }  # fmt: skip
-"""Bytes of the parts of a key; texts and the like have no width."""
+"""Size of each part of a key in bytes; texts and other variable-length parts are not listed."""
 _NUMBERED: Final = {
     "scope": Counter.SCOPE,
     "session": Counter.SESSION,
@@ -70,7 +70,7 @@ _DATABASE: Final = "database"
 
 
 def _session(name: str, row: int, damage: str, *facts: str, fields: str = _OF_SESSION) -> RowKind:
-    """Return the entry of a session's row; ``facts`` are what is true of it."""
+    """Return the entry of a session's row; ``facts`` names its boolean properties."""
     return RowKind(
         name, Kind.SESSION, fields, damage, row,
         secret="secret" in facts, audited="audited" in facts, rebuilt="rebuilt" in facts,
@@ -146,8 +146,10 @@ ROWS: Final = (
         )
     ),
 )  # fmt: skip
-"""A new kind of rows is its number and key in ``codec/keys.py``, one more entry here, and its shape
-in ``maintenance/salvage_rows.py``."""
+"""All kinds of rows.
+
+A new kind needs a number and key in ``codec/keys.py``, an entry here, and its shape in
+``maintenance/salvage_rows.py``."""
 
 _ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9}
 _BY_KIND: Final = {each.kind: each for each in ROWS if each.kind != Kind.SESSION}
@@ -155,16 +157,16 @@ _BY_ROW: Final = {(each.kind, each.row): each for each in ROWS}
 
 
 def find(key: bytes) -> RowKind | None:
-    """Return the kind of a row; None if there is no such kind."""
+    """Return the kind of a row by its key; None if it is unknown."""
     at = _ROW_AT.get(key[0], len(key))
     row = key[at] if at < len(key) else None
     return _BY_ROW.get((key[0], row)) or _BY_KIND.get(key[0])
 
 
 def numbers_in(key: bytes) -> Iterator[tuple[int, int]]:
-    """Yield ``(counter, number)`` of each number in a key that a counter gave out.
+    """Yield ``(counter, number)`` of each number in a key that a counter assigned.
 
-    Scope 0 under ``Kind.CARE`` is the database, which nobody numbered.
+    Scope 0 under ``Kind.CARE`` is the database, which has no counter.
     """
     found, at = find(key), 1
     of_none = _OF_SESSION if key[0] == Kind.SESSION else ""

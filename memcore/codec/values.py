@@ -1,9 +1,9 @@
-"""Values to bytes and back: header, checksum, body; lossless JSON; clocks of rows.
+"""Encoding of values: header, checksum, body; lossless JSON; the clock for rows.
 
 A sealed value is ``format u8 | flags u8 | checksum u64 BE | body``. The checksum is xxh3_64 over
-``key length u16 LE | format | flags | key | body``: with the key inside, a row that LMDB serves
-from a stale or misdirected page is found out as surely as a flipped bit. In an encrypted database
-the store seals a sealed value once more, under another format (``store/encryption.py``).
+``key length u16 LE | format | flags | key | body``: since it covers the key, a row that LMDB serves
+from a stale or misdirected page is detected as reliably as a flipped bit. In an encrypted database
+the store encrypts a sealed value and seals it again, with another format (``store/encryption.py``).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ __all__ = [
 HEADER_BYTES: Final = 10
 _ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
 CLEAR_FORMAT: Final = 0
-"""Stands in the place of the format of a value that should be encrypted and is not."""
+"""Placeholder for the format of a value that should be encrypted and is not."""
 _CLEAR_HEAD: Final = bytes((CLEAR_FORMAT,))
 _LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
 
 FLAG_PLAIN_JSON: Final = 0x01
 """The JSON was written by the standard library (big integers, lone surrogates, deep nesting)."""
 FLAG_BLOB: Final = 0x02
-"""The body holds a blob reference in place of the encoded item."""
+"""The body has a blob reference in place of the encoded item."""
 FLAG_BYTES: Final = 0x04
 """The body is the caller's own bytes, not JSON (key/value rows)."""
 FLAG_EXPIRES: Final = 0x08
 """The body starts with the expiry time in milliseconds, u64 big-endian (key/value rows)."""
 FLAG_REWRITTEN: Final = 0x10
-"""The row stands in the place of another one: the checksum of that, u64, is before the body."""
+"""The row replaces another one, whose checksum, u64, precedes the body."""
 _ORIGIN_BYTES: Final = 8
 _REWRITTEN_BYTES: Final = HEADER_BYTES + _ORIGIN_BYTES
 _NUMBER_BYTES: Final = 8
@@ -83,29 +83,30 @@ def seal_encrypted(key: bytes, *body: bytes) -> bytes:
 
 
 def checksum_of(value: bytes) -> bytes:
-    """The eight checksum bytes of a sealed value: the hash of the row as it was first stored."""
+    """Return a sealed value's eight checksum bytes: the hash of the row as first stored."""
     if value[1:2] and value[1] & FLAG_REWRITTEN:
         return value[HEADER_BYTES:_REWRITTEN_BYTES]
     return value[2:HEADER_BYTES]
 
 
 def body_of(value: bytes) -> bytes:
-    """The body of a proven value: ``open_value`` without the proof."""
+    """Return the body of a verified value: ``open_value`` without the verification."""
     if value[1] & FLAG_REWRITTEN:
         return value[_REWRITTEN_BYTES:]
     return value[HEADER_BYTES:]
 
 
 def seal_rewritten(key: bytes, body: bytes, flags: int, origin: bytes) -> bytes:
-    """The stored form of a body in the place of another one, whose checksum was ``origin``."""
+    """Seal a body that replaces another one, whose checksum was ``origin``."""
     return seal_value(key, origin + body, flags | FLAG_REWRITTEN)
 
 
 def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
-    """``(flags, body)`` of a sealed value.
+    """Verify a sealed value and return its ``(flags, body)``.
 
     Raises:
-        CorruptValueError: the value is too short, of an unknown format or fails its checksum.
+        CorruptValueError: the value is too short, has an unknown format or fails its checksum.
+        TamperedError: it does not decrypt, or is in clear and should be encrypted.
     """
     head, body = value[:2], value[HEADER_BYTES:]
     if (
@@ -152,7 +153,7 @@ def is_encrypted(key: bytes, value: bytes) -> bool:
 
 _CLOCK_S: Final = 2**32
 CLOCK_US: Final = _CLOCK_S * 1_000_000
-"""The first time that no row can hold."""
+"""First time, in microseconds since 1970, that no row can hold."""
 _MISREAD: Final = (
     ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
     ValueError,
@@ -160,7 +161,7 @@ _MISREAD: Final = (
 
 
 def clock_us() -> int:
-    """Microseconds since 1970 by the system's clock.
+    """Return the system time in microseconds since 1970.
 
     Raises:
         StorageError: the clock is before 1970 or after 2106, which no row can hold.
@@ -176,15 +177,15 @@ def clock_us() -> int:
 
 
 def clock_ms() -> int:
-    """Milliseconds since 1970, as ``clock_us``."""
+    """Return the system time in milliseconds since 1970; raises as ``clock_us``."""
     return clock_us() // 1000
 
 
-class decoding:  # noqa: N801 - a statement: ``with decoding(key, "lease row"):``
-    """Takes a stored row apart: whatever is wrong with it is a CorruptValueError that names it.
+class decoding:  # noqa: N801 - used as a statement: ``with decoding(key, "lease row"):``
+    """Context for parsing a stored row: any parse error becomes a CorruptValueError that names it.
 
-    Checksums prove that a row is what somebody wrote, not that it was memcore. Nothing stands
-    inside but what reads the bytes: what a caller's own code raises is the caller's.
+    A checksum proves that a row is intact, not that memcore wrote it. The block must contain only
+    code that reads the bytes: errors from a caller's own code are not to be translated.
     """
 
     __slots__ = ("_key", "_what")
@@ -205,16 +206,16 @@ class decoding:  # noqa: N801 - a statement: ``with decoding(key, "lease row"):`
 
 
 def named(error: CorruptValueError, key: bytes) -> CorruptValueError:
-    """Return the error with the row that it is about, if it does not say so yet."""
+    """Add the key of the affected row to an error that has none; returns the error."""
     error.key = error.key or key
     return error
 
 
 def open_number(key: bytes, value: bytes) -> int:
-    """The number that a row holds: eight bytes, the highest first.
+    """Return the number in a row, u64 big-endian.
 
     Raises:
-        CorruptValueError: the row is damaged, or holds no number that anything counts up to.
+        CorruptValueError: the row is damaged, or the number is out of range.
     """
     body = open_value(key, value)[1]
     number = int.from_bytes(body, "big")
@@ -225,14 +226,14 @@ def open_number(key: bytes, value: bytes) -> int:
 
 
 def check_json(value: Any) -> None:
-    """Refuse what JSON cannot hold without loss.
+    """Reject a value that JSON cannot represent losslessly.
 
     JSON is None, bool, int, finite float, str, list (a tuple is written as one) and dict with str
-    keys; subclasses count as what they derive from.
+    keys; subclasses count as their base class.
 
     Raises:
-        ValueError: ``value`` holds anything else, is nested deeper than 512 levels, or is circular;
-            the message names the place.
+        ValueError: ``value`` contains anything else, is nested deeper than 512 levels, or is
+            circular; the message has the path.
     """
     code = scan_json(value)
     if code:
@@ -241,7 +242,7 @@ def check_json(value: Any) -> None:
 
 
 def _path_to(value: Any, code: int, depth: int = 0) -> str:
-    """The path of the first offending value, as ``.content[0].text``."""
+    """Return the path of the first offending value, such as ``.content[0].text``."""
     if code in _UNPLACED or depth > _PATH_DEPTH_MAX:
         return ""
     if isinstance(value, dict):
@@ -258,16 +259,16 @@ def _path_to(value: Any, code: int, depth: int = 0) -> str:
 
 
 def encode_json(value: Any) -> tuple[bytes, int]:
-    """Compact JSON and the flags to decode it with.
+    """Encode a value as compact JSON; returns it with the flags to decode it.
 
-    orjson writes what it can represent without loss; where it refuses (integers beyond 64 bits,
-    lone surrogates, nesting beyond its limit, subclasses) the standard library writes. Its text
-    keeps lone surrogates as they are: written as escapes, two of them in a row would come back
-    as one character.
+    orjson encodes what it can represent losslessly; where it refuses (integers beyond 64 bits,
+    lone surrogates, nesting beyond its limit, subclasses) the standard library does. Its output
+    keeps lone surrogates unescaped: as escapes, two in a row would be decoded as one character.
 
     Raises:
-        ValueError: what ``check_json`` refuses, or an integer beyond the interpreter's digit limit.
-        RecursionError: the call stack is too deep for nesting that would be legal.
+        ValueError: ``check_json`` rejects the value, or an integer exceeds the interpreter's digit
+            limit.
+        RecursionError: the call stack is too deep for nesting that would be valid.
     """
     check_json(value)
     try:
@@ -278,7 +279,7 @@ def encode_json(value: Any) -> tuple[bytes, int]:
 
 
 def plain_json(value: Any) -> Any:
-    """A copy as it will be read back: of the built-in types alone.
+    """Return a copy as it will be read back: of built-in types only.
 
     Raises:
         ValueError, RecursionError: as ``encode_json``.
@@ -288,7 +289,7 @@ def plain_json(value: Any) -> Any:
 
 _DEPTH_MAX: Final = 512
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)', re.DOTALL)
-"""A string, or one that never ends: else it would be looked for from each quote in it."""
+"""A string, or an unterminated one, which would otherwise be retried from each quote in it."""
 
 
 def _depth_of(body: bytes) -> int:
@@ -298,12 +299,12 @@ def _depth_of(body: bytes) -> int:
 
 
 def decode_json(body: bytes, flags: int) -> Any:
-    """The value that ``encode_json`` wrote.
+    """Decode the output of ``encode_json``.
 
     Raises:
-        CorruptValueError: no JSON, or nested deeper than any that is written; only a row that was
-            sealed by others can hold such.
-        RecursionError: the call stack is too deep for nesting that is legal.
+        CorruptValueError: it is not JSON, or is nested deeper than ``encode_json`` allows; only a
+            row not written by memcore can hold that.
+        RecursionError: the call stack is too deep for nesting that is valid.
     """
     try:
         if flags & FLAG_PLAIN_JSON:

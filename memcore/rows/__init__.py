@@ -1,1 +1,1 @@
-"""Row families of the file, one module each."""
+"""Row families of the file, one module per family."""

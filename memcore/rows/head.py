@@ -1,10 +1,11 @@
 """Head of a session: the one small row that every change rewrites.
 
-Its bytes are those of ``HeadFields.pack`` in ``_fast.pyx``.
+Its layout is that of ``HeadFields.pack`` in ``_fast.pyx``.
 
 The live history is a list of segments ``(session, first seq, last seq)``: append extends the last,
-undo trims it, fork shares it. The head holds at most 16 segments; older ones lie in immutable
-blocks of 8, each linked to the one before, so a session of many undos never grows quadratically.
+undo trims it, fork shares it. The head holds at most 16 segments; older ones are in immutable
+blocks of 8, each linked to the previous one, so a session with many undos never grows
+quadratically.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _COUNTER_BITS: Final = 62
 FLAG_HIDDEN: Final = 1
 """The session was deleted while forks still share its rows."""
 FLAG_UNFINISHED: Final = 2
-"""An import has not stored the session to its end."""
+"""An import has not finished storing the session."""
 FLAG_LEASED: Final = 4
-"""The session has a lease row that is to be looked at before it is changed."""
+"""The session has a lease row that must be checked before a change."""
 
 FLAG_REWRITTEN: Final = 8
-"""Items that it shows were rewritten in their place, under another epoch."""
+"""Items in its history were rewritten in place, under another epoch."""
 
 
 class Segment(NamedTuple):
-    """Seqs ``lo .. hi`` (both included) of the rows that ``session`` owns."""
+    """Seqs ``lo .. hi`` (inclusive) of rows that ``session`` owns."""
 
     session: int
     lo: int
@@ -58,12 +59,12 @@ class Segment(NamedTuple):
 
 
 def head_key(scope: int, session: int) -> bytes:
-    """The key of a session's head."""
+    """Return the key of a session's head."""
     return keys.session_row(scope, session, Row.HEAD, 0)
 
 
 class Head(HeadFields):
-    """Totals and the live segments of one session."""
+    """Totals and live segments of one session."""
 
     __slots__ = ()
     segments: list[Segment]
@@ -77,22 +78,22 @@ class Head(HeadFields):
 
     @property
     def hidden(self) -> bool:
-        """True if the session was deleted and is kept for its forks only."""
+        """True if the session was deleted and is kept only for its forks."""
         return bool(self.flags & FLAG_HIDDEN)
 
     @property
     def unfinished(self) -> bool:
-        """True while an import writes the session, and after one that was killed."""
+        """True during an import of the session, and after one that was killed."""
         return bool(self.flags & FLAG_UNFINISHED)
 
     @property
     def leased(self) -> bool:
-        """True if the session may have a lease, so that a change has to check its holder."""
+        """True if the session may be leased, so that a change has to check the lease holder."""
         return bool(self.flags & FLAG_LEASED)
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> Head:
-        """The head of a stored row.
+        """Unpack the head from a stored row.
 
         Raises:
             CorruptValueError: the row is damaged.
@@ -111,7 +112,7 @@ class Head(HeadFields):
         counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
         links = head.parent_session | head.link_session | head.link_block
         links |= head.view_session | head.view_number
-        if (counters | links | head.tokens) >> _COUNTER_BITS:  # no life is long enough
+        if (counters | links | head.tokens) >> _COUNTER_BITS:  # unreachable in practice
             raise _malformed("session head", key)
         if head.parent_seq >= head.next_seq or head.policy not in POLICIES:
             raise _malformed("session head", key)
@@ -123,7 +124,7 @@ class Head(HeadFields):
         self.segments.append(Segment(session, lo, hi))
 
     def trim(self, txn: ReadTxn, scope: int, count: int) -> None:
-        """Keep the first ``count`` live items; older segments come back from their blocks."""
+        """Keep the first ``count`` live items; older segments are loaded from their blocks."""
         drop = self.count - count
         self.count = count
         while drop:
@@ -152,7 +153,7 @@ class Head(HeadFields):
             self.base_count += sum(segment.size for segment in moved)
 
     def _unlink(self, txn: ReadTxn, scope: int) -> None:
-        """Bring the newest block's segments back into the (empty) head."""
+        """Move the newest block's segments back into the (empty) head."""
         found, self.link_session, self.link_block, self.base_count = _read_block(
             txn, scope, self.link_session, self.link_block
         )
@@ -163,7 +164,7 @@ class Head(HeadFields):
         return older_segments(txn, scope, self.link_session, self.link_block)
 
     def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
-        """The whole live history, oldest segment first."""
+        """Return the whole live history, oldest segment first."""
         return self.older_segments(txn, scope) + self.segments
 
 
@@ -187,7 +188,7 @@ def older_segments(txn: ReadTxn, scope: int, session: int, block: int) -> list[S
 def _read_block(
     txn: ReadTxn, scope: int, session: int, block: int
 ) -> tuple[list[Segment], int, int, int]:
-    """``(segments, link session, link block, items before)`` of a block."""
+    """Read ``(segments, link session, link block, items before)`` of a block."""
     key = keys.session_row(scope, session, Row.SEGMENTS, block)
     value = txn.get(key)
     if value is None:
@@ -203,7 +204,7 @@ def _read_block(
 
 
 def _check_segments(segments: list[Segment], next_seq: int, what: str, key: bytes) -> None:
-    """Seqs ascend along a live history and end before the next one to be given out."""
+    """Check that seqs ascend along a live history and are below ``next_seq``."""
     last = 0
     for _, lo, hi in segments:
         if not last < lo <= hi < next_seq:

@@ -1,9 +1,9 @@
-"""Index pages of a session: packed records of its items by seq, with their counts.
+"""Index pages of a session: packed records of its items by seq, with their token counts.
 
-A record is ``tokens u32 | created u32 | chain u64 | counter u16 | facts``, where the facts are what
-``_fast.pack_facts`` made of the item. Pages are keyed by the seq of their first record. The tail
-page holds at most 32 records, so an append rewrites less than a KiB; when a block of 1,024 seqs is
-complete its small pages are merged into one.
+A record is ``tokens u32 | created u32 | chain u64 | counter u16 | facts``, where ``facts`` is the
+output of ``_fast.pack_facts`` for the item. Pages are keyed by the seq of their first record. The
+tail page holds at most 32 records, so an append rewrites less than 1 KiB; once a block of 1,024
+seqs is complete, its small pages are merged into one.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ __all__ = [
 ]
 
 
-# --- Index pages: packed records of the items of one session, by seq, undone ones included --------
+# --- Index pages: packed records of the items of one session, by seq, including undone ones -------
 
 RECORD: Final = Struct("<IIQH")
 
 Tail: TypeAlias = tuple[int, bytes, bytes]
-"""The page that the next record may go to: ``(first seq, key, body)``."""
+"""Tail page that the next record may be added to: ``(first seq, key, body)``."""
 
 
 def counter_tag(name: str) -> int:
-    """The 16 bits that mark whose counts a record holds."""
+    """Return the 16-bit tag that identifies the token counter in a record."""
     return xxh3_64_intdigest(name.encode()) & 0xFFFF
 
 
 def chain_after(chain: int, item_hash: bytes) -> int:
-    """The prefix hash after one more item: H(previous chain, hash of the stored item)."""
+    """Return the prefix hash after one more item: H(previous chain, hash of the stored item)."""
     return xxh3_64_intdigest(chain.to_bytes(8, "little") + item_hash)
 
 
 def page_key(scope: int, session: int, first_seq: int) -> bytes:
-    """The key of the page whose first record is ``first_seq``."""
+    """Return the key of the page whose first record is that of ``first_seq``."""
     return keys.session_row(scope, session, Row.INDEX, first_seq)
 
 
 def _page_start(seq: int, own_first: int) -> int:
-    """The first seq of the small page that ``seq`` belongs to (seqs start at 1)."""
+    """Return the first seq of the small page that ``seq`` belongs to (seqs start at 1)."""
     return max(own_first, (seq - 1) // INDEX_TAIL_RECORDS * INDEX_TAIL_RECORDS + 1)
 
 
@@ -76,7 +76,7 @@ def append_records(
     records: Sequence[bytes],
     tail: Tail | None,
 ) -> Tail:
-    """Append records from ``seq`` on; returns the new tail page.
+    """Append records starting at ``seq``; returns the new tail page.
 
     ``own_first`` is the first seq that this session owns, ``tail`` the page that the last append
     returned (None: read it).
@@ -113,10 +113,10 @@ def _read(txn: ReadTxn, scope: int, session: int, first: int) -> bytes:
 
 
 def _merge(txn: Txn, scope: int, session: int, first: int, stop: int) -> None:
-    """Seal the small pages of a complete block into one page."""
+    """Merge the small pages of a complete block into one page."""
     start = page_key(scope, session, first)
     rows = list(txn.scan(start, page_key(scope, session, stop)))
-    if len(rows) < 2:  # noqa: PLR2004 - one page is whole already
+    if len(rows) < 2:  # noqa: PLR2004 - one page is already merged
         return
     body = b"".join(open_value(key, value)[1] for key, value in rows)
     txn.delete_range(rows[1][0], page_key(scope, session, stop))
@@ -124,7 +124,7 @@ def _merge(txn: Txn, scope: int, session: int, first: int, stop: int) -> None:
 
 
 def laid_out(own_first: int, records: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """``(first seq, body)`` of the pages that appending ``records`` one by one would leave."""
+    """Yield ``(first seq, body)`` of the pages that appending the records singly would leave."""
     at, stop = own_first, own_first + len(records)
     while at < stop:
         end = (at - 1) // INDEX_PAGE_RECORDS * INDEX_PAGE_RECORDS + INDEX_PAGE_RECORDS + 1
@@ -136,10 +136,10 @@ def laid_out(own_first: int, records: Sequence[bytes]) -> Iterator[tuple[int, by
 
 
 def pages(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
-    """``(first seq, body)`` of the pages that hold seqs ``lo .. hi``.
+    """Yield ``(first seq, body)`` of the pages that cover seqs ``lo .. hi``.
 
     Raises:
-        CorruptValueError: a page fails its checksum, or the pages do not reach ``lo``.
+        CorruptValueError: a page fails its checksum, or no page covers ``lo``.
     """
     start = page_key(scope, session, lo)
     floor = page_key(scope, session, 0)
@@ -152,10 +152,10 @@ def pages(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[
 
 
 def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
-    """One record.
+    """Return the record of one seq.
 
     Raises:
-        CorruptValueError: the index does not hold it.
+        CorruptValueError: the index does not contain it.
     """
     for first, body in pages(txn, scope, session, seq, seq):
         spans = record_spans(body)
@@ -168,15 +168,15 @@ def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
 
 
 def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
-    """The prefix hash at one item; errors as ``record_at``."""
+    """Return the prefix hash at one item; raises as ``record_at``."""
     return int(RECORD.unpack_from(record_at(txn, scope, session, seq))[2])
 
 
 def chain_in(tail: Tail, seq: int) -> int:
-    """The prefix hash at one item whose record the tail page at hand holds.
+    """Return the prefix hash at one item from a tail page that contains its record.
 
     Raises:
-        CorruptValueError: the page does not hold it.
+        CorruptValueError: the page does not contain it.
     """
     first, key, body = tail
     spans = record_spans(body)
@@ -187,10 +187,10 @@ def chain_in(tail: Tail, seq: int) -> int:
 
 
 def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:
-    """The records of seqs ``lo .. hi``, up to the first that is missing.
+    """Yield the records of seqs ``lo .. hi``, up to the first missing one.
 
     Raises:
-        CorruptValueError: a page is damaged or malformed, or the pages do not reach ``lo``.
+        CorruptValueError: a page is damaged or malformed, or no page covers ``lo``.
     """
     expected = lo
     for first, body in pages(txn, scope, session, lo, hi):
@@ -206,12 +206,12 @@ def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterato
                 yield body[start:stop]
 
 
-# --- Token pages: what the items of a live history count by another counter than their records ----
-# A recount leaves index pages alone, which forks share. It writes the counts of all live items
-# under its session, by position, and the head points at them with the seq that they end before:
-# nothing is ever put in between live items, so an item below that seq keeps its position for as
-# long as it is live. A fork inherits the pointer; the pages stay as long as a fork may refer to
-# them.
+# --- Token pages: counts of a live history by a different counter than its index records ----------
+# A recount does not change index pages, which forks share. It writes the counts of all live items
+# under its session, by position, and the head points to them along with the seq that they end
+# before: nothing is ever inserted between live items, so an item below that seq keeps its position
+# as long as it is live. A fork inherits the pointer; the pages are kept as long as a fork may refer
+# to them.
 
 COUNT_BYTES: Final = 4
 
@@ -234,7 +234,7 @@ class Counts(NamedTuple):
         head.recount_session, head.recount_number, head.recount_stop = self
 
     def read(self, txn: ReadTxn, scope: int, start: int, stop: int) -> bytes:
-        """The counts at positions ``start .. stop``, packed.
+        """Return the packed counts at positions ``start <= position < stop``.
 
         Raises:
             CorruptValueError: a page is damaged, missing or cut short.
@@ -260,7 +260,7 @@ NO_COUNTS: Final = Counts(0, 0, 0)
 def _pages(
     txn: ReadTxn, scope: int, counts: Counts, first: int, stop: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Key and body of the pages from ``first`` on, up to the first that is not in its place."""
+    """Yield key and body of the pages from ``first`` on, up to the first gap."""
     start, end = (keys.token_page(scope, counts.session, counts.number, at) for at in (first, stop))
     for key, value in txn.scan(start, end):
         if keys.split_token_page(key)[1] != first:
@@ -281,7 +281,7 @@ def write_counts(txn: Txn, scope: int, counts: Counts, tokens: array[int]) -> No
 
 
 def recount_numbers(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
-    """The recounts of which the session holds pages."""
+    """Yield the numbers of the recounts that the session has pages of."""
     start = keys.session_rows(scope, session, Row.TOKENS)
     stop = keys.after(start)
     while True:

@@ -1,11 +1,11 @@
-"""Item row: checked and encoded before it is queued, decoded when it is read.
+"""Item row: validated and encoded before it is queued, decoded when it is read.
 
 The body of an item's row is ``kind u8 | envelope flag u8 | reserved u16 | envelope length u32 |
-created microseconds u64 | envelope JSON | item JSON``; the item JSON of a large item is a blob
-reference instead. The envelope JSON holds ``meta``, ``request_id`` and, in front of ``meta``, what
-was told in an ``Envelope``; it is absent when all of them are. In an encrypted database 8 random
-bytes stand before it: the prefix hash, which rests on the whole row and stands in clear, then
-confirms no guess of what the item says.
+created microseconds u64 | envelope JSON | item JSON``; a large item has a blob reference in place
+of the item JSON. The envelope JSON holds ``meta``, ``request_id`` and, before ``meta``, the fields
+of an ``Envelope``; it is absent if all of them are. In an encrypted database it is preceded by 8
+random bytes (a salt): the prefix hash covers the whole row and is stored in clear, and without the
+salt it could confirm a guess of the item's content.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ _HAS_ENVELOPE: Final = 1
 _HAS_SALT: Final = 2
 _SALT_BYTES: Final = 8
 _SALTED: Final = struct.pack("<BHI", _HAS_SALT, 0, _SALT_BYTES)
-"""Bytes between kind and creation time in the row of an item with salt and no envelope."""
+"""Bytes between kind and creation time in the row of an item with a salt and no envelope."""
 _PLAIN_FIELDS: Final = 2
-"""Of an envelope's JSON that holds ``meta`` and ``request_id`` alone."""
+"""Number of fields in envelope JSON that holds only ``meta`` and ``request_id``."""
 ABANDON_EVENT: Final = "abandon"
 
 
 class Prepared(PreparedFields):
-    """An item that is ready to be written; nothing about it can fail any more but its pairing."""
+    """An item that is ready to be written; only its pairing can still fail."""
 
     __slots__ = ()
 
     @property
     def size(self) -> int:
-        """Bytes of the item's JSON."""
+        """Size of the item's JSON in bytes."""
         return len(split_body(self.body)[3] if self.payload is None else self.payload)
 
     def recount(self, counter: TokenCounter) -> None:
-        """Count again: the session turned out to be counted by another counter."""
+        """Count the tokens again, as the session turned out to use another counter."""
         if self.facts[0] != ItemKind.EVENT:
             encoded = split_body(self.body)[3] if self.payload is None else self.payload
             self.tokens = checked_count(counter, self.message, encoded)
@@ -107,7 +107,7 @@ def _envelope(
 
 
 def _with_envelope(told: Envelope, request_id: str | None, rest: dict[str, Any]) -> dict[str, Any]:
-    """The envelope in front of the meta, which so begins at a place that can be found."""
+    """Add the envelope's fields before ``meta``, so that ``meta`` is last and easy to locate."""
     fields = told.mapping()
     its_request = fields.pop("request_id", None)
     if None not in (request_id, its_request) and request_id != its_request:
@@ -131,7 +131,7 @@ def _prepare(
     envelope: bytes,
     now_us: int,
 ) -> Prepared:
-    """Count an encoded item, and lay out its row."""
+    """Count the tokens of an encoded item and build its row."""
     if len(encoded) > ITEM_BYTES_MAX:
         msg = (
             f"the item is {len(encoded)} bytes as JSON; at most {ITEM_BYTES_MAX} are allowed: "
@@ -139,7 +139,7 @@ def _prepare(
         )
         raise InvalidItemError(msg)
     if tokens is None:
-        tokens = counter.count_message(message, encoded)  # no frame between an append and C
+        tokens = counter.count_message(message, encoded)  # direct call: no extra frame per append
         if type(tokens) is not int or not 0 <= tokens <= ITEM_TOKENS_MAX:
             tokens = checked_tokens(counter.id, tokens)
     flag = _HAS_ENVELOPE if envelope else 0
@@ -161,7 +161,7 @@ def prepare_item(
     request_id: str | None = None,
     envelope: Envelope | None = None,
 ) -> Prepared:
-    """Check, classify, count and encode one wire object.
+    """Validate, classify, count and encode one wire object.
 
     Raises:
         InvalidItemError: it is not a mapping, not JSON, too large or makes too many calls.
@@ -183,7 +183,7 @@ def prepare_item(
 
 
 def _classified(item: Any, seed: bytes) -> tuple[Message, bytes]:
-    """An item as a dict, and what the ledger asks of it; errors as ``prepare_item``."""
+    """Return an item as a dict, and its facts for the ledger; raises as ``prepare_item``."""
     if type(item) is not dict:
         if not isinstance(item, Mapping):
             hint = "; pass item.model_dump()" if hasattr(item, "model_dump") else ""
@@ -211,17 +211,17 @@ def prepare_event(
     request_id: str | None = None,
     envelope: Envelope | None = None,
 ) -> Prepared:
-    """Check and encode one event; it counts no tokens.
+    """Validate and encode one event; it counts no tokens.
 
     Raises:
         InvalidItemError: the payload is not JSON or too large.
-        InvalidOptionError: the type is no non-empty string.
+        InvalidOptionError: the type is not a non-empty string.
     """
     if not isinstance(event_type, str) or not event_type:
         msg = f"type: expected a non-empty str, got {event_type!r}"
         raise InvalidOptionError(msg)
     facts = pack_event(abandons, seed)
-    assert facts is not None  # noqa: S101 - the caller gives up one call at a time
+    assert facts is not None  # noqa: S101 - the caller abandons one call at a time
     message = {"type": event_type, "payload": payload}
     encoded, flags = _encode(message, "item")
     return _prepare(
@@ -231,7 +231,7 @@ def prepare_event(
 
 
 def orphan_error(item: Prepared, at: int) -> OrphanResultError:
-    """The error of a result, ``at`` in its change, that answers no call."""
+    """Return the error for a result, at position ``at`` of its change, that answers no call."""
     closes = classify(item.message)[2]
     call_id = closes[0][1] if closes else ""
     what = f"answers call {call_id!r}, which is not in the history" if closes else "names no call"
@@ -243,10 +243,10 @@ def orphan_error(item: Prepared, at: int) -> OrphanResultError:
 
 
 def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
-    """``(kind, created microseconds, envelope, rest)`` of an item's row.
+    """Split an item's row into ``(kind, created microseconds, envelope, rest)``.
 
     Raises:
-        CorruptValueError: the row is cut short.
+        CorruptValueError: the row is truncated.
     """
     if len(body) < _HEADER.size:
         msg = f"the row of an item has {len(body)} bytes; run 'memcore check'"
@@ -265,11 +265,11 @@ class Random(Protocol):
 
 
 def salted(body: bytes, source: Random | None) -> bytes:
-    """Replace the random bytes in an item row's body; unchanged without a source."""
+    """Replace the salt in an item row's body with a new one; unchanged without a source."""
     if source is None:
         return body
     salt = source.random(_SALT_BYTES)
-    if not body[1]:  # no envelope, as in most
+    if not body[1]:  # no envelope: the common case
         return b"".join((body[:1], _SALTED, body[8:16], salt, body[16:]))
     kind, flag, reserved, size, created = _HEADER.unpack_from(body)
     at = _HEADER.size
@@ -280,7 +280,7 @@ def salted(body: bytes, source: Random | None) -> bytes:
 
 
 def unsalted(body: bytes) -> bytes:
-    """The body of an item's row as it was before ``salted``: the same wherever it is stored."""
+    """Remove the salt from an item row's body, which makes it the same wherever it is stored."""
     if len(body) < _HEADER.size:
         return body
     kind, flag, reserved, size, created = _HEADER.unpack_from(body)
@@ -297,7 +297,7 @@ _LAST_META: Final = b',"meta":'
 
 
 class Json(NamedTuple):
-    """JSON of a row, and the flags to decode it with: envelope and message have their own."""
+    """JSON of a row, with the flags to decode it: envelope and message have separate ones."""
 
     text: bytes
     flags: int
@@ -311,7 +311,7 @@ class Json(NamedTuple):
         return codec.decode_json(self.text, self.flags)
 
     def part(self, start: int, stop: int | None = None) -> Json:
-        """Return the JSON in a range of its bytes."""
+        """Return the JSON in a byte range of the text."""
         return Json(self.text[start:stop], self.flags)
 
 
@@ -319,12 +319,12 @@ _NO_JSON: Final = Json(b"", 0)
 
 
 def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[Json, Json]:
-    """``(meta, message)`` of an item's row, laid out as orjson does; meta is empty if absent.
+    """Return ``(meta, message)`` of an item's row, formatted as by orjson; meta is empty if absent.
 
-    Nothing is decoded where that is how it was written, unless there is a ``request_id`` alone.
+    Text already written that way is not decoded, unless there is a ``request_id`` alone.
 
     Raises:
-        CorruptValueError: the row is sealed, but no item.
+        CorruptValueError: the row has a valid seal, but is not an item.
     """
     _, _, envelope, text = split_body(body)
     message = Json(text if payload is None else payload, flags & codec.FLAG_PLAIN_JSON)
@@ -334,7 +334,7 @@ def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[
 
 
 def stored_meta(body: bytes) -> Json:
-    """Return the meta alone, as in ``stored_json``, without parsing the message."""
+    """Return only the meta, as in ``stored_json``, without parsing the message."""
     return _meta_in(split_body(body)[2])
 
 
@@ -345,7 +345,7 @@ def _meta_in(envelope: bytes) -> Json:
         if envelope.endswith(_NO_REQUEST):
             return Json(envelope[1 + len(_META) : -len(_NO_REQUEST)], 0)
         at = envelope.find(_LAST_META) if envelope.startswith(_TOLD, 1) else -1
-        if at >= 0:  # no string holds these quotes unescaped, so it is the field
+        if at >= 0:  # no string contains these quotes unescaped, so it is the field
             meta = envelope[at + len(_LAST_META) : -1]
             return _NO_JSON if meta == b"null" else Json(meta, 0)
     try:
@@ -358,10 +358,10 @@ def _meta_in(envelope: bytes) -> Json:
 def decode_item(
     seq: int, body: bytes, flags: int, tokens: int, payload: bytes | None = None
 ) -> Item:
-    """The item of a row's body; ``payload`` is the content of its blob if it has one.
+    """Decode the item in a row's body; ``payload`` is the content of its blob if it has one.
 
     Raises:
-        CorruptValueError: the row is sealed, but no item.
+        CorruptValueError: the row has a valid seal, but is not an item.
     """
     meta = request_id = told = None
     at = _HEADER.size
@@ -387,10 +387,10 @@ def decode_item(
 
 
 def decode_message(seq: int, body: bytes, flags: int, payload: bytes | None = None) -> Message:
-    """The message alone of a row's body.
+    """Decode only the message in a row's body.
 
     Raises:
-        CorruptValueError: the row is sealed, but no item.
+        CorruptValueError: the row has a valid seal, but is not an item.
     """
     try:
         encoded = body[_HEADER.size + _ENVELOPE.unpack_from(body, 4)[0] :]

@@ -1,7 +1,7 @@
-"""Rows of a life cycle: erased scopes, legal holds, expiry terms, leases.
+"""Lifecycle rows: tombstones of erased scopes, legal holds, expiry terms, leases, quarantine.
 
-A tombstone holds no name. It stays for good: whoever still knows the number of an erased scope, in
-this process or another, finds out by one look inside his own transaction.
+A tombstone contains no name. It is permanent: any handle, in this process or another, that still
+has the number of an erased scope detects this with one lookup inside its own transaction.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ _NUMBER_MAX: Final = 2**64 - 1
 
 
 def tombstone_of(scope: int) -> bytes:
-    """``12 | 0 u64 | 02 | 01 | scope u64``: the key of a scope's tombstone."""
+    """Return the key of a scope's tombstone: ``12 | 0 u64 | 02 | 01 | scope u64``."""
     return TOMBSTONES + keys.u64(scope)
 
 
 def scopes_erased(key: bytes, value: bytes) -> list[int]:
-    """The scopes in the row of an erasure that is not finished.
+    """Return the scopes in the row of an unfinished erasure.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -105,10 +105,10 @@ def scopes_erased(key: bytes, value: bytes) -> list[int]:
 
 
 def checked_scopes(found: Any) -> list[int]:
-    """The numbers of an erasure's row, if that is what they are.
+    """Validate the scope numbers in an erasure's row.
 
     Raises:
-        TypeError, ValueError: they are not: whoever seals a row can write anything into it.
+        TypeError, ValueError: they are invalid; a checksum does not prove that memcore wrote them.
     """
     if not all(type(each) is int and 0 < each <= _NUMBER_MAX for each in found):
         raise ValueError
@@ -116,7 +116,7 @@ def checked_scopes(found: Any) -> list[int]:
 
 
 def is_erasing(txn: ReadTxn) -> bool:
-    """Return True if an erasure has begun and is not finished."""
+    """Return True if an erasure has begun and is unfinished."""
     return next(iter(txn.scan(ERASURES, keys.after(ERASURES), limit=1)), None) is not None
 
 
@@ -126,7 +126,7 @@ def is_erased(txn: ReadTxn, scope: int) -> bool:
 
 
 def need_alive(txn: ReadTxn, scope: int) -> None:
-    """Refuse to go on with a scope whose user was erased; scope 0 has no user.
+    """Refuse to continue with a scope whose user was erased; scope 0 has no user.
 
     Raises:
         NotFoundError: the user was erased.
@@ -137,29 +137,29 @@ def need_alive(txn: ReadTxn, scope: int) -> None:
 
 
 def bury(txn: Txn, scope: int) -> None:
-    """Say that the scope is dead."""
+    """Write a scope's tombstone."""
     key = tombstone_of(scope)
     txn.put(key, seal_value(key, b""))
 
 
 def buried(txn: ReadTxn) -> Iterator[int]:
-    """The numbers of all erased scopes."""
+    """Yield the numbers of all erased scopes."""
     for key, _ in txn.scan(TOMBSTONES, keys.after(TOMBSTONES)):
         yield keys.number_of(key)
 
 
 # --- Rows of legal holds: what must not be deleted, and how deleting code finds that out ----------
-# A hold on a scope covers all that it has; one on a session covers the session. A row of the
-# database counts them, so that nobody pays for holds who has none.
+# A hold on a scope covers everything in it; one on a session covers the session. A row of the
+# database counts them, so that databases without holds pay a single lookup.
 
 _COUNT = keys.scoped(Kind.CARE, 0, bytes((Care.HOLD,)))
 _SCOPE, _SESSION = b"\x01", b"\x02"
 OPTED_OUT = b"\x03"
-"""Behind the holds of a scope: its user wants no memory."""
+"""Suffix, sorted after a scope's holds, of the row that says its user wants no memory."""
 
 
 class HoldRow(NamedTuple):
-    """One hold; session 0: all that the scope has."""
+    """One hold; session 0: everything in the scope."""
 
     scope: int
     session: int
@@ -178,15 +178,15 @@ def any_held(txn: ReadTxn) -> bool:
 
 
 def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:
-    """Return True if a legal hold covers the session, or without one, anything in the scope.
+    """Return True if a legal hold covers the session, or, without one, anything in the scope.
 
-    One lookup if the database has no hold.
+    Takes one lookup if the database has no holds.
 
     Args:
         txn: a snapshot or transaction.
-        scope: the number of the scope.
-        session: the number of a session; 0 asks for rows outside of sessions, None for the scope
-            and each of its sessions.
+        scope: number of the scope.
+        session: number of a session; 0 for rows outside sessions, None for the scope and each of
+            its sessions.
     """
     if txn.get(_COUNT) is None:
         return False
@@ -196,11 +196,11 @@ def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:
 
 
 def need_free(txn: ReadTxn, scope: int, session: int | None = None, *, what: str) -> None:
-    """Refuse to delete what is held.
+    """Refuse to delete anything under a hold.
 
     Raises:
-        HeldError: a hold covers it; ``what`` says in words what was to be deleted.
-        CorruptValueError: the row of a hold is damaged, so nothing is deleted.
+        HeldError: a hold covers it; ``what`` names the object in the message.
+        CorruptValueError: the row of a hold is damaged, so nothing may be deleted.
     """
     if not is_held(txn, scope, session):
         return
@@ -216,7 +216,7 @@ def need_free(txn: ReadTxn, scope: int, session: int | None = None, *, what: str
 
 
 def put_hold(txn: Txn, row: HoldRow) -> bool:
-    """Write a hold, in place of one that is there; whether it is a new one."""
+    """Write a hold, replacing an existing one; True if it is new."""
     key = _key(row.scope, row.session)
     is_new = txn.get(key) is None
     body, flags = encode_json({"reason": row.reason, "since_ms": row.since_ms})
@@ -235,7 +235,7 @@ def release_hold(txn: Txn, scope: int, session: int = 0) -> bool:
 
 
 def drop_holds(txn: Txn, scope: int) -> int:
-    """Remove all holds of a scope, whatever their rows hold; how many there were."""
+    """Remove all holds of a scope, even damaged ones; returns their number."""
     found = [key for key, _ in _rows_in(txn, scope)]
     for key in found:
         txn.delete(key)
@@ -245,7 +245,7 @@ def drop_holds(txn: Txn, scope: int) -> int:
 
 
 def opted_out_key(scope: int) -> bytes:
-    """``12 | scope u64 | 01 | 03``: there while the user of the scope wants no memory."""
+    """Return the key of a scope's memory opt-out: ``12 | scope u64 | 01 | 03``."""
     return keys.scoped(Kind.CARE, scope, bytes((Care.HOLD,))) + OPTED_OUT
 
 
@@ -255,7 +255,7 @@ def is_opted_out(txn: ReadTxn, scope: int) -> bool:
 
 
 def memory_mark(scope: int, namespace: int) -> bytes:
-    """``12 | scope u64 | 06 | namespace u64``: the key/value namespace holds memory."""
+    """Return the key that marks a namespace as memory: ``12 | scope u64 | 06 | namespace u64``."""
     return keys.care_rows(scope, Care.MEMORY) + keys.u64(namespace)
 
 
@@ -267,13 +267,13 @@ def mark_memory(txn: Txn, scope: int, namespace: int) -> None:
 
 
 def memory_namespaces(txn: ReadTxn, scope: int) -> set[int]:
-    """The numbers of the namespaces that are marked."""
+    """Return the numbers of the namespaces marked as memory."""
     start = keys.care_rows(scope, Care.MEMORY)
     return {keys.number_of(key) for key, _ in txn.scan(start, keys.after(start))}
 
 
 def counted_holds(txn: ReadTxn) -> int:
-    """Return the number of legal holds that the database's count row states.
+    """Return the number of legal holds according to the database's count row.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -300,7 +300,7 @@ def holds_in(txn: ReadTxn, scope: int) -> int:
 
 
 def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:
-    """The holds of a scope, its own first.
+    """Return the holds of a scope and its sessions, the scope's own first.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -334,14 +334,14 @@ def _unpacked(key: bytes, value: bytes) -> HoldRow:
         return HoldRow(scope, session, str(found.get("reason", "")), int(found.get("since_ms", 0)))
 
 
-# --- Terms: until when things stay, and the index that leads the sweeper to what is due -----------
-# One row says it for a session, a thread, a scope or the database: until when all of it stays, the
-# rules it is kept by, and until when fields of its state and its checkpoints stay. A row ``EXPIRY |
-# due ms | key of the terms`` stands for the earliest of these, and is replaced with it in the same
-# transaction. Rules have no time of their own: terms that hold some are due whenever it is swept.
+# --- Terms: expiry and retention, and the index in which the sweeper finds what is due ------------
+# A session, a thread, a scope or the database has one row with its terms: when all of it expires,
+# its retention rules, and when fields of its state and its checkpoints expire. An index row
+# ``EXPIRY | due ms | key of the terms`` has the earliest of these times, and is updated in the same
+# transaction. Rules have no time of their own: terms with rules are due at every sweep.
 
 ALWAYS_MS: Final = 0
-"""Due time of rules: always."""
+"""Due time of terms with rules: always due."""
 _END: Final = 2**63
 _SCOPE_BYTES: Final = 10
 _THREAD_BYTES: Final = 18
@@ -353,7 +353,7 @@ class Terms:
     """Expiry and retention rules of one place. Times are milliseconds since 1970."""
 
     expires_ms: int | None = None
-    """Expiry of the whole place."""
+    """Expiry of the place as a whole."""
     name: str = ""
     """Name of the session or thread that expires."""
     rules: tuple[dict[str, Any], ...] | None = None
@@ -363,11 +363,11 @@ class Terms:
     checkpoints: dict[int, int] = field(default_factory=dict)
     """Expiry of its checkpoints, by number."""
     marks: dict[str, int] = field(default_factory=dict)
-    """By rule, the seq up to which all items are settled."""
+    """Seq up to which all items have been handled, by rule."""
 
     @property
     def due_ms(self) -> int | None:
-        """Time at which the sweeper first has to look at it; None: never."""
+        """Time at which the sweeper first has to visit the place; None: never."""
         times = [*self.fields.values(), *self.checkpoints.values()]
         if self.expires_ms is not None:
             times.append(self.expires_ms)
@@ -377,22 +377,22 @@ class Terms:
 
     @property
     def is_empty(self) -> bool:
-        """True if no field but the name is set."""
+        """True if no field except the name is set."""
         return self == Terms(name=self.name)
 
 
 def session_terms(scope: int, session: int) -> bytes:
-    """``05 | scope | session | 10 | 0``: the key of a session's terms."""
+    """Return the key of a session's terms: ``05 | scope | session | 10 | 0``."""
     return keys.session_row(scope, session, Row.TERMS, 0)
 
 
 def scope_terms(scope: int) -> bytes:
-    """``12 | scope | 03``: the key of a scope's terms; scope 0: of the database's."""
+    """Return the key of a scope's terms, scope 0: the database's: ``12 | scope | 03``."""
     return keys.care_rows(scope, Care.TERMS)
 
 
 def thread_terms(scope: int, thread: int) -> bytes:
-    """``12 | scope | 03 | thread``: the key of a thread's terms."""
+    """Return the key of a thread's terms: ``12 | scope | 03 | thread``."""
     return keys.care_rows(scope, Care.TERMS) + keys.u64(thread)
 
 
@@ -415,7 +415,7 @@ def read_terms(txn: ReadTxn, key: bytes) -> Terms:
 
 
 def terms_of(key: bytes, value: bytes) -> Terms:
-    """The terms in a row.
+    """Unpack the terms in a row.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -441,7 +441,7 @@ def _time(found: Any) -> int:
 
 
 def write_terms(txn: Txn, key: bytes, terms: Terms) -> None:
-    """Write the terms of a place, and the row of the index that leads to them; none if empty."""
+    """Write the terms of a place and their index row; delete both if the terms are empty."""
     before = txn.get(key)
     due = None if terms.is_empty else terms.due_ms
     _leave_index(txn, key, before, due)
@@ -464,7 +464,7 @@ def write_terms(txn: Txn, key: bytes, terms: Terms) -> None:
 
 
 def index_row(key: bytes, value: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The row of the index that leads to a row of terms; nothing for a row of another sort.
+    """Yield the index row of a terms row; nothing for other rows or terms that are never due.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -481,31 +481,31 @@ def _leave_index(txn: Txn, key: bytes, before: bytes | None, due: int | None) ->
     try:
         known = terms_of(key, before).due_ms
     except CorruptValueError:
-        return  # its row of the index is litter, which the sweeper takes away when it is due
+        return  # its index row is orphaned; the sweeper removes it when it is due
     if known is not None and known != due:
         txn.delete(keys.expiry_row(known, key))
 
 
 def drop_terms(txn: Txn, key: bytes) -> None:
-    """Remove the terms of a place, and their row of the index."""
+    """Delete the terms of a place and their index row."""
     write_terms(txn, key, Terms())
 
 
 def move_terms(txn: Txn, scope: int, session: int, to: int) -> None:
-    """Move a session's terms to its replacement, without marks: its items have other seqs."""
+    """Move a session's terms to its replacement, without marks, as its items have other seqs."""
     old = session_terms(scope, session)
     if txn.get(old) is None:
         return
     try:
         terms = read_terms(txn, old)
     except CorruptValueError:
-        return  # it goes with the old one's rows
+        return  # it is deleted with the old session's rows
     drop_terms(txn, old)
     write_terms(txn, session_terms(scope, to), replace(terms, checkpoints={}, marks={}))
 
 
 def terms_at(txn: ReadTxn) -> Iterator[tuple[bytes, Terms | CorruptValueError]]:
-    """All terms of scopes and threads with their keys; damaged ones as errors."""
+    """Yield all terms of scopes and threads with their keys; damaged ones as errors."""
     start = bytes((Kind.CARE,))
     for key, value in txn.scan(start, keys.after(start)):
         if is_terms(key):
@@ -515,11 +515,12 @@ def terms_at(txn: ReadTxn) -> Iterator[tuple[bytes, Terms | CorruptValueError]]:
                 yield key, exc
 
 
-# --- The lease row of a session: who alone may change it, since which change of hands, until when -
-# One row a session, ``05 | scope | session | 0E | 0``, written by those who take, renew or give up
-# a lease and by nobody else. It stays when the lease is given up, for its *epoch* never goes back:
-# that is what a writer is found out by whose lease somebody else has taken meanwhile. A row without
-# an owner says that nobody holds the session. The head's flag says that the row is to be looked at.
+# --- The lease row of a session: its exclusive writer, the fencing epoch and the expiry -----------
+# One row per session, ``05 | scope | session | 0E | 0``, written only by acquiring, renewing or
+# releasing a lease. It is kept after a release because its *epoch* is a fencing token that must
+# never decrease: it detects a writer whose lease another owner has taken in the meantime. A row
+# without an owner means that nobody holds the session. The head's flag says that the row must be
+# checked.
 
 _BODY: Final = Struct("<QQ")
 
@@ -528,28 +529,28 @@ class LeaseRow(NamedTuple):
     """Stored lease of a session."""
 
     epoch: int
-    """Number of times that the holder changed; from 1 on."""
+    """Number of times that the holder changed; starts at 1."""
     expires_ms: int
     """Expiry, in milliseconds since 1970; 0: expired."""
     owner: str
-    """Holder; empty: nobody."""
+    """Holder; empty if none."""
 
     def is_held(self, now_ms: int) -> bool:
         """Return True if the lease has a holder and is not expired at that time."""
         return bool(self.owner) and now_ms < self.expires_ms
 
     def vacant(self) -> LeaseRow:
-        """The same epoch without an owner."""
+        """Return a row with the same epoch and no owner."""
         return LeaseRow(self.epoch, 0, "")
 
 
 def lease_key(scope: int, session: int) -> bytes:
-    """The key of a session's lease row."""
+    """Return the key of a session's lease row."""
     return keys.session_row(scope, session, Row.LEASE, 0)
 
 
 def read_lease(txn: ReadTxn, scope: int, session: int) -> LeaseRow | None:
-    """The row, None if the session was never leased.
+    """Read the lease row; None if the session was never leased.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -560,7 +561,7 @@ def read_lease(txn: ReadTxn, scope: int, session: int) -> LeaseRow | None:
 
 
 def write_lease(txn: Txn, scope: int, session: int, row: LeaseRow) -> None:
-    """Store the row in place of the one before."""
+    """Write the lease row, replacing the previous one."""
     key = lease_key(scope, session)
     owner = row.owner.encode("utf-8", "surrogatepass")
     txn.put(key, seal_value(key, _BODY.pack(row.epoch, row.expires_ms) + owner))
@@ -570,7 +571,7 @@ def unpack_lease(key: bytes, value: bytes) -> LeaseRow:
     """Return the lease in a row.
 
     Raises:
-        CorruptValueError: it is damaged, or holds numbers that no lease reaches.
+        CorruptValueError: it is damaged, or its numbers are out of range.
     """
     _, body = open_value(key, value)
     with decoding(key, "lease row"):
@@ -609,7 +610,7 @@ def _held_key(scope: int, session: int, seq: int) -> bytes:
 
 
 def put_held(txn: Txn, scope: int, session: int, seq: int, held: bytes) -> None:
-    """Write the row of an original: a byte of flags, and JSON."""
+    """Write the row of an original; ``held`` is a byte of flags followed by JSON."""
     key = _held_key(scope, session, seq)
     txn.put(key, seal_value(key, held[1:], held[0]))
 
@@ -646,7 +647,7 @@ def read_held(txn: ReadTxn, scope: int, session: int, seq: int) -> Held | None:
 
 
 def drop_held(txn: Txn, scope: int, session: int, seq: int) -> bool:
-    """Remove one; whether it was there."""
+    """Delete one quarantined original; True if it existed."""
     key = _held_key(scope, session, seq)
     there = txn.get(key) is not None
     if there:
@@ -655,7 +656,7 @@ def drop_held(txn: Txn, scope: int, session: int, seq: int) -> bool:
 
 
 def forget_held(txn: Txn, scope: int, session: int) -> None:
-    """Delete the quarantined originals of a session that is deleted."""
+    """Delete the quarantined originals of a session that is being deleted."""
     prefix = _of_session(scope, session)
     if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
         txn.delete_range(prefix, keys.after(prefix))

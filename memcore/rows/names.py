@@ -1,9 +1,9 @@
-"""Interned names: scopes, sessions and key/value namespaces are integers in every other key.
+"""Interned names: scopes, sessions and key/value namespaces are integers in all other keys.
 
-A name row maps the name to its number and repeats the full name in its value: a name that does
-not fit a key is found by its digest and compared there. Numbers come from one counter a sort for
-the whole file, start at 1 and are never given out twice, so that a row left behind by a removed
-session can never be taken for a row of a later one.
+A name row maps a name to its number and repeats the full name in its value: a name too long for a
+key is looked up by its digest and compared with the value. Numbers come from one counter per kind
+for the whole file, start at 1 and are never reused, so a row left by a removed session can never
+be mistaken for a row of a later one.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
 
 
 _NOBODY: Final = ""
-"""The user of the scope that belongs to an application itself."""
+"""User name of the scope that belongs to an application itself."""
 
 
 def check_name(name: object, what: str) -> None:
-    """Validate a name; ``what`` says whose it is ("session", "app", ...).
+    """Validate a name; ``what`` is its kind in messages ("session", "app", ...).
 
-    Any non-empty string up to ``NAME_CHARS_MAX`` characters is legal; nothing is normalised.
+    Any non-empty string of up to ``NAME_CHARS_MAX`` characters is valid; nothing is normalised.
 
     Raises:
-        InvalidOptionError: not a string, empty or too long.
+        InvalidOptionError: it is not a string, is empty or is too long.
     """
     if not isinstance(name, str):
         msg = f"the {what} name must be a str, got {type(name).__name__}"
@@ -70,10 +70,10 @@ def check_name(name: object, what: str) -> None:
 
 
 def scope_of(txn: ReadTxn, app: str, user: str) -> int | None:
-    """The number of the scope ``(app, user)``, or None if nothing was ever stored in it.
+    """Return the number of the scope ``(app, user)``, or None if nothing was ever stored in it.
 
     Raises:
-        InvalidOptionError: a name is not legal.
+        InvalidOptionError: a name is invalid.
     """
     check_name(app, "app")
     check_name(user, "user")
@@ -81,32 +81,32 @@ def scope_of(txn: ReadTxn, app: str, user: str) -> int | None:
 
 
 def ensure_scope(txn: Txn, app: str, user: str) -> int:
-    """The number of the scope ``(app, user)``; the first call gives it one.
+    """Return the number of the scope ``(app, user)``, assigning one on the first call.
 
     Raises:
-        InvalidOptionError: a name is not legal.
+        InvalidOptionError: a name is invalid.
     """
     scope = scope_of(txn, app, user)
     return _new_scope(txn, app, user) if scope is None else scope
 
 
 def app_scope_of(txn: ReadTxn, app: str) -> int | None:
-    """The number of the scope that belongs to the application itself, or None if it has nothing.
+    """Return the number of the application's own scope, or None if nothing was stored in it.
 
-    Its user has no name, which no user can have: nobody's handle leads there.
+    Its user name is empty, which is not a valid name, so no user's handle can reach it.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     check_name(app, "app")
     return _number_of(txn, _scope_key(app, _NOBODY), app, _NOBODY)
 
 
 def ensure_app_scope(txn: Txn, app: str) -> int:
-    """The number of the scope that belongs to the application; the first call gives it one.
+    """Return the number of the application's own scope, assigning one on the first call.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     scope = app_scope_of(txn, app)
     return _new_scope(txn, app, _NOBODY) if scope is None else scope
@@ -115,7 +115,7 @@ def ensure_app_scope(txn: Txn, app: str) -> int:
 def _new_scope(txn: Txn, app: str, user: str) -> int:
     scope = _intern(txn, _scope_key(app, user), Counter.SCOPE, app, user)
     key = keys.scoped(Kind.SCOPE, scope)
-    if txn.get(key) is not None:  # a new user would be handed the data of another
+    if txn.get(key) is not None:  # a new user would get another user's data
         msg = _no_counter("scopes", scope - 1, f"and scope {scope} is in use")
         raise CorruptValueError(msg, key=keys.counter(Counter.SCOPE))
     txn.put(key, seal_value(key, _pack(app, user)))
@@ -123,7 +123,7 @@ def _new_scope(txn: Txn, app: str, user: str) -> int:
 
 
 def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
-    """``(app, user)`` of a scope's number.
+    """Return ``(app, user)`` of a scope number.
 
     Raises:
         InternalError: no scope has this number (numbers never come from a caller).
@@ -138,21 +138,21 @@ def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
 
 
 def scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
-    """``(scope, app, user)`` of the scopes of all users in the order of their numbers."""
+    """Yield ``(scope, app, user)`` of the scopes of all users in the order of their numbers."""
     for scope, app, user in all_scopes(txn):
         if user != _NOBODY:
             yield scope, app, user
 
 
 def app_scopes(txn: ReadTxn) -> Iterator[tuple[int, str]]:
-    """``(scope, app)`` of the scopes that belong to applications."""
+    """Yield ``(scope, app)`` of the scopes that belong to applications."""
     for scope, app, user in all_scopes(txn):
         if user == _NOBODY:
             yield scope, app
 
 
 def all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
-    """Both; the user of an application's own is the empty text."""
+    """Yield ``(scope, app, user)`` of all scopes; an application's own has an empty user."""
     prefix = bytes((Kind.SCOPE,))
     for key, value in txn.scan(prefix, keys.after(prefix)):
         app, user = _pair(key, value)
@@ -162,9 +162,10 @@ def all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
 def found_scopes(
     txn: ReadTxn,
 ) -> tuple[dict[int, tuple[str, str]], list[tuple[str, str] | None]]:
-    """``(app, user)`` by number of all scopes that one of their two rows names.
+    """Return ``(app, user)`` by number of all scopes with at least one readable name row.
 
-    With them, whose rows are damaged, row by row; None: neither row of that scope can be read.
+    Also returns, for each damaged name row, the ``(app, user)`` that it belongs to; None if neither
+    row of that scope is readable.
     """
     found: dict[int, tuple[str, str]] = {}
     of_key: dict[bytes, tuple[str, str]] = {}
@@ -178,7 +179,7 @@ def found_scopes(
                 scope, packed = _split(open_value(key, value)[1])
                 app, user = keys.unpack_texts(packed)
                 pair = app, user
-        except (CorruptValueError, ValueError):  # or other than two names
+        except (CorruptValueError, ValueError):  # ValueError: not two names
             damaged.append(key)
             continue
         found.setdefault(scope, pair)
@@ -190,21 +191,21 @@ def found_scopes(
 
 
 def session_of(txn: ReadTxn, scope: int, name: str) -> int | None:
-    """The number of the session that bears this name in the scope, or None.
+    """Return the number of the session with this name in the scope, or None.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     check_name(name, "session")
     return _number_of(txn, _session_key(scope, name), name)
 
 
 def new_session(txn: Txn, scope: int, name: str) -> int:
-    """Give the name a session number that no session of any scope ever had.
+    """Assign a session number that no session of any scope ever had to the name.
 
     Raises:
-        InvalidOptionError: the name is not legal.
-        InternalError: the name is in use (callers ask ``session_of`` in the same transaction).
+        InvalidOptionError: the name is invalid.
+        InternalError: the name is in use (callers check ``session_of`` in the same transaction).
     """
     if session_of(txn, scope, name) is not None:
         msg = f"session {name[:40]!r} exists in scope {scope}: its number must not be replaced"
@@ -213,10 +214,10 @@ def new_session(txn: Txn, scope: int, name: str) -> int:
 
 
 def drop_session_name(txn: Txn, scope: int, name: str) -> bool:
-    """Free the name; whether a session bore it. The session's rows and number stay as they are.
+    """Free the name; True if a session had it. The session's rows and number do not change.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     if session_of(txn, scope, name) is None:
         return False
@@ -224,11 +225,11 @@ def drop_session_name(txn: Txn, scope: int, name: str) -> bool:
 
 
 def rename_session(txn: Txn, scope: int, old: str, new: str) -> None:
-    """Give the session ``old`` another name; number and rows stay as they are.
+    """Rename the session ``old``; its number and rows do not change.
 
     Raises:
-        InvalidOptionError: the new name is not legal.
-        InternalError: no session has the old name, or one has the new one (callers ask first).
+        InvalidOptionError: the new name is invalid.
+        InternalError: no session has the old name, or one has the new one (callers check first).
     """
     number = session_of(txn, scope, old)
     if number is None or session_of(txn, scope, new) is not None:
@@ -241,12 +242,12 @@ def rename_session(txn: Txn, scope: int, old: str, new: str) -> None:
 
 
 def sessions(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
-    """``(name, session)`` in stored order: by code point, names too long for a key at the end.
+    """Yield ``(name, session)`` in stored order: by code point, names too long for a key last.
 
-    ``start_after`` continues behind a name, also behind one that was dropped in the meantime.
+    ``start_after`` continues after a name, even after one that was dropped in the meantime.
 
     Raises:
-        InvalidOptionError: ``start_after`` is not a legal name.
+        InvalidOptionError: ``start_after`` is not a valid name.
     """
     prefix = keys.scoped(Kind.SESSION_NAME, scope)
     start = prefix
@@ -266,20 +267,20 @@ def _names_in(txn: ReadTxn, start: bytes, stop: bytes) -> Iterator[tuple[str, in
 
 
 def namespace_of(txn: ReadTxn, scope: int, name: str) -> int | None:
-    """The number of a key/value namespace of the scope, or None if nothing was written to it.
+    """Return the number of a key/value namespace of the scope, or None if nothing was written.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     check_name(name, "namespace")
     return _number_of(txn, _namespace_key(scope, name), name)
 
 
 def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
-    """The number of a key/value namespace of the scope; the first call gives it one.
+    """Return the number of a key/value namespace of the scope, assigning one on the first call.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
     namespace = namespace_of(txn, scope, name)
     if namespace is None:
@@ -288,15 +289,15 @@ def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
 
 
 def namespaces(txn: ReadTxn, scope: int) -> Iterator[tuple[str, int]]:
-    """``(name, namespace)`` of the scope's key/value namespaces, as ``sessions``."""
+    """Yield ``(name, namespace)`` of the scope's key/value namespaces, ordered as ``sessions``."""
     prefix = keys.scoped(Kind.KV_NAMESPACE, scope)
     return _names_in(txn, prefix, keys.after(prefix))
 
 
 def found_names(txn: ReadTxn, kind: int, scope: int) -> tuple[dict[int, str], int]:
-    """The readable names by number, of ``SESSION_NAME`` or ``KV_NAMESPACE``, and how many are not.
+    """Return the readable names of ``SESSION_NAME`` or ``KV_NAMESPACE`` rows by number.
 
-    What bears a name that cannot be read is there all the same.
+    Also returns the number of unreadable names; the objects that they name still exist.
     """
     found: dict[int, str] = {}
     damaged = 0
@@ -314,28 +315,28 @@ def found_names(txn: ReadTxn, kind: int, scope: int) -> tuple[dict[int, str], in
 
 
 def thread_of(txn: ReadTxn, scope: int, name: str) -> int | None:
-    """The number of the thread that bears this name in the scope, or None.
+    """Return the number of the thread with this name in the scope, or None.
 
     Raises:
-        InvalidOptionError: the name is not legal.
+        InvalidOptionError: the name is invalid.
     """
-    if name != "":  # ids of threads come from frameworks, which take any
+    if name != "":  # thread ids come from frameworks, which allow an empty one
         check_name(name, "thread")
     return _number_of(txn, _thread_key(scope, name), name)
 
 
 def new_thread(txn: Txn, scope: int, name: str) -> int:
-    """A number for a name that no thread of the scope has."""
+    """Assign a number to a name that no thread of the scope has."""
     return _intern(txn, _thread_key(scope, name), Counter.THREAD, name)
 
 
 def drop_thread_name(txn: Txn, scope: int, name: str) -> None:
-    """Take a thread's name away; its number is never given out again."""
+    """Delete a thread's name; its number is never reused."""
     txn.delete(_thread_key(scope, name))
 
 
 def threads(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
-    """``(name, thread)`` as ``sessions`` gives sessions."""
+    """Yield ``(name, thread)`` as ``sessions`` does for sessions."""
     prefix = keys.scoped(Kind.THREAD_NAME, scope)
     start = prefix if start_after is None else keys.behind(_thread_key(scope, start_after))
     return _names_in(txn, start, keys.after(prefix))
@@ -345,7 +346,7 @@ def threads(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterato
 
 
 def register_scope(txn: Txn, scope: int, app: str, user: str) -> None:
-    """Write the rows of a scope whose number was given out before."""
+    """Write the name rows of a scope with a number assigned before."""
     key = _scope_key(app, user)
     txn.put(key, seal_value(key, keys.u64(scope) + _pack(app, user)))
     key = keys.scoped(Kind.SCOPE, scope)
@@ -353,31 +354,31 @@ def register_scope(txn: Txn, scope: int, app: str, user: str) -> None:
 
 
 def register_session(txn: Txn, scope: int, name: str, session: int) -> None:
-    """Write the name of a session whose number was given out before."""
+    """Write the name row of a session with a number assigned before."""
     key = _session_key(scope, name)
     txn.put(key, seal_value(key, keys.u64(session) + _pack(name)))
 
 
 def register_namespace(txn: Txn, scope: int, name: str, namespace: int) -> None:
-    """Write the name of a namespace whose number was given out before."""
+    """Write the name row of a namespace with a number assigned before."""
     key = _namespace_key(scope, name)
     txn.put(key, seal_value(key, keys.u64(namespace) + _pack(name)))
 
 
 def thread_row(scope: int, name: str, thread: int) -> tuple[bytes, bytes]:
-    """Key and value of the name of a thread whose number was given out before."""
+    """Return key and value of the name row of a thread with a number assigned before."""
     key = _thread_key(scope, name)
     return key, seal_value(key, keys.u64(thread) + _pack(name))
 
 
 def register_last(txn: Txn, which: int, number: int) -> None:
-    """Say which number of a sort was the last one given out."""
+    """Record the last number of a kind that was assigned."""
     key = keys.counter(which)
     txn.put(key, seal_value(key, keys.u64(number)))
 
 
 def unpack_name(body: bytes) -> tuple[int, tuple[str, ...]]:
-    """``(number, names)`` of a name row's body."""
+    """Unpack ``(number, names)`` from a name row's body."""
     number, packed = _split(body)
     return number, keys.unpack_texts(packed)
 
@@ -423,7 +424,7 @@ def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
         return None
     number, packed = _split(open_value(key, value)[1])
     if packed != _pack(*names):
-        # Only damage makes a name's row hold another: a digest of 32 bytes does not collide.
+        # Only damage puts another name in this row: 32-byte digests do not collide.
         msg = (
             f"the row {key.hex()} of the name {names[-1][:40]!r} holds another name; run "
             "'memcore check' and restore from a backup"
@@ -441,14 +442,14 @@ _COUNTED: Final = {
     Counter.POOL: ("pools of chunks", _NUMBER_MAX),
     Counter.GRAPH_NAMESPACE: ("namespaces of threads", 2**32 - 1),
 }
-"""Numbered things, in words, with the largest number: no file lives long enough to reach it."""
+"""Kinds of numbered objects: name in messages, and largest number, unreachable in practice."""
 
 
 def next_number(txn: Txn, which: int) -> int:
-    """The next number of a sort; none is given out twice.
+    """Assign the next number of a kind; none is ever reused.
 
     Raises:
-        CorruptValueError: the counter is damaged, or at its end.
+        CorruptValueError: the counter is damaged or exhausted.
     """
     last = _last_number(txn, which)
     what, most = _COUNTED[which]
@@ -473,12 +474,12 @@ def _no_counter(what: str, last: int, why: str) -> str:
 
 
 def check_counter(txn: ReadTxn, which: int, used: int) -> Iterator[str]:
-    """Yield what is wrong with a counter; ``used`` is the largest number of its sort in use."""
+    """Yield findings about a counter; ``used`` is the largest number of its kind in use."""
     what, most = _COUNTED[which]
     try:
         last = _last_number(txn, which)
     except CorruptValueError:
-        return  # found as a damaged row
+        return  # reported as a damaged row
     if last < used:
         yield _no_counter(what, last, f"and {used} is in use")
     elif last >= most:
@@ -486,7 +487,7 @@ def check_counter(txn: ReadTxn, which: int, used: int) -> Iterator[str]:
 
 
 def pass_over(txn: Txn, which: int, number: int) -> None:
-    """Have numbers of a sort given out above this one only."""
+    """Ensure that numbers of a kind are only assigned above this one from now on."""
     register_last(txn, which, max(_last_number(txn, which), number))
 
 

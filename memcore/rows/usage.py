@@ -1,13 +1,13 @@
-"""Usage rows of a session: what providers reported, and the calibration that follows.
+"""Usage row of a session: token usage reported by providers, and the resulting calibration.
 
-One small row a session, ``05 | scope | session | 09 | 0``, written only by those who report: the
-last few models with their factors and anchors, the one reported last first. It is no part of the
-log: a lost one costs nothing but accuracy, so whoever writes it anew need not be able to read it.
+One small row per session, ``05 | scope | session | 09 | 0``, written only by usage reports: the
+last few models with their factors and anchors, most recently reported first. It is not part of the
+log: losing it only costs accuracy, so a damaged row may be overwritten without being read.
 
-Nothing is taken out of it when the history is cut, compacted or recounted: an anchor says what it
-is about, and whoever reads it compares. Seqs and views are never numbered twice, so an anchor that
-does not apply because its item was undone applies again only when a checkpoint brings the item
-back; one that a compaction covers does when the compaction is taken back.
+Nothing is removed from it when the history is truncated, compacted or recounted: an anchor records
+the messages that it applies to, and readers compare. Numbers of seqs and views are never reused, so
+an anchor whose item was undone applies again only if a checkpoint restores the item; an anchor
+covered by a compaction applies again if the compaction is reverted.
 """
 
 from __future__ import annotations
@@ -37,55 +37,59 @@ __all__ = [
 
 
 # --- Calibration from usage reports: pure arithmetic on integers ----------------------------------
-# A provider bills ``a * counted + b`` input tokens for a request: ``a`` is what its tokenizer makes
-# of one token of the session's counter, ``b`` what the counter never sees (tool schemas, a system
-# prompt outside of the session, what the provider adds). One report cannot tell them apart, so it
-# is kept as an **anchor**, and only the difference of two reports on the same messages and more
-# teaches the **factor** ``a``: ``b`` is in both of them. The estimate is ``reported + factor *
-# counted since``.
+# A provider bills ``a * counted + b`` input tokens for a request: ``a`` is the number of its tokens
+# per token of the session's counter, ``b`` the tokens that the counter never sees (tool schemas, a
+# system prompt outside the session, the provider's additions). One report cannot separate the two,
+# so it is kept as an **anchor**; only the difference between two reports, the second on a superset
+# of the messages, determines the **factor** ``a``, as ``b`` cancels out. The estimate is ``reported
+# + factor * counted since``.
 #
-# The factor is an average over counted tokens, weighed by age (an EWMA), clamped to 0.8 .. 2.0.
+# The factor is an average over counted tokens, weighted by age (an EWMA), clamped to 0.8 .. 2.0.
 # LangChain's ``count_tokens_approximately`` clamps the same idea to 1.0 .. 1.25, which is too
 # narrow: the tokenizer of Claude Opus 4.7 and later is reported at 1.53 of o200k_base
 # (sammcj/ingest PR #65).
 
 MILLION: Final = 1_000_000
-"""Factors are kept in millionths: integers give the same estimate on every machine."""
+"""Factors are in millionths: integers give the same estimate on every machine."""
 FACTOR_MIN_PPM: Final = 800_000
 FACTOR_MAX_PPM: Final = 2_000_000
 SAMPLE_MIN_PPM: Final = 200_000
 SAMPLE_MAX_PPM: Final = 5_000_000
-"""A difference beyond these comes from other tool schemas or another system prompt, not from the
-tokenizer: the most that was reported of one message is 4.6 (sammcj/ingest PR #65)."""
+"""Largest plausible ratio of two differences, as ``SAMPLE_MIN_PPM`` is the smallest.
+
+Ratios outside come from changed tool schemas or system prompts, not from the tokenizer: the largest
+reported for one message is 4.6 (sammcj/ingest PR #65)."""
 EWMA_TOKENS: Final = 8_192
-"""The weight of the past: a difference of ``d`` counted tokens moves the factor by
-``d / (d + seen)`` of the way, where ``seen`` is what was seen before it, at most this."""
+"""Maximum weight of the past, in counted tokens.
+
+A difference of ``d`` counted tokens moves the factor by ``d / (d + seen)`` of the distance, where
+``seen`` is the number of tokens seen before, capped at this."""
 PRIOR_TOKENS: Final = 16
-"""Weight of the initial factor 1.0, so that no line of three words determines the factor."""
+"""Weight of the initial factor 1.0, so that a line of three words cannot determine the factor."""
 
 
 class Anchor(NamedTuple):
-    """A report, and the messages that it is about."""
+    """A report, and the messages that it applies to."""
 
     input_tokens: int
     """Tokens that the provider billed."""
     counted_tokens: int
     """Tokens of the messages by the session's counter."""
     seq: int
-    """The last live item that they show; 0 if none was live."""
+    """Last live item among the messages; 0 if none was live."""
     cut_seq: int
-    """The first item behind their cut."""
+    """First item after their cut."""
     view: tuple[int, int]
-    """``(session, number)`` of the view that the head named; zeros without one."""
+    """``(session, number)`` of the view that the head referred to; zeros without one."""
     policy: str
-    """By which they were rendered."""
+    """Policy with which they were rendered."""
 
     def difference(self, later: Anchor) -> tuple[int, int]:
-        """Return ``(input, counted)`` tokens of a later report beyond this one; else zeros.
+        """Return the additional ``(input, counted)`` tokens of a later report; zeros if unusable.
 
-        With the same cut, this report's messages begin the later one's. Where the cut moved,
-        messages came and went: then the difference counts only if it is half of the messages or
-        more, so that what differs in kind between them is small beside it.
+        With the same cut, this report's messages are a prefix of the later one's. If the cut has
+        moved, messages were both added and removed: then the difference counts only if it is at
+        least half of the messages, so that differences in kind are small in comparison.
         """
         billed = later.input_tokens - self.input_tokens
         counted = later.counted_tokens - self.counted_tokens
@@ -99,22 +103,22 @@ class Anchor(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """From the session's counter to the provider's: a line through one point."""
+    """Conversion from the session's counter to the provider's: a line through one point."""
 
     factor_ppm: int = MILLION
     input_tokens: int = 0
     counted_tokens: int = 0
 
     def estimate(self, counted: int) -> int:
-        """Estimate the billed tokens of messages with so many counted tokens, rounded up.
+        """Estimate the billed tokens for a number of counted tokens, rounded up.
 
-        The line may be too low below the anchor: the estimate is at least 0.8 a counted token.
+        Below the anchor the line may be too low: the estimate is at least 0.8 per counted token.
         """
         beyond = -(-self.factor_ppm * (counted - self.counted_tokens) // MILLION)
         return max(self.input_tokens + beyond, -(-FACTOR_MIN_PPM * counted // MILLION))
 
     def allowed(self, budget: int) -> int:
-        """The most counted tokens whose estimate is within the budget; negative if none are."""
+        """Return the most counted tokens whose estimate is within the budget; negative if none."""
         beyond = (budget - self.input_tokens) * MILLION // self.factor_ppm
         return min(self.counted_tokens + beyond, budget * MILLION // FACTOR_MIN_PPM)
 
@@ -126,12 +130,12 @@ class Learned(NamedTuple):
     counter: str
     factor_ppm: int = MILLION
     seen_tokens: int = 0
-    """The counted tokens behind the factor, at most EWMA_TOKENS."""
+    """Counted tokens that the factor is based on, at most EWMA_TOKENS."""
     reports: int = 0
     anchor: Anchor | None = None
 
     def scale(self, *, anchored: bool) -> Scale:
-        """Return the line through the anchor if it applies, else through the origin."""
+        """Return the line through the anchor if that applies, otherwise through the origin."""
         if self.anchor is None or not anchored:
             return Scale(self.factor_ppm)
         return Scale(self.factor_ppm, self.anchor.input_tokens, self.anchor.counted_tokens)
@@ -140,10 +144,10 @@ class Learned(NamedTuple):
         """Return the calibration after a report.
 
         Args:
-            report: the billed and the counted tokens.
-            live: whether the item at the known anchor is still live.
-            stands: whether the report's messages still begin what is sent next. If not, the report
-                teaches the factor, but is no anchor.
+            report: billed and counted tokens.
+            live: True if the item at the known anchor is still live.
+            stands: True if the report's messages are still a prefix of the next request. Otherwise
+                the report updates the factor, but does not become an anchor.
         """
         factor, seen, anchor = self.factor_ppm, self.seen_tokens, self.anchor
         if anchor is not None and live and anchor.seq <= report.seq:
@@ -158,7 +162,7 @@ class Learned(NamedTuple):
 
     @staticmethod
     def _is_newer(anchor: Anchor, report: Anchor) -> bool:
-        """Return True if the report is late: the anchor counts more of the same history."""
+        """Return True if the report is late: the anchor covers more of the same history."""
         same = (anchor.view, anchor.policy) == (report.view, report.policy)
         return same and anchor.seq > report.seq
 
@@ -166,9 +170,9 @@ class Learned(NamedTuple):
 def learn(
     factor_ppm: int, seen_tokens: int, *, input_delta: int, counted_delta: int
 ) -> tuple[int, int]:
-    """Update ``(factor, seen tokens)`` by the difference of two reports.
+    """Update ``(factor, seen tokens)`` with the difference of two reports.
 
-    Unchanged if one of the differences is not positive, or their ratio fits no tokenizer.
+    Unchanged if either difference is not positive, or if their ratio is implausible.
     """
     if input_delta <= 0 or counted_delta <= 0:
         return factor_ppm, seen_tokens
@@ -181,23 +185,23 @@ def learn(
     return factor_ppm + step, min(seen_tokens + weight, EWMA_TOKENS)
 
 
-# --- The usage row of a session: what providers reported, and what follows from it ----------------
+# --- The usage row of a session: usage reported by providers, and the resulting calibration -------
 
 _END: Final = 2**63
 _WRONG: Final = (
     *(CorruptValueError, LookupError, TypeError, ValueError, AttributeError),
     RecursionError,
 )
-"""Errors raised by decoding a body that no writer made."""
+"""Errors raised by decoding a body that no writer produces."""
 
 
 def usage_key(scope: int, session: int) -> bytes:
-    """The key of a session's usage row."""
+    """Return the key of a session's usage row."""
     return keys.session_row(scope, session, Row.USAGE, 0)
 
 
 def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
-    """Read the calibrations, the model reported last first; empty if nothing was reported.
+    """Read the calibrations, most recently reported model first; empty if nothing was reported.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -211,18 +215,18 @@ def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
 
 
 def write_usage(txn: Txn, scope: int, session: int, known: list[Learned]) -> None:
-    """Write the calibrations, the model reported last first; those beyond the limit are dropped."""
+    """Write the calibrations, most recent first; those beyond the limit are dropped."""
     key = usage_key(scope, session)
     txn.put(key, seal_value(key, *pack_usage(known[:USAGE_MODELS_MAX])))
 
 
 def inherit_usage(txn: Txn, scope: int, parent: int, fork: int, *, at: int) -> None:
-    """Copy a parent's calibrations to a fork, without anchors behind its last shared seq.
+    """Copy a parent's calibrations to a fork, without anchors after the last shared seq.
 
-    The fork will give the seqs behind it to items of its own.
+    The fork will use the seqs after it for its own items.
     """
     known: list[Learned] = []
-    with suppress(CorruptValueError):  # check() reports it; the fork's history needs none of it
+    with suppress(CorruptValueError):  # check() reports it; the fork's history does not need it
         known = read_usage(txn, scope, parent)
     if known:
         write_usage(txn, scope, fork, [_up_to(each, at) for each in known])
@@ -234,7 +238,7 @@ def _up_to(learned: Learned, seq: int) -> Learned:
 
 
 def pack_usage(known: list[Learned]) -> tuple[bytes, int]:
-    """The row's body and the codec's flags."""
+    """Return the row's body and the codec's flags."""
     return encode_json([_fields(each) for each in known])
 
 
@@ -263,7 +267,7 @@ def unpack_usage(key: bytes, body: bytes, flags: int) -> list[Learned]:
     """Unpack the value made by ``pack_usage``.
 
     Raises:
-        CorruptValueError: ``pack_usage`` does not make such a value.
+        CorruptValueError: the value cannot have come from ``pack_usage``.
     """
     with decoding(key, "usage"):
         found = decode_json(body, flags)

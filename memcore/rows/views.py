@@ -1,12 +1,12 @@
 """View rows of a session: compactions and repairs.
 
-A view represents the items before its cut; the log keeps them. It is chained to the one before it
-and names the last seq that it covers and the prefix hash there. It applies only if that seq is
-live and the hash matches; else its newest valid ancestor does, so undo, rewind and fork need not
-touch views at all. A view may also mask items behind its cut. It holds only the masks that it adds:
-those of its ancestors stay in force, unless it says that none of them does. The mask of a repair is
-in force only as long as what it rests on is live: a replaced result shows again when the newer one
-is undone.
+A view stands for the items before its cut, which the log keeps. It is chained to its predecessor
+and records the last seq that it covers and the prefix hash there. It applies only if that seq is
+live and the hash matches; otherwise its newest valid ancestor does, so undo, rewind and fork need
+not touch views at all. A view may also mask items after its cut. It stores only the masks that it
+adds: its ancestors' masks stay in force unless it discards all of them. A repair's mask is in force
+only while the item that caused it is live: a replaced result reappears when the newer one is
+undone.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _COUNT_END: Final = 2**62
 
 
 class StoredView(NamedTuple):
-    """A view with what only the storage layers need."""
+    """A view with the fields that only the storage layers need."""
 
     view: View
     chain: int
     """Prefix hash of the log at the last covered item."""
     owner: int
-    """The session that owns the row (a fork shares its parent's views)."""
+    """Session that owns the row (a fork shares its parent's views)."""
     parent_owner: int
     mask_owners: tuple[int, ...] = ()
-    """The session that owns the item of each of the view's masks: forks use a seq again."""
+    """Session that owns the item of each of the view's masks, as forks reuse seqs."""
     inherits: bool = False
-    """True if masks of its ancestors stay in force."""
+    """True if its ancestors' masks stay in force."""
 
 
 def write_view(txn: Txn, scope: int, stored: StoredView) -> None:
-    """Write one view record."""
+    """Write one view row."""
     view = stored.view
     key = keys.session_row(scope, stored.owner, Row.VIEW, view.number)
     body, flags = encode_json(
@@ -121,10 +121,10 @@ def read_view(txn: ReadTxn, scope: int, owner: int, number: int) -> StoredView |
 
 
 def _mask(seq: int, owner: int, *rest: Any) -> tuple[Mask, int]:
-    """One mask as it is stored, and its owner.
+    """Parse a stored mask; returns it with its owner.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is malformed.
     """
     mask = Mask(seq, *rest)
     numbers = (mask.seq, mask.tokens, mask.because)
@@ -136,10 +136,10 @@ def _mask(seq: int, owner: int, *rest: Any) -> tuple[Mask, int]:
 
 
 def _repair(action: str, seq: int | None, call_id: str | None) -> Repair:
-    """One recorded repair as it is stored.
+    """Parse a stored repair.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is malformed.
     """
     is_seq = seq is None or (type(seq) is int and 0 <= seq < _END)
     if not is_seq or not isinstance(action, str) or not isinstance(call_id, str | None):
@@ -154,7 +154,7 @@ def _malformed(key: bytes) -> CorruptValueError:
 
 
 def view_chain(txn: ReadTxn, scope: int, owner: int, number: int) -> Iterator[StoredView]:
-    """A view and its ancestors, newest first.
+    """Yield a view and its ancestors, newest first.
 
     Raises:
         CorruptValueError: a row is damaged, or a view is its own ancestor.
@@ -178,9 +178,9 @@ def resolve_view(
     number: int,
     chain_at: Callable[[int], int | None],
 ) -> StoredView | None:
-    """The newest view of the chain that still applies.
+    """Return the newest view of the chain that still applies, or None.
 
-    ``chain_at`` gives the prefix hash at a live seq, None for a seq that is not live.
+    ``chain_at`` returns the prefix hash at a live seq, and None for a seq that is not live.
     """
     for stored in view_chain(txn, scope, owner, number):
         if applies_to(stored, chain_at):
@@ -196,10 +196,10 @@ def applies_to(stored: StoredView, chain_at: Callable[[int], int | None]) -> boo
 def choose_view(
     chain: Iterator[StoredView], view: View | int, chain_at: Callable[[int], int | None]
 ) -> StoredView | None:
-    """Find a view of a chain by itself or by its number; None for 0: no view.
+    """Find a view of a chain by a View object or its number; None for 0: no view.
 
     Raises:
-        NotFoundError: there is none, or the history was cut back below it.
+        NotFoundError: the chain has no such view, or the history was truncated below its cut.
         InvalidOptionError: ``view`` is neither a View nor a number.
     """
     if isinstance(view, bool) or not isinstance(view, View | int):
@@ -228,14 +228,14 @@ def masks_of(
     known: tuple[tuple[int, int], dict[int, Mask]] | None = None,
     counter: str = "",
 ) -> dict[int, tuple[Mask, str]]:
-    """The masks in force under a view, by seq, each with the counter of its tokens.
+    """Return the masks in force under a view, by seq, each with the counter of its tokens.
 
-    A mask stays in force as long as each view since shows its item. Views of the chain that do not
-    apply any more were passed over when the ones after them were made, and are here.
+    A mask stays in force as long as every later view shows its item. Views of the chain that no
+    longer apply were skipped when their successors were made, and are skipped here too.
 
-    ``at`` gives, of a seq, the session that owns the live item and the prefix hash there; None for
-    one that is not live. ``known`` are the masks of the view ``(owner, number)`` by ``counter``, if
-    it may be an ancestor.
+    ``at`` are two functions of a seq: the session that owns the live item, and the prefix hash
+    there; both return None for a seq that is not live. ``known`` are the masks of the view
+    ``(owner, number)``, counted by ``counter``, if that may be an ancestor.
     """
     owner_at, chain_at = at
     cut, beside = -1, frozenset[int]()
@@ -249,7 +249,7 @@ def masks_of(
         if not applies_to(each, chain_at):
             continue
         view, pinned = each.view, frozenset(each.view.pinned)
-        # Items shown by all views so far: all behind ``cut``, and ``beside`` before it.
+        # Items shown by all views so far: all after ``cut``, and those in ``beside`` before it.
         beside = frozenset(seq for seq in beside if seq > view.cut_seq or seq in pinned).union(
             seq for seq in pinned if cut < seq <= view.cut_seq
         )
@@ -267,7 +267,7 @@ def masks_of(
 def is_in_force(
     stored: StoredView, mask: Mask, owner: int, owner_at: Callable[[int], int | None]
 ) -> bool:
-    """Return True if a mask's item, owned by ``owner``, is live, and so is the mask's cause."""
+    """Return True if a mask's item, owned by ``owner``, and the mask's cause are live."""
     if owner_at(mask.seq) != owner:
         return False
     return not mask.because or is_known(stored, mask.because, owner_at)
@@ -276,8 +276,8 @@ def is_in_force(
 def is_known(stored: StoredView, seq: int, owner_at: Callable[[int], int | None]) -> bool:
     """Return True if a seq's live item is the one that was live when the view was made.
 
-    A fork reuses the seqs behind its origin, and has a greater number than all the sessions it
-    shares items with.
+    A fork reuses the seqs after its fork point, and its number is greater than those of all
+    sessions that it shares items with.
     """
     owner = owner_at(seq)
     return owner is not None and owner <= stored.owner

@@ -1,4 +1,4 @@
-"""State: fields with reducers beside a session's log, and fields that sessions share."""
+"""State: fields with reducers alongside a session's log, and fields shared by sessions."""
 
 from memcore.faces import face
 

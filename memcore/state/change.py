@@ -1,4 +1,4 @@
-"""Change of a state: prepared before the commit that writes it."""
+"""Changes of a state, prepared before the commit that writes them."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ __all__ = [
 
 
 def admitted_write(scope_filter: ScopeFilter, name: str, value: Any) -> Any:
-    """Filter a write to a field; ``name`` is the field's, with its full prefix.
+    """Filter a write to a field; ``name`` is the field's name with its full prefix.
 
-    A value that is not JSON, for a reducer, is only judged here: the reducer's result is redacted
+    A value for a reducer that is not JSON is only judged here; the reducer's result is redacted
     when it is stored.
 
     Raises:
@@ -76,7 +76,7 @@ def admitted_write(scope_filter: ScopeFilter, name: str, value: Any) -> Any:
         return Overwrite(admitted_write(scope_filter, name, value.value))
     if isinstance(value, Merge):
         return Merge(_entries(scope_filter, name, value.entries))
-    with suppress(TypeError, ValueError, RecursionError):  # raised where it is encoded
+    with suppress(TypeError, ValueError, RecursionError):  # raised again when it is encoded
         plain = plain_json(value)
         return scope_filter.value(plain, "state", name=name, under=name[len(prefix_of(name)) :])
     scope_filter.judge(value, "state", name=name)
@@ -85,7 +85,7 @@ def admitted_write(scope_filter: ScopeFilter, name: str, value: Any) -> Any:
 
 def _entries(scope_filter: ScopeFilter, name: str, entries: Any) -> Any:
     if not isinstance(entries, Mapping):
-        return entries  # refused where it is merged
+        return entries  # rejected when it is merged
     return {
         key: _entries(scope_filter, name, entry)
         if isinstance(entry, Mapping)
@@ -104,23 +104,23 @@ def _entry(scope_filter: ScopeFilter, name: str, key: Any, entry: Any) -> Any:
 
 
 def _named(scope_filter: ScopeFilter, key: str, entry: Any) -> Any:
-    """Filter an entry once more, by the key it has in a Merge, which may classify it."""
+    """Filter an entry again by its key in a Merge, which may classify it."""
     with suppress(TypeError, ValueError, RecursionError):
         return scope_filter.again(plain_json(entry), key)
     return entry
 
 
-# --- A change of one state: what is written in one commit, made ready before it -------------------
+# --- A change of one state: written in one commit, and prepared before it -------------------------
 
 _Stored = tuple[bytes, int] | None
-"""Body and flags of a value; None: there is none."""
+"""Body and flags of a value; None: no value."""
 _DAMAGED: Final[_Stored] = (b"", -1)
 """Differs from every value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A value as it is stored: it is decoded only for a reducer."""
+    """A value in its stored form, decoded only for a reducer."""
 
     body: bytes
     flags: int
@@ -130,11 +130,11 @@ class _Ready:
 
 
 class StateChange:
-    """Steps on one state; ``run`` may be called again by another attempt.
+    """Steps on one state; ``run`` may be called again for a retry.
 
     Reducers run inside the write transaction, on its values. All names begin with ``prefix``, as
-    in the schema and in messages; rows leave it out. Values pass ``scope_filter``,
-    which is given field names with ``shown`` in front.
+    in the schema and in messages; rows omit it. Values pass through ``scope_filter``, which gets
+    field names with ``shown`` prepended.
     """
 
     __slots__ = (
@@ -165,9 +165,9 @@ class StateChange:
         self._expected: list[int] = []
         self._traced: list[tuple[Trace, Reduction]] = []
         self.request: StateRequest | None = None
-        """The idempotency key that it is stored once by."""
+        """Idempotency key and content of the change; None: not idempotent."""
         self.writes = False
-        """True if it may give a field a value: then it may create the session."""
+        """True if it may set a field, so that it may have to create the session."""
 
     @property
     def is_empty(self) -> bool:
@@ -175,7 +175,7 @@ class StateChange:
         return not self._steps and not self._expected
 
     def expect(self, counter: int | None) -> None:
-        """Refuse the change unless the state is at this counter."""
+        """Apply the change only if the state is at this counter."""
         checked_optional_int("expected", counter)
         if counter is not None:
             self._expected.append(counter)
@@ -190,17 +190,17 @@ class StateChange:
         """Add one step; its values are copied, so that later changes to them have no effect.
 
         Raises:
-            InvalidUpdateError: it is no update, or names an unknown field.
-            StateSchemaError: ``schema`` is none.
+            InvalidUpdateError: it is not an update, or names an unknown field.
+            StateSchemaError: ``schema`` is not a schema.
         """
         by = self._schema if schema is None else state_schema(schema)
         checked_callable("trace", trace)
         self.write(self.kept(writes_of(update), by), by, trace)
 
     def kept(self, writes: Iterable[Write], schema: StateSchema) -> list[Write]:
-        """Prepare the writes of a step, encoded or, for a reducer, copied.
+        """Prepare the writes of a step: encoded, or copied if there is a reducer.
 
-        Does not change this object.
+        Does not modify this object.
         """
         kept: list[Write] = []
         for key, value in writes:
@@ -237,18 +237,18 @@ class StateChange:
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
-        """Write the changed fields; return the new counter. ``seq`` is the session's next.
+        """Write the changed fields; return the new counter. ``seq`` is the session's next seq.
 
         Raises:
-            RevisionConflict: the state is at another counter than was expected.
-            InvalidUpdateError: the schema does not allow it, or a value is no JSON.
+            RevisionConflict: the state is not at the expected counter.
+            InvalidUpdateError: the schema does not allow it, or a value is not JSON.
         """
         return self.prepare(txn, scope, session).write(scope, seq=seq)
 
     def prepare(self, txn: Txn, scope: int, session: int) -> StateWriter:
-        """Run all of ``run`` except its writes.
+        """Do everything that ``run`` does except writing.
 
-        Scope 0 stands for one that is yet to be created.
+        Scope 0 stands for a scope that has not been created yet.
         """
         self._traced.clear()
         writer = StateWriter(txn, (scope, session), self._prefix, self._traced, self._scope_filter)
@@ -262,10 +262,10 @@ class StateChange:
         return packed_field(key, prefix=self._prefix)
 
     def check(self, current: int) -> None:
-        """Compare the counters that were expected.
+        """Compare the expected counters with the current one.
 
         Raises:
-            RevisionConflict: one is another.
+            RevisionConflict: one of them differs.
         """
         for expected in self._expected:
             if expected != current:
@@ -276,13 +276,13 @@ class StateChange:
                 raise RevisionConflict(msg, expected=expected, current=current)
 
     def tell(self) -> None:
-        """Call the traces with the reductions; to be called after the commit."""
+        """Call the traces with the reductions; must be called after the commit."""
         for trace, reduction in self._traced:
             trace(reduction)
 
 
 class StateWriter:
-    """One state in one transaction, with the steps that are not written yet."""
+    """One state in one transaction, with the steps that have not been written yet."""
 
     def __init__(
         self,
@@ -302,9 +302,9 @@ class StateWriter:
         self._changed: dict[str, _Stored] = {}
         self._before: dict[str, _Stored] = {}
         self._damaged: dict[str, CorruptValueError] = {}
-        """Fields whose value cannot be read: they can be deleted and overwritten all the same."""
+        """Fields whose value is unreadable; they can still be deleted and overwritten."""
         self._values: dict[str, Any] = {}
-        """The fields that were read and have a value."""
+        """Values of the fields that were read and have one."""
 
     def step(self, schema: StateSchema, writes: list[Write], trace: Trace | None) -> None:
         """Apply one step."""
@@ -325,7 +325,7 @@ class StateWriter:
             if trace is not None:
                 self._traced.append((trace, reduction))
 
-        # Each write is an update of its own: a field may be written several times.
+        # One update per write, as a field may be written several times.
         updates = [{key: value} for key, value in writes]
         self._values = schema.apply(self._values, updates, trace=None if trace is None else traced)
 
@@ -349,13 +349,13 @@ class StateWriter:
             self._values[key] = _Ready(version.body, version.flags)
 
     def fields(self) -> list[str]:
-        """The names of the fields that have a value now, by the rows and the steps so far."""
+        """Return the names of the fields that have a value, from the rows and the steps so far."""
         scope, session = self._place
         stored = (self._prefix + key for key in fields_at(self._txn, scope, session))
         return [*dict.fromkeys((*stored, *self._values))]
 
     def settle(self) -> None:
-        """Determine the changed fields: the last step that may fail before something is written."""
+        """Determine the changed fields. This is the last step that may fail before any write."""
         for key, before in self._before.items():
             value = self._values.get(key, self)  # no value
             if type(value) is _Ready:
@@ -380,10 +380,10 @@ class StateWriter:
         return not self._changed
 
     def write(self, scope: int, *, seq: int = 0) -> int:
-        """Append the versions of the fields that change, all under the next counter.
+        """Append versions of the changed fields, all under the next counter; returns it.
 
-        A state that is shared keeps no older ones; with that of a session ``seq`` is kept, its
-        next one.
+        A shared state keeps no older versions; for a session's state, its next ``seq`` is recorded
+        along with the counter.
         """
         header, session = self.header, self._place[1]
         if not self._changed:
@@ -442,10 +442,10 @@ def _final(key: str, value: Any) -> Any:
 
 
 def _kept(key: str, value: Any) -> Any:
-    """A copy of a value.
+    """Return a copy of a value.
 
     Raises:
-        InvalidUpdateError: it is circular, or nested too deep to be walked.
+        InvalidUpdateError: it is circular, or nested too deep to traverse.
     """
     try:
         return copied(value)
@@ -454,28 +454,28 @@ def _kept(key: str, value: Any) -> Any:
 
 
 def too_deep(key: str) -> InvalidUpdateError:
-    """The error for a value that cannot be walked to its end."""
+    """Return the error for a value that is circular or nested too deep to traverse."""
     msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
     return InvalidUpdateError(msg, key=key)
 
 
-# --- A change of all that a session sees as its state: its own fields and those that it shares ----
+# --- A change of everything that a session sees as its state: its own and its shared fields -------
 
 
 class Scopes(Protocol):
     """Protocol that finds the scopes of a user's and an application's state."""
 
     def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
-        """The scope of a prefix's owner; None: nothing was ever stored in it."""
+        """Return the scope of a prefix's owner; None if nothing was ever stored in it."""
 
     def ensure_scope(self, txn: Txn, prefix: str) -> int:
-        """As ``find_scope``, but creates the scope."""
+        """Return the scope of a prefix's owner, creating it if it is missing."""
 
 
 class ScopedChange:
-    """Steps on fields of several owners, by their prefixes; all are stored in one commit, or none.
+    """Steps on fields of several owners, by their prefixes, stored atomically in one commit.
 
-    Temporary fields are kept in the handle, and set once the rest is stored.
+    Temporary fields are kept in the handle, and are set once the rest is stored.
     """
 
     __slots__ = ("_later", "_schema", "_temporary", "app", "own", "request", "user")
@@ -493,7 +493,7 @@ class ScopedChange:
         self.user = StateChange(schema, prefix=USER, scope_filter=user)
         self.app = StateChange(schema, prefix=APP, scope_filter=app)
         self.request: StateRequest | None = None
-        """As of a ``StateChange``."""
+        """As in ``StateChange``."""
         self._later: list[Callable[[], object]] = []
 
     @property
@@ -513,15 +513,15 @@ class ScopedChange:
 
     @property
     def writes(self) -> bool:
-        """True if it may give a field of the session a value: then it may create the session."""
+        """True if it may set a field of the session, so that it may have to create the session."""
         return self.own.writes
 
     def expect(self, counter: int | None) -> None:
-        """As ``StateChange.expect``, of the session's own counter."""
+        """Expect the session's own counter, as ``StateChange.expect`` does."""
         self.own.expect(counter)
 
     def check(self, current: int) -> None:
-        """As ``StateChange.check``, of the session's own counter."""
+        """Check the session's own counter, as ``StateChange.check`` does."""
         self.own.check(current)
 
     def update(
@@ -531,12 +531,12 @@ class ScopedChange:
         schema: Any = None,
         trace: Trace | None = None,
     ) -> None:
-        """As ``StateChange.update``."""
+        """Add one step, as ``StateChange.update`` does."""
         by = self._schema if schema is None else state_schema(schema)
         self._write(writes_of(update), by, trace)
 
     def apply(self, command: Any, *, trace: Trace | None = None) -> None:
-        """The fields of a Command."""
+        """Add the field writes of a Command as one step."""
         self._write(fields_of(command), self._schema, trace)
 
     def _write(self, writes: list[Write], by: StateSchema, trace: Trace | None) -> None:
@@ -562,7 +562,7 @@ class ScopedChange:
         value = value if given is None else given[0]
         if isinstance(value, Merge):
             try:
-                merged(None, value.entries)  # what is wrong is refused before the rest is stored
+                merged(None, value.entries)  # reject errors before the rest is stored
             except RecursionError as exc:
                 raise too_deep(key) from exc
         self._later.append(lambda: self._set_temporary(key, value))
@@ -586,7 +586,7 @@ class ScopedChange:
             self._later.append(lambda: [self._temporary.pop(key, None) for key in gone])
 
     def clear(self) -> None:
-        """Delete the values of all fields of the session's own."""
+        """Delete the values of all of the session's own fields."""
         self.own.clear()
 
     def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes, *, seq: int = 0) -> int:
@@ -594,9 +594,9 @@ class ScopedChange:
 
         Args:
             txn: the transaction.
-            place: scope and session; None: there is no session, and nothing of its own is written.
+            place: scope and session; None: there is no session, so no own fields are written.
             scopes: finds the scopes of the shared parts.
-            seq: the session's next one.
+            seq: the session's next seq.
 
         Raises:
             RevisionConflict, InvalidUpdateError: as ``StateChange.run``; nothing is written then.
@@ -615,7 +615,7 @@ class ScopedChange:
         return 0 if own is None or place is None else own.write(place[0], seq=seq)
 
     def tell(self) -> None:
-        """Set the handle's temporary fields and call the traces; to be called after the commit."""
+        """Set the handle's temporary fields and call the traces; call it after the commit."""
         for step in self._later:
             step()
         for change in (self.own, self.user, self.app):

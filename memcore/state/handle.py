@@ -1,4 +1,4 @@
-"""SharedState: the fields of a user or an application; watches."""
+"""SharedState: the fields of a user or an application; the base of state handles; watches."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ __all__ = [
 ]
 
 
-# --- Watching a state: changes since a counter, and waking of those who wait ----------------------
+# --- Watching a state: changes since a counter, and waking the waiters ----------------------------
 
 _now: Final = time.monotonic
 Place = tuple[int, int]
 
 
 class StateChanges(NamedTuple):
-    """The changes of a state since a counter."""
+    """Changes of a state since a counter."""
 
     counter: int
-    """Its counter now; the next ``since``."""
+    """The state's current counter; the next ``since``."""
     written: tuple[str, ...]
-    """The fields that have another value, or were given the same once more, by name."""
+    """Names of the fields that were written, even if the value is the same as before."""
     deleted: tuple[str, ...]
-    """The fields that have none any more."""
+    """Names of the fields that no longer have a value."""
     is_complete: bool
     """True if all deletions are known; if not, read ``all()`` instead."""
 
 
 class Watching:
-    """Watches one state.
+    """Watch on one state.
 
-    ``find`` returns its scope and session, None if there is no such state yet.
+    ``find`` returns its scope and session, or None if the state does not exist yet.
     """
 
     __slots__ = ("_find", "_store")
@@ -68,7 +68,7 @@ class Watching:
         self._find = find
 
     def counter(self) -> int:
-        """The counter now."""
+        """Return the current counter."""
         return self._store.read(lambda txn: self._counter(txn, self._find(txn)))
 
     @staticmethod
@@ -76,18 +76,19 @@ class Watching:
         return 0 if place is None else read_header(txn, *place).counter
 
     def since(self, counter: int | None) -> int:
-        """The counter at which a watch starts; the current one if ``counter`` is None.
+        """Return the counter at which a watch starts; the current one if ``counter`` is None.
 
         Raises:
-            InvalidOptionError: it is no counter.
+            InvalidOptionError: it is not a counter.
         """
         checked_optional_int("since", counter)
         return self.counter() if counter is None else counter
 
     def wait(self, since: int, timeout_seconds: float | None) -> StateChanges | None:
-        """Block until something changed since a counter.
+        """Block until something has changed since a counter.
 
-        Return the changes, None after the timeout.
+        Returns:
+            The changes; None on timeout.
         """
         checked_optional_seconds("timeout_seconds", timeout_seconds)
         until = None if timeout_seconds is None else _now() + timeout_seconds
@@ -104,7 +105,7 @@ class Watching:
     def run(self, since: int) -> Iterator[StateChanges]:
         """Yield every change from a counter on.
 
-        Several in quick succession may be yielded as one.
+        Changes in quick succession may be combined into one.
         """
         while True:
             found = self.wait(since, None)
@@ -118,7 +119,7 @@ class Watching:
     ) -> Iterator[Callable[[int], StateChanges | None]]:
         """Call ``wake`` after each commit that may change the state, within the block.
 
-        Yields a function that returns the changes since a counter; None: none.
+        Yields a function that returns the changes since a counter, or None if there are none.
         """
         notifier = self._store.notifier
         topic = NAMES
@@ -133,12 +134,12 @@ class Watching:
                     return found
                 notifier.subscribe(wanted, wake)
                 notifier.unsubscribe(topic, wake)
-                topic = wanted  # look once more: it may have changed before anyone listened
+                topic = wanted  # check again: it may have changed before the subscription
 
         try:
             yield look
         finally:
-            with suppress(ValueError, KeyError):  # the process was forked meanwhile
+            with suppress(ValueError, KeyError):  # the process was forked in the meantime
                 notifier.unsubscribe(topic, wake)
 
     def _look(self, txn: ReadTxn, since: int) -> tuple[Place | None, StateChanges | None]:
@@ -148,7 +149,7 @@ class Watching:
             return place, None
         if place is None:
             return place, StateChanges(0, (), (), is_complete=False)
-        # A counter that decreased is that of another session of the name.
+        # A counter that decreased belongs to a new session with the same name.
         is_known, written, deleted = changed_since(txn, *place, since if since < counter else 0)
         is_known = is_known and since < counter
         return place, StateChanges(counter, tuple(written), tuple(deleted), is_known)
@@ -158,7 +159,7 @@ class Watching:
 
 
 class FieldsChange(Protocol):
-    """Protocol of a change that one commit writes to a state."""
+    """Protocol of a change to a state, written by one commit."""
 
     request: StateRequest | None
 
@@ -174,7 +175,7 @@ class FieldsChange(Protocol):
         """Delete the values of all fields."""
 
     def tell(self) -> None:
-        """Call the traces; to be called after the commit."""
+        """Call the traces; must be called after the commit."""
 
 
 C = TypeVar("C", bound=FieldsChange)
@@ -185,21 +186,21 @@ class Fields(ABC, Generic[C]):
 
     __slots__ = ()
 
-    # --- what a state of its own kind brings ------------------------------------------------------
+    # --- implemented by each kind of state --------------------------------------------------------
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """The owner of the state, for messages."""
+        """Owner of the state, for messages."""
 
     @property
     @abstractmethod
     def watching(self) -> Watching:
-        """The watch on its changes (for memcore's own adapters)."""
+        """Watch on its changes (for memcore's own adapters)."""
 
     @abstractmethod
     def plan(self, expected: int | None = None) -> C:
-        """An empty change, to be filled and then stored by ``closure``."""
+        """Create an empty change, to be filled and then stored by ``closure``."""
 
     @abstractmethod
     def _value(self, key: str) -> tuple[Any] | None: ...
@@ -210,7 +211,7 @@ class Fields(ABC, Generic[C]):
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a field.
+        """Return the value of a field, or ``default`` if it has none.
 
         Raises:
             CorruptValueError: it is damaged.
@@ -228,7 +229,7 @@ class Fields(ABC, Generic[C]):
     def __contains__(self, key: object) -> bool:
         try:
             return self._value(key) is not None  # type: ignore[arg-type]
-        except InvalidUpdateError:  # what cannot be a name is none of them
+        except InvalidUpdateError:  # an invalid name is not a field
             return False
 
     @abstractmethod
@@ -238,7 +239,7 @@ class Fields(ABC, Generic[C]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        return True  # an empty state is a state all the same
+        return True  # an empty state still exists
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -262,24 +263,25 @@ class Fields(ABC, Generic[C]):
         trace: Trace | None = None,
         idempotency_key: str | None = None,
     ) -> int:
-        """Apply one step and store it; return the counter after it (the same if nothing changed).
+        """Apply one step and store it; return the counter after it (unchanged if nothing changed).
 
-        Other fields stay. All that is written is stored in one commit; if a session's handle writes
-        fields of other prefixes with its own, the counter is that of its own.
+        Other fields keep their values. Everything is stored in one commit. If a session's handle
+        also writes fields with other prefixes, the returned counter is that of its own state.
 
-        Reducers run inside the write transaction, on the values that are there then, and maybe more
-        than once: they must be pure.
+        Reducers run inside the write transaction, on the values current at that time, and possibly
+        more than once: they must be pure.
 
         Args:
             update: a mapping, a Command, or a list of them: the writers of the step.
-            schema: the fields and reducers, in place of those that the session was opened with.
-            expected: do it only if the state is at this counter.
-            trace: gets a Reduction for every call of a reducer, once it is stored.
-            idempotency_key: the same key with the same update is stored once, within a week, and
-                returns the first counter. A session comes into being with it.
+            schema: fields and reducers, instead of those that the session was opened with.
+            expected: apply the step only if the state is at this counter.
+            trace: receives a Reduction for every call of a reducer, once the step is stored.
+            idempotency_key: within a week, repeating the same update with the same key stores it
+                only once and returns the counter of the first call. A call with a key creates the
+                session.
 
         Raises:
-            InvalidUpdateError: see ``StateSchema.apply``; or a value is no JSON or too large.
+            InvalidUpdateError: see ``StateSchema.apply``; or a value is not JSON or is too large.
             DuplicateRequestError: the key was used for another update.
             RevisionConflict: the state is not at ``expected``; ``current`` is its counter.
             StateSchemaError, ReadOnlyError, ClosedError, StorageError
@@ -296,14 +298,14 @@ class Fields(ABC, Generic[C]):
         return self._commit(change)
 
     def replace(self, values: Mapping[str, Any], *, expected: int | None = None) -> int:
-        """Make these the only fields; return the counter after it. Of a session, its own fields."""
+        """Replace all fields with these, for a session only its own; return the counter after."""
         change = self.plan(expected)
         change.clear()
         change.update(values)
         return self._commit(change)
 
     def clear(self, *, expected: int | None = None) -> int:
-        """Delete all values, of a session those of its own; return the counter after it."""
+        """Delete all values, for a session only its own; return the counter after it."""
         change = self.plan(expected)
         change.clear()
         return self._commit(change)
@@ -313,17 +315,17 @@ class Fields(ABC, Generic[C]):
     def wait(
         self, *, since: int | None = None, timeout_seconds: float | None = None
     ) -> StateChanges | None:
-        """Wait for a change since a counter; of a session, a change of its own fields.
+        """Wait for a change since a counter; for a session, a change of its own fields.
 
-        A commit of this process wakes the call at once; those of other processes are polled for
-        four times a second.
+        A commit of this process wakes the call immediately; commits of other processes are polled
+        for four times a second.
 
         Args:
             since: the counter; None: the current one.
-            timeout_seconds: the longest time to wait; None: no limit.
+            timeout_seconds: maximum time to wait; None: no limit.
 
         Returns:
-            The changes; None if there was none in time.
+            The changes; None on timeout.
         """
         watching = self.watching
         return watching.wait(watching.since(since), timeout_seconds)
@@ -331,23 +333,23 @@ class Fields(ABC, Generic[C]):
     def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
         """Yield every change from a counter on (None: from now), as ``wait`` returns it.
 
-        Endless.
+        The iterator is infinite.
         """
         watching = self.watching
         return watching.run(watching.since(since))
 
 
-# --- The state that sessions share: what ``scope.state`` and ``scope.app_state`` are --------------
+# --- The state that sessions share: ``scope.state`` and ``scope.app_state`` -----------------------
 
 Once: TypeAlias = Callable[[Callable[[Txn], int], str, bytes], Callable[[Txn], int]]
-"""Makes a closure that is carried out once of one, an idempotency key and its content."""
+"""Makes a closure idempotent, given the closure, an idempotency key and its content."""
 
 
 class SharedState(Fields[StateChange]):
-    """Fields and JSON values of a user, or of an application: current values, without a history.
+    """Fields and JSON values of a user or an application: current values, without a history.
 
-    Every commit that changes a field gives the state its next *counter*. Names are without prefix
-    here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
+    Every commit that changes a field advances the state's *counter*. Names have no prefix here; the
+    sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
     """
 
     __slots__ = ("_ensure", "_find", "_label", "_once", "_scope_filter", "_store")
@@ -374,25 +376,25 @@ class SharedState(Fields[StateChange]):
 
     @property
     def label(self) -> str:
-        """The owner of the state, for messages."""
+        """Owner of the state, for messages."""
         return self._label
 
     # --- reading ----------------------------------------------------------------------------------
 
     @property
     def counter(self) -> int:
-        """The number of the last change, with which ``expected`` is compared."""
+        """Number of the last change, with which ``expected`` is compared."""
         return self._store.read(lambda txn: read_header(txn, self._scope(txn), 0).counter)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.read(lambda txn: fields_at(txn, self._scope(txn), 0)))
 
     def all(self) -> dict[str, Any]:
-        """Every field that has a value, with it, in the order of their names; one snapshot."""
+        """Return all fields that have a value, ordered by name, from one snapshot."""
         return self._store.read(self.read)
 
     def read(self, txn: ReadTxn) -> dict[str, Any]:
-        """``all`` as a transaction of its store sees it."""
+        """Return ``all`` as seen by a transaction of its store."""
         found = values_at(txn, self._scope(txn), 0)
         return {key: version.value() for key, version in found.items()}
 
@@ -412,7 +414,7 @@ class SharedState(Fields[StateChange]):
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, expected: int | None = None) -> StateChange:
-        """An empty change, to be filled and then stored by ``closure``."""
+        """Create an empty change, to be filled and then stored by ``closure``."""
         scope_filter = self._scope_filter
         shown = "" if scope_filter is None else USER if scope_filter.user else APP
         change = StateChange(None, scope_filter=scope_filter, shown=shown)
@@ -420,7 +422,7 @@ class SharedState(Fields[StateChange]):
         return change
 
     def closure(self, change: StateChange) -> Callable[[Txn], int]:
-        """The transaction closure that stores a change and returns the counter after it."""
+        """Make the transaction closure that stores a change and returns the counter after it."""
 
         def work(txn: Txn) -> int:
             writer = change.prepare(txn, self._scope(txn), 0)
@@ -436,7 +438,7 @@ class SharedState(Fields[StateChange]):
 
     @property
     def watching(self) -> Watching:
-        """The watch on its changes (for memcore's own adapters)."""
+        """Watch on its changes (for memcore's own adapters)."""
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -451,5 +453,5 @@ class SharedState(Fields[StateChange]):
 
 
 def store_of(state: SharedState) -> Store:
-    """The open store that holds a state (for memcore's own adapters)."""
+    """Return the open store that holds a state (for memcore's own adapters)."""
     return state._store  # noqa: SLF001 - this module's

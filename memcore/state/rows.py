@@ -1,15 +1,15 @@
-"""Rows of a state: a header, and the versions of each field by seq.
+"""Rows of a state: a header, and the versions of each field by counter.
 
 ``05 | scope | session | 0B | 0`` is the header of a session's state, ``05 | scope | session | 0B |
-field text | counter`` a version. Every change of the state has a number, its counter; a change
+field text | counter`` a version. Every change of the state has a number, its counter. A change
 appends a version of each field that it changes and rewrites none, so the value of a field at
-counter c is its newest version of at most c. An empty body says that the field was deleted.
-``begin_trim`` and ``trim_piece`` remove versions.
+counter c is its newest version with a counter of at most c. An empty body means that the field was
+deleted. ``begin_trim`` and ``trim_piece`` remove versions.
 
-The state that the sessions of a scope share is stored under ``11 | scope`` in the same rows; in
-signatures it is the state of session 0. It has no history: a version is removed by the next one,
-and deletions are kept for a while only, for watches. Its header's floor is the counter from which
-on all changes are known.
+The state shared by the sessions of a scope is stored under ``11 | scope`` in the same format; in
+signatures it is the state of session 0. It has no history: each version is removed by the next one,
+and deletions are kept only for a while, for watches. Its header's floor is the counter since which
+all changes are known.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ __all__ = [
 
 
 # --- The counter of a session's state before each of its items ------------------------------------
-# ``05 | scope | session | 0C | seq`` holds the counter at the time when ``seq`` was the next seq to
-# be given. Seqs are never reused, so these rows are in the order of time, and the newest one up to
-# an item gives the state on which it was appended, also after undo and rewind.
+# ``05 | scope | session | 0C | seq`` holds the counter at the time when ``seq`` was the next seq.
+# Seqs are never reused, so these rows are in chronological order, and the newest one up to an item
+# gives the state to which it was appended, even after undo and rewind.
 
 _COUNTER_BYTES: Final = 8
 _END: Final = 2**63
 
 
 def put_moment(txn: Txn, scope: int, session: int, seq: int, counter: int) -> None:
-    """Record that the state is at a counter when the item ``seq`` is appended next."""
+    """Record the counter of the state to which the item ``seq`` will be appended."""
     key = keys.session_row(scope, session, Row.MOMENT, seq)
     txn.put(key, seal_value(key, counter.to_bytes(_COUNTER_BYTES, "little")))
 
 
 def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int | None:
-    """The counter of the state on which an item of the session was appended.
+    """Return the counter of the state to which an item of the session was appended.
 
-    None: no row records it. The state was empty then, unless its history was trimmed.
+    None: no row records it; the state was empty then, unless its history was trimmed.
 
     Raises:
         CorruptValueError: the row that records it is damaged.
@@ -101,7 +101,7 @@ def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int | No
 def moments_of(
     txn: ReadTxn, scope: int, session: int, start: bytes = b"", stop: bytes = b""
 ) -> Iterator[tuple[int, int]]:
-    """``(seq, counter)`` of every row that can be read, in their order, from key to key."""
+    """Yield ``(seq, counter)`` of every readable ``MOMENT`` row in a key range, in order."""
     rows = keys.session_rows(scope, session, Row.MOMENT)
     for key, value in txn.scan(start or rows, stop or keys.after(rows)):
         try:
@@ -111,7 +111,7 @@ def moments_of(
 
 
 def is_moment(key: bytes, value: bytes) -> bool:
-    """Return whether a row is a valid ``MOMENT`` row.
+    """Return True if a row is a valid ``MOMENT`` row.
 
     Raises:
         CorruptValueError: it is malformed.
@@ -120,10 +120,10 @@ def is_moment(key: bytes, value: bytes) -> bool:
 
 
 def unpack_moment(key: bytes, value: bytes) -> int:
-    """The counter that a row holds.
+    """Unpack the counter in a ``MOMENT`` row.
 
     Raises:
-        CorruptValueError: it holds none.
+        CorruptValueError: it is damaged or malformed.
     """
     body = open_value(key, value)[1]
     counter = int.from_bytes(body, "little")
@@ -140,30 +140,30 @@ _NUMBERS: Final = 2
 
 
 _VERSION_BYTES: Final = 1024
-"""To pass over a version costs about as much as to copy so many bytes; a seek, about thrice."""
+"""Skipping a version costs about as much as copying this many bytes; a seek, three times that."""
 _OLDER_BYTES: Final = 32 * _VERSION_BYTES
 
 
 class StateHeader(NamedTuple):
-    """The header of a state: its counter, and the counters whose values are kept."""
+    """Header of a state: its counter, and the counters whose values are kept."""
 
     counter: int = 0
-    """The number of the last change, 0 if there was none."""
+    """Number of the last change; 0 if there was none."""
     floor: int = 0
-    """The oldest counter from which on the values of every counter are known."""
+    """Oldest counter since which the values at every counter are known."""
     kept: tuple[int, ...] = ()
-    """Counters before it whose values are known too, ascending."""
+    """Earlier counters whose values are also known, ascending."""
 
     def pack(self) -> bytes:
-        """The row's body."""
+        """Return the row's body."""
         return b"".join(map(_U64.pack, (self.counter, self.floor, *self.kept)))
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> StateHeader:
-        """The header that a row holds.
+        """Unpack the header in a row.
 
         Raises:
-            CorruptValueError: it is damaged, or has numbers that no writer wrote.
+            CorruptValueError: it is damaged, or its numbers are invalid.
         """
         body = open_value(key, value)[1]
         if len(body) >= _NUMBERS * _U64.size and not len(body) % _U64.size:
@@ -175,7 +175,7 @@ class StateHeader(NamedTuple):
         raise CorruptValueError(msg, key=key)
 
     def holds(self, counter: int) -> bool:
-        """Return whether the values at a counter are kept."""
+        """Return True if the values at a counter are kept."""
         return self.floor <= counter <= self.counter or counter in self.kept
 
 
@@ -192,25 +192,25 @@ class FieldVersion(NamedTuple):
         return not self.body
 
     def value(self) -> Any:
-        """The value.
+        """Decode the value.
 
         Raises:
-            CorruptValueError: it is no JSON.
+            CorruptValueError: it is not JSON.
         """
         with decoding(self.key, "state"):
             return decode_json(self.body, self.flags)
 
 
 def header_key(scope: int, session: int) -> bytes:
-    """The key of a state's header."""
+    """Return the key of a state's header."""
     return keys.numbered(keys.state_rows(scope, session), 0)
 
 
 def packed_field(key: str, *, prefix: str = "") -> bytes:
-    """A field's name as it stands in keys, without its prefix.
+    """Return a field's name as encoded in keys, without its prefix.
 
     Raises:
-        InvalidUpdateError: it is no name, or too long.
+        InvalidUpdateError: it is not a valid name, or is too long.
     """
     if not isinstance(key, str) or not key:
         msg = f"a field of the state has a name: expected a non-empty str, got {key!r:.40}"
@@ -229,7 +229,7 @@ def packed_field(key: str, *, prefix: str = "") -> bytes:
 
 
 def read_header(txn: ReadTxn, scope: int, session: int) -> StateHeader:
-    """The header of a state; that of an empty one if nothing was ever written.
+    """Read the header of a state; an empty header if nothing was ever written.
 
     Raises:
         CorruptValueError: it is damaged.
@@ -247,12 +247,12 @@ def write_header(txn: Txn, scope: int, session: int, header: StateHeader) -> Non
 
 
 def state_counter(txn: ReadTxn, scope: int, session: int) -> int:
-    """The number of the last change of the state, 0 if there was none."""
+    """Return the number of the state's last change; 0 if there was none."""
     return read_header(txn, scope, session).counter
 
 
 def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> FieldVersion | None:
-    """The version of a field that is in force at a counter; None if it had no value then."""
+    """Return the version of a field that applies at a counter; None if it had no value then."""
     versions = keys.state_field(rows, packed)
     start, stop = keys.numbered(versions, 0), keys.numbered(versions, counter + 1)
     for key, value in txn.scan(start, stop, reverse=True, limit=1):
@@ -262,7 +262,7 @@ def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> FieldV
 
 
 def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> FieldVersion | None:
-    """As ``version_at``, by the field's name."""
+    """Look up a version as ``version_at`` does, by the field's name."""
     rows = keys.state_rows(scope, session)
     return version_at(txn, rows, packed_field(key), counter)
 
@@ -270,10 +270,10 @@ def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> 
 def values_at(
     txn: ReadTxn, scope: int, session: int, counter: int | None = None
 ) -> dict[str, FieldVersion]:
-    """All fields that have a value at a counter (None: now), by name.
+    """Return all fields that have a value at a counter (None: now), by name.
 
     Raises:
-        NotFoundError: there was no such change, or its values were trimmed.
+        NotFoundError: the counter does not exist, or its values were trimmed.
         CorruptValueError: a row is damaged.
     """
     header = read_header(txn, scope, session)
@@ -298,32 +298,36 @@ def values_at(
 
 
 class FieldNames(dict[bytes, tuple[bytes, int]]):
-    """Names of fields as JSON, with the colon behind, and codec flags, by packed name.
+    """Cache of field names as JSON followed by a colon, and codec flags, by packed name.
 
     Args:
-        prefix: put before each name.
+        prefix: prepended to each name.
     """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
 
     def __missing__(self, packed: bytes) -> tuple[bytes, int]:
-        """Encode a name; raises CorruptValueError if it is malformed."""
+        """Encode a name.
+
+        Raises:
+            CorruptValueError: it is malformed.
+        """
         name, flags = encode_json(self.prefix + keys.unpack_text(packed))
         found = self[packed] = name + b":", flags
         return found
 
 
 def json_fields(txn: ReadTxn, scope: int, session: int, names: FieldNames) -> tuple[bytes, int]:
-    """Members of a JSON object for all fields that have a value now, and the codec flags.
+    """Return JSON object members for all fields that have a value now, and the codec flags.
 
     Nothing is decoded, so this costs a fraction of ``values_at``.
 
     Args:
         txn: the transaction.
         scope: the scope.
-        session: the session whose state it is.
-        names: a cache of encoded names, for reading many states.
+        session: the session that has the state.
+        names: cache of encoded names, for reading many states.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -341,7 +345,7 @@ def json_fields(txn: ReadTxn, scope: int, session: int, names: FieldNames) -> tu
 
 
 def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:
-    """The names of the fields that have a value now, or one that is damaged."""
+    """Return the names of the fields that have a value now, even a damaged one."""
     rows = keys.state_rows(scope, session)
     found = [
         keys.unpack_text(packed)
@@ -354,9 +358,9 @@ def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:
 def changed_since(
     txn: ReadTxn, scope: int, session: int, counter: int
 ) -> tuple[bool, list[str], list[str]]:
-    """``(is_complete, written, deleted)`` since a counter: the names of fields written and deleted.
+    """Return ``(is_complete, written, deleted)``: names of fields changed since a counter.
 
-    ``is_complete`` is false if deletions since then were forgotten.
+    ``is_complete`` is false if deletions since then have been discarded.
     """
     written: list[str] = []
     deleted: list[str] = []
@@ -369,7 +373,7 @@ def changed_since(
 
 
 def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Packed name, key and value of the newest version of each field, the last field first."""
+    """Yield packed name, key and value of each field's newest version, the last field first."""
     start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
     newest: dict[bytes, tuple[bytes, bytes]] = {}
     older = 0
@@ -384,7 +388,7 @@ def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         for packed in reversed(newest):
             yield packed, *newest[packed]
         return
-    # Too many superseded versions: a seek for each field is cheaper.
+    # Too many superseded versions: one seek per field is cheaper.
     while True:
         last = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
         if last is None:
@@ -406,17 +410,17 @@ def put_version(
 def restore(
     txn: Txn, scope: int, session: int, counter: int, *, seq: int, owner: int | None = None
 ) -> int:
-    """Make the values at a counter those of now; they get a new counter, which is returned.
+    """Restore the values at a counter, under a new counter, which is returned.
 
-    Nothing is written if they are those of now.
+    Nothing is written if they equal the current values.
 
     Args:
         txn: the transaction.
         scope: the scope of both sessions.
-        session: whose state changes.
-        counter: which values; one of ``owner``'s.
+        session: the session whose state changes.
+        counter: the counter whose values are restored, one of ``owner``'s.
         seq: the next seq of the session.
-        owner: the session that had the values, one that this was forked from; None: this one.
+        owner: the session that had the values, which this one was forked from; None: this one.
 
     Raises:
         NotFoundError: the values at that counter are not known.
@@ -431,7 +435,7 @@ def restore(
         stored = None if version is None else (version.body, version.flags)
         try:
             before = version_at(txn, rows, packed, header.counter)
-        except CorruptValueError:  # what is damaged now need not be read to be replaced
+        except CorruptValueError:  # a damaged value can be replaced without being read
             changed[packed] = stored
             continue
         if stored != (None if before is None else (before.body, before.flags)):
@@ -449,9 +453,9 @@ def restore(
 def inherit(
     txn: Txn, scope: int, parent: int, fork: int, *, seq: int, counter: int | None = None
 ) -> None:
-    """Give a fork the values of its parent at a counter (None: now), under that counter.
+    """Copy the parent's values at a counter (None: now) to a fork, under that counter.
 
-    ``seq`` is the next one of the fork.
+    ``seq`` is the fork's next seq.
 
     Raises:
         NotFoundError: the values at that counter are not known.
@@ -465,7 +469,7 @@ def inherit(
 
 
 class StateStep(NamedTuple):
-    """The changes of fields up to a counter, since the known counter before it."""
+    """Changes of fields up to a counter, since the previous known counter."""
 
     counter: int
     written: Mapping[str, Any]
@@ -473,7 +477,7 @@ class StateStep(NamedTuple):
 
 
 def versions_of(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[str, int, FieldVersion]]:
-    """``(field, counter, version)`` of every version, those of a field together.
+    """Yield ``(field, counter, version)`` of every version, grouped by field.
 
     Raises:
         CorruptValueError: a row is damaged.
@@ -491,10 +495,10 @@ def write_past(
     floor: int | None,
     moments: Iterable[tuple[int, int]],
 ) -> None:
-    """Begin the state of a session with a past; ``steps`` and ``moments`` ascend.
+    """Create the state of a session with a history; ``steps`` and ``moments`` are ascending.
 
-    ``floor``: from there on every counter is known, of those before it the steps' own; None: from
-    the last one.
+    ``floor``: oldest counter since which every counter is known; of earlier ones, only those of the
+    steps are. None: the last step's counter.
     """
     rows = keys.state_rows(*place)
     before: dict[str, tuple[bytes, int]] = {}
@@ -528,15 +532,15 @@ def _begin(
 
 
 class Trimmed(NamedTuple):
-    """The result of one transaction of a trim."""
+    """Result of one transaction of a trim."""
 
     removed: int
     following: bytes | None
-    """The key at which the next piece starts; None: nothing is left."""
+    """Key at which the next piece starts; None: done."""
 
 
 def is_state_row(key: bytes, value: bytes) -> bool:
-    """Return whether a row is a valid header or version of a state.
+    """Return True if a row is a valid header or version of a state.
 
     Raises:
         CorruptValueError: it is malformed.
@@ -554,7 +558,7 @@ def is_state_row(key: bytes, value: bytes) -> bool:
 def _versions(
     txn: ReadTxn, scope: int, session: int, start: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows behind the header."""
+    """Yield the rows after the header."""
     stop = keys.after(keys.state_rows(scope, session))
     yield from txn.scan(start or _first(scope, session), stop)
 
@@ -564,9 +568,9 @@ def _first(scope: int, session: int) -> bytes:
 
 
 def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> Iterator[str]:
-    """Check a state: yields a description of each finding.
+    """Check a state; yields a message for each finding.
 
-    ``pinned`` are counters of checkpoints.
+    ``pinned``: counters that checkpoints refer to.
     """
     try:
         header = read_header(txn, scope, session)
@@ -607,7 +611,7 @@ def _check_moments(txn: ReadTxn, scope: int, session: int, header: StateHeader) 
 
 
 def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> str:
-    """The reason for which ``mend_state`` would write another header; empty if it would not."""
+    """Return the reason for ``mend_state`` to write a new header; empty if there is none."""
     try:
         known = read_header(txn, scope, session)
     except CorruptValueError as exc:
@@ -619,11 +623,11 @@ def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[i
 
 
 def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> None:
-    """Write a header that fits the rows, if the stored one does not.
+    """Write a header that matches the rows, if the stored one does not.
 
-    If the header is lost, so is the knowledge which earlier counters are kept, except those of
-    checkpoints, which no trim removes. If two moments contradict each other, all are removed:
-    nothing tells which of them is wrong.
+    If the header is lost, it is unknown which earlier counters are kept, except those of
+    checkpoints, which no trim removes. If two moments contradict each other, all are removed, as
+    there is no way to determine which of them is wrong.
     """
     known, pinned = StateHeader(), set(pinned)
     with suppress(CorruptValueError):
@@ -644,7 +648,7 @@ def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> 
 def _fitting(
     txn: ReadTxn, scope: int, session: int, known: StateHeader, pinned: Iterable[int]
 ) -> StateHeader:
-    """The header that fits the rows; ``known`` is the stored one, or an empty one."""
+    """Return the header that matches the rows; ``known`` is the stored one, or an empty one."""
     needed = sorted(set(pinned))
     numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
     numbers += [counter for _, counter in moments_of(txn, scope, session)]
@@ -662,10 +666,12 @@ def _fitting(
 def begin_trim(
     txn: Txn, scope: int, session: int, *, keep: int, pinned: Iterable[int]
 ) -> bytes | None:
-    """Drop all counters but the last ``keep`` and the pinned ones from the header.
+    """Drop all counters except the last ``keep`` and the pinned ones from the header.
 
-    From then on the others are unknown, so their rows may be removed piece by piece: returns the
-    key at which the first piece starts, None if there is no state.
+    The others are then unknown, so that their rows may be removed piece by piece.
+
+    Returns:
+        Key at which the first piece starts; None if there is no state.
     """
     header = read_header(txn, scope, session)
     if not header.counter:
@@ -679,9 +685,9 @@ def begin_trim(
 
 
 def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
-    """Remove a piece of the versions that no known counter needs, from the key ``start`` on.
+    """Remove a piece of the versions that no known counter needs, starting at the key ``start``.
 
-    Behind them come the moments that led to counters which are not known any more.
+    The moments with counters that are no longer known follow after the versions.
     """
     if keys.row_of(start) == Row.MOMENT:
         return _trim_moments(txn, scope, session, start)
@@ -698,7 +704,7 @@ def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
         last = header.counter
         if after is not None and after[:-8] == key[:-8]:
             last = keys.number_of(after) - 1
-        # A deletion of what is not there any more says nothing.
+        # A deletion without an older version is redundant.
         if _is_known(header, keys.number_of(key), last) and (has_older or size > HEADER_BYTES):
             has_older = True
         elif piece.admits(size):
@@ -713,9 +719,9 @@ def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
 
 
 def forget_deletions(txn: Txn, scope: int, header: StateHeader) -> StateHeader:
-    """Remove the rows of old deletions from a scope's shared state; return the header after it.
+    """Remove the tombstones of old deletions from a scope's shared state; return the new header.
 
-    Without this the state would grow with every name that was ever used.
+    Without this the state would grow with every field name ever used.
     """
     floor = header.counter - STATE_DELETIONS_TOLD
     gone = [
@@ -729,7 +735,7 @@ def forget_deletions(txn: Txn, scope: int, header: StateHeader) -> StateHeader:
 
 
 def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
-    """Remove a piece of the ``MOMENT`` rows: of a run with unknown counters the first stays."""
+    """Remove a piece of the ``MOMENT`` rows: a run with unknown counters keeps only its first."""
     header = read_header(txn, scope, session)
     stop = keys.after(keys.session_rows(scope, session, Row.MOMENT))
     page = [key for key, _ in islice(txn.scan(start, stop), PIECE_ROWS + 1)]
@@ -747,11 +753,11 @@ def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
 
 
 def _has_older(txn: ReadTxn, key: bytes) -> bool:
-    """Return whether there is an older version of the same field."""
+    """Return True if there is an older version of the same field."""
     rows = txn.scan(keys.numbered(key[:-8], 0), key, reverse=True, limit=1)
     return next(iter(rows), None) is not None
 
 
 def _is_known(header: StateHeader, first: int, last: int) -> bool:
-    """Return whether a known counter lies in the range in which a version is in force."""
+    """Return True if a known counter is within the range in which a version applies."""
     return last >= header.floor or any(first <= at <= last for at in header.kept)

@@ -1,4 +1,4 @@
-"""StateSchema: fields, their reducers and scopes."""
+"""StateSchema: fields, their reducers and scopes; updates of a state."""
 
 from __future__ import annotations
 
@@ -65,15 +65,13 @@ __all__ = [
 ]
 
 
-# --- Updates of a state: mappings, Command, Merge and Delete, checked and copied ------------------
-
-# --- Updates of a state: a mapping or a Command, and markers in place of values ------------------
+# --- Updates of a state: a mapping or a Command, and markers in place of values -------------------
 
 _OVERWRITE: Final = "__overwrite__"
 _PAIR: Final = 2
 
 Write = tuple[str, Any]
-"""A field and what is written to it."""
+"""A field name and the value written to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,10 @@ class Overwrite:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Entries merged into the stored value, level by level; entries that it does not name stay.
+    """Entries merged recursively into the stored value; entries that it does not name are kept.
 
-    A mapping is merged into a mapping, any other value replaces the current one, also None;
-    ``Delete`` removes an entry. Only a field without a reducer accepts it.
+    A mapping is merged into a mapping; any other value, including None, replaces the current one;
+    ``Delete`` removes an entry. Only a field without a reducer accepts a Merge.
     """
 
     entries: Mapping[str, Any]
@@ -103,13 +101,13 @@ class _Delete:
         return "Delete"
 
     def __reduce__(self) -> str:
-        return "Delete"  # copies are the object itself
+        return "Delete"  # copying returns the object itself
 
 
 Delete: Final = _Delete()
-"""In place of a field's value, or of an entry in a ``Merge``: it is to go. None is a value."""
+"""Marker in place of a field's value, or an entry in a ``Merge``, to delete it. None is a value."""
 MISSING: Final = object()
-"""Stands for the value of a field that has none."""
+"""Sentinel for a field without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +115,24 @@ class Command:
     """A change of several fields, and messages for the log, in one commit: ``session.apply``."""
 
     update: Mapping[str, Any] = field(default_factory=dict)
-    """Fields and what is written to them."""
+    """Values to write, by field."""
     messages: Iterable[Mapping[str, Any]] = ()
-    """Messages that are appended to the session."""
+    """Messages to append to the session."""
 
 
 Update = Mapping[str, Any] | Command
-"""The writes of one writer in one step. An object with an ``update``, as LangGraph's Command, is
-accepted as a Command, too."""
+"""The writes of one writer in one step.
+
+An object with an ``update`` attribute, such as LangGraph's Command, is also accepted as a
+Command."""
 
 
 def overwritten(value: Any, *, reduced: bool = True) -> tuple[Any] | None:
-    """The value of an Overwrite as a tuple of one (of Delete, MISSING); None if it is none.
+    """Return an Overwrite's value as a 1-tuple (MISSING for Delete); None for any other value.
 
-    LangGraph's Overwrite counts too; and where the field is ``reduced``, the dicts that stand for
-    it in JSON: ``{"__overwrite__": value}`` and ``{"type": "__overwrite__", "value": value}``.
-    Without a reducer there is nothing to pass by: they are values like any other there.
+    LangGraph's Overwrite counts too; and if the field is ``reduced``, so do the dicts that
+    represent it in JSON: ``{"__overwrite__": value}`` and ``{"type": "__overwrite__", "value":
+    value}``. Without a reducer there is nothing to bypass, and those are ordinary values.
     """
     if isinstance(value, Overwrite):
         return (value.value,)
@@ -153,10 +153,10 @@ def _overwritten_json(value: dict[Any, Any]) -> tuple[Any] | None:
 
 
 def merged(current: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """A value with the entries of a Merge in it; nothing of ``current`` is changed.
+    """Return a value with the entries of a Merge applied; ``current`` is not modified.
 
     Raises:
-        InvalidUpdateError: ``entries`` is no mapping.
+        InvalidUpdateError: ``entries`` is not a mapping.
     """
     if not isinstance(entries, Mapping):
         msg = f"Merge: expected a mapping of entries, got {type(entries).__name__}"
@@ -173,10 +173,10 @@ def merged(current: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def writes_of(update: Any) -> list[Write]:
-    """The writes of one update, or of several, in their order.
+    """Return the writes of one or several updates, in order.
 
     Raises:
-        InvalidUpdateError: it is neither a mapping, a Command nor a list of them; or a Command has
+        InvalidUpdateError: it is not a mapping, a Command or a list of them; or a Command has
             messages, which only a session can store.
     """
     if update is None:
@@ -195,7 +195,7 @@ def writes_of(update: Any) -> list[Write]:
 
 
 def fields_of(command: Any) -> list[Write]:
-    """The writes to fields of a Command, which may be pairs as well as a mapping.
+    """Return the field writes of a Command, given as pairs or as a mapping.
 
     Raises:
         InvalidUpdateError: they are neither.
@@ -226,31 +226,31 @@ def _named(value: object) -> str:
 
 
 # --- Content of an idempotent update, by which a retry is recognised ------------------------------
-# It is the same in every process: values that JSON cannot represent count by their type alone.
+# It is the same in every process: a value that JSON cannot represent is identified by its type.
 
 
 class StateRequest(NamedTuple):
-    """An idempotency key, and the bytes of its update."""
+    """An idempotency key, and the canonical bytes of its update."""
 
     key: str
     content: bytes
 
 
 def asked(key: Any, update: Update | Iterable[Update]) -> StateRequest | None:
-    """The request of an update; None without a key.
+    """Return the request of an update; None without a key.
 
     Raises:
-        InvalidOptionError: the key is no str, empty or too long.
-        InvalidUpdateError: ``update`` is none.
+        InvalidOptionError: the key is not a str, is empty or is too long.
+        InvalidUpdateError: ``update`` is not an update.
     """
     return None if key is None else StateRequest(checked_idempotency_key(key), content_of(update))
 
 
 def content_of(update: Update | Iterable[Update]) -> bytes:
-    """The canonical bytes of an update's writes, as the content of an idempotent request.
+    """Return the canonical bytes of an update's writes, the content of an idempotent request.
 
     Raises:
-        InvalidUpdateError: it is no update.
+        InvalidUpdateError: it is not an update.
     """
     return b"".join(_said([key, _plain(value)]) + b"\n" for key, value in writes_of(update))
 
@@ -263,7 +263,7 @@ def _said(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; markers are written in a form that no JSON value has."""
+    """Return a value as JSON; a marker becomes an object with an empty key."""
     if value is Delete or value is MISSING:
         return {"": "delete"}
     if isinstance(value, Merge):
@@ -280,13 +280,13 @@ def _entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- Copies of values, so that no reducer changes what is kept ------------------------------------
+# --- Copies of values, so that no reducer modifies stored ones ------------------------------------
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing that can be changed with ``value``.
+    """Return a copy that shares no mutable object with ``value``.
 
-    JSON is copied here, ten times as fast as by ``copy.deepcopy``, which copies all else.
+    JSON is copied directly, ten times as fast as ``copy.deepcopy``, which copies everything else.
     """
     kind = type(value)
     if kind is str or kind is int or value is None or kind is bool or kind is float:
@@ -303,7 +303,7 @@ def copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Omit:
-    """A mark that hides a field from an agent's input or from its output."""
+    """Mark that hides a field from an agent's input or output."""
 
     input: bool = True
     """True: hidden from the agent's input."""
@@ -312,44 +312,44 @@ class Omit:
 
 
 Private: Final = Omit()
-"""The agent's own: neither a parent nor a child agent sees the field."""
+"""Private to the agent: neither a parent nor a child agent sees the field."""
 OmitInput: Final = Omit(output=False)
-"""Comes out of the agent, and is never put into it."""
+"""Part of the agent's output, but not of its input."""
 OmitOutput: Final = Omit(input=False)
-"""In the agent's input, but hidden from its output."""
+"""Part of the agent's input, but not of its output."""
 
 
 def omission(mark: object) -> tuple[bool, bool] | None:
-    """``(input, output)`` of a mark, None if it is none.
+    """Return ``(input, output)`` of a mark; None for any other object.
 
-    LangChain's ``OmitFromSchema`` (and so ``PrivateStateAttr``) has the same two attributes.
+    LangChain's ``OmitFromSchema`` (and therefore ``PrivateStateAttr``) has the same two attributes.
     """
     into, out = getattr(mark, "input", None), getattr(mark, "output", None)
     return (into, out) if isinstance(into, bool) and isinstance(out, bool) else None
 
 
-# --- Trace of the calls of reducers ---------------------------------------------------------------
+# --- Trace of reducer calls -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One call of a reducer; the values are copies, as they were then."""
+    """One call of a reducer; the values are copies made at the time of the call."""
 
     key: str
-    """The field."""
+    """Name of the field."""
     left: Any
-    """The value before."""
+    """Value before the call."""
     right: Any
-    """The written value (a list of all writes of the step, if the reducer is batched)."""
+    """Written value (a list of all writes of the step, if the reducer is batched)."""
     result: Any
     reducer: str
-    """The reducer's name."""
+    """Name of the reducer."""
 
 
 Trace = Callable[[Reduction], None]
 
 
-# --- One field of a state: what its annotation says -----------------------------------------------
+# --- One field of a state, parsed from its annotation ---------------------------------------------
 
 _OPERANDS: Final = 2
 _CONCRETE: Final[dict[Any, type]] = {
@@ -360,7 +360,7 @@ _CONCRETE: Final[dict[Any, type]] = {
     collections.abc.Mapping: dict,
     collections.abc.MutableMapping: dict,
 }
-"""The initial value's type for a field of an abstract type, as in LangGraph."""
+"""Type of the initial value for a field of an abstract type, as in LangGraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +373,7 @@ class FieldReducer:
 
     @property
     def name(self) -> str:
-        """The function's name with its module."""
+        """Qualified name of the function, with its module."""
         function = self.function
         label = getattr(function, "__qualname__", None) or type(function).__qualname__
         return f"{getattr(function, '__module__', None) or type(function).__module__}.{label}"
@@ -385,20 +385,20 @@ class Field:
 
     name: str
     type: Any
-    """The annotation without ``Annotated``, ``Required`` and ``NotRequired``."""
+    """Annotation without ``Annotated``, ``Required`` and ``NotRequired``."""
     required: bool = True
     reducer: FieldReducer | None = None
-    """None: the last value counts, and a step has one writer."""
+    """None: the last value wins, and a step may have only one writer."""
     omit_input: bool = False
     omit_output: bool = False
     stored: bool = True
     """True if sessions store it; false for fields that LangGraph calls ephemeral or untracked."""
 
     def merged(self, other: Field) -> Field:
-        """The field of two schemas that share it: reduced, private or transient if either is.
+        """Combine a field of two schemas: reduced, private or transient if either one is.
 
         Raises:
-            StateSchemaError: both have a reducer, and not the same.
+            StateSchemaError: they have different reducers.
         """
         mine, theirs = self.reducer, other.reducer
         if mine is not None and theirs is not None and mine != theirs:
@@ -418,23 +418,22 @@ class Field:
         )
 
     def initial(self) -> Any:
-        """The left operand of the first reduction: an empty value of the type.
+        """Return the left operand of the first reduction: an empty value of the type.
 
-        MISSING if it has none.
+        MISSING if the type has none.
         """
         kind = self.type
         kind = get_origin(kind) or kind
         kind = _CONCRETE.get(kind, kind)
         try:
             return kind()
-        except Exception:  # noqa: BLE001 - types are the caller's: whatever cannot be made is none
+        except Exception:  # noqa: BLE001 - callers' types may raise anything: no empty value
             return MISSING
 
     def written(self, current: Any, values: Sequence[Any], trace: Trace | None) -> Any:
-        """The value after the writes of one step; MISSING stands for none, before as after.
+        """Return the value after one step's writes; MISSING, here and as ``current``: no value.
 
-        Nothing that was given is changed, and nothing of ``current`` is shared with the result of
-        a reducer.
+        The arguments are not modified, and a reducer's result shares nothing with ``current``.
 
         Raises:
             InvalidUpdateError: several writers of a field that takes one, or two Overwrites.
@@ -472,7 +471,7 @@ class Field:
 
     def _reduced(self, left: Any, right: Any, trace: Trace | None) -> Any:
         reducer = self.reducer
-        assert reducer is not None  # noqa: S101 - fields without one have no such call
+        assert reducer is not None  # noqa: S101 - only called for fields with a reducer
         before = None if trace is None else (copied(left), copied(right))
         try:
             result = reducer.function(left, right)
@@ -485,16 +484,15 @@ class Field:
 
 
 def read_field(name: str, hint: Any, *, required: bool) -> Field:
-    """The field of a resolved annotation.
+    """Parse a resolved annotation into a field.
 
     Args:
-        name: the key.
+        name: name of the field.
         hint: the annotation, with its extras.
-        required: whether the class asks for it; ``Required`` and ``NotRequired`` have the last
-            word.
+        required: True if the class requires it; ``Required`` and ``NotRequired`` take precedence.
 
     Raises:
-        StateSchemaError: the last entry of the annotation is callable, but no reducer.
+        StateSchemaError: the last entry of the annotation is callable, but not a reducer.
     """
     marks: list[Any] = []
     while True:
@@ -525,7 +523,7 @@ def read_field(name: str, hint: Any, *, required: bool) -> Field:
 
 
 def _is_named(found: object, name: str) -> bool:
-    """Return whether it is this special form of ``typing`` or ``typing_extensions``."""
+    """Return True if it is this special form of ``typing`` or ``typing_extensions``."""
     label = getattr(found, "__name__", None) or getattr(found, "_name", None)
     module = getattr(found, "__module__", None)
     return label == name and module in ("typing", "typing_extensions")
@@ -555,7 +553,7 @@ def _reducer_of(name: str, marks: Sequence[Any]) -> FieldReducer | None:
 
 
 def _is_channel(mark: Any) -> bool:
-    """Return whether it is one of LangGraph's channels, or a class of them."""
+    """Return True if it is one of LangGraph's channels, or a channel class."""
     return all(hasattr(mark, name) for name in ("from_checkpoint", "checkpoint", "UpdateType"))
 
 
@@ -564,19 +562,19 @@ def _is_transient(mark: Any) -> bool:
     return _is_channel(mark) and kind.__name__ in ("EphemeralValue", "UntrackedValue")
 
 
-# --- Prefixes of names: whose a field is ----------------------------------------------------------
+# --- Prefixes of names: the owner of a field ------------------------------------------------------
 
 APP: Final = "app:"
-"""The application's: all sessions of all its users see it."""
+"""Prefix of the application's fields, which all sessions of all its users see."""
 USER: Final = "user:"
-"""The user's: all their sessions in the application see it."""
+"""Prefix of the user's fields, which all their sessions in the application see."""
 TEMPORARY: Final = "temp:"
-"""The handle's: it is never stored."""
+"""Prefix of the handle's fields, which are never stored."""
 _ALL: Final = (APP, USER, TEMPORARY)
 
 
 def prefix_of(key: object) -> str:
-    """The prefix of a field's name; empty for the session's own fields."""
+    """Return the prefix of a field's name; empty for the session's own fields."""
     if isinstance(key, str):
         for prefix in _ALL:
             if key.startswith(prefix):
@@ -585,19 +583,19 @@ def prefix_of(key: object) -> str:
 
 
 def is_shared(key: object) -> bool:
-    """Return whether a field belongs to the user or the application, and not to the session."""
+    """Return True if a field has a prefix, so that it is not one of the session's own."""
     return bool(prefix_of(key))
 
 
 # --- StateSchema: the fields of a state, and how they are written ---------------------------------
 
 _TYPED_DICT: Final = "__required_keys__"
-"""An attribute that only TypedDict classes of ``typing`` and ``typing_extensions`` have."""
+"""Attribute that only TypedDict classes of ``typing`` and ``typing_extensions`` have."""
 _AUDIENCES: Final = ("input", "output", "parent", "child")
 
 
 class StateSchema:
-    """The fields of one or more TypedDicts or dataclasses. Immutable; made by ``of``."""
+    """Fields of one or more TypedDicts or dataclasses. Immutable; created by ``of``."""
 
     __slots__ = ("_fields",)
 
@@ -606,14 +604,14 @@ class StateSchema:
 
     @classmethod
     def of(cls, *classes: Any) -> StateSchema:
-        """The schema of TypedDict classes or dataclasses; other StateSchemas may be among them.
+        """Build the schema of TypedDict classes, dataclasses or other StateSchemas.
 
-        A field of several classes is one field. It has the reducer that any of them gives it, and
-        is private or required if it is so in any.
+        A field that several classes have is one field. It has the reducer that any of them gives
+        it, and is private or required if it is in any of them.
 
         Args:
-            classes: fields are as they are annotated: ``Annotated[list[str], operator.add]`` has a
-                reducer (the last entry that is no mark), ``Annotated[str, Private]`` a mark.
+            classes: their annotations define the fields: ``Annotated[list[str], operator.add]`` has
+                a reducer (the last entry that is not a mark), ``Annotated[str, Private]`` a mark.
 
         Raises:
             StateSchemaError: an annotation cannot be resolved, a reducer does not take two
@@ -643,17 +641,17 @@ class StateSchema:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """The fields by name."""
+        """Fields by name."""
         return dict(self._fields)
 
     def field(self, key: str) -> Field:
-        """One field; a shared field need not be in the schema: then it takes any value.
+        """Return one field; a shared field that the schema lacks takes any value.
 
         Raises:
-            InvalidUpdateError: there is none of this name; the message names the nearest.
+            InvalidUpdateError: no field has this name; the message suggests the closest one.
         """
         found = self._fields.get(key)
-        if found is None and is_shared(key):  # other sessions write it, too, and by other schemas
+        if found is None and is_shared(key):  # other sessions also write it, with other schemas
             return Field(key, Any, required=False)
         if found is None:
             near = closest(key, self._fields)
@@ -663,7 +661,7 @@ class StateSchema:
         return found
 
     def missing(self, state: Mapping[str, Any]) -> tuple[str, ...]:
-        """The required fields that a state lacks."""
+        """Return the required fields that a state lacks."""
         return tuple(
             name for name, field in self._fields.items() if field.required and name not in state
         )
@@ -671,18 +669,18 @@ class StateSchema:
     def visible(
         self, state: Mapping[str, Any], *, to: str, exclude: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """The part of a state that may be passed on.
+        """Return the part of a state that may be passed on.
 
-        Fields without a place in the schema are left out.
+        Fields that the schema does not have are omitted.
 
         Args:
             state: any state of this schema.
             to: ``"input"`` or ``"child"``: an agent's input; ``"output"`` or ``"parent"``: its
                 output.
-            exclude: more fields that are kept back.
+            exclude: additional fields to omit.
 
         Raises:
-            InvalidOptionError: ``to`` is none of the four.
+            InvalidOptionError: ``to`` is not one of the four.
         """
         if to not in _AUDIENCES:
             msg = f"to: expected one of {', '.join(_AUDIENCES)}; got {to!r:.40}"
@@ -704,22 +702,22 @@ class StateSchema:
         *,
         trace: Trace | None = None,
     ) -> dict[str, Any]:
-        """The state after one step; ``state`` and ``update`` are not changed.
+        """Return the state after one step; ``state`` and ``update`` are not modified.
 
         A field with a reducer is reduced write by write, in the order of the updates; the first
-        write is reduced with an empty value of the field's type, or is the value if the type has
-        none. An Overwrite replaces the value, and Delete removes it; other writes of the step to
-        the field then have no effect. A field without a reducer is set to the value, or changed by
-        a Merge; one step writes it once.
+        write is reduced with an empty value of the field's type, or becomes the value if the type
+        has none. An Overwrite replaces the value, and Delete removes it; the step's other writes to
+        that field then have no effect. A field without a reducer is set to the value, or changed by
+        a Merge; one step may write it only once.
 
         Args:
-            state: fields and values; it may lack any.
+            state: fields and values; any may be missing.
             update: a mapping, a Command, or a list of them: the writers of the step.
-            trace: gets a Reduction for every call of a reducer.
+            trace: receives a Reduction for every call of a reducer.
 
         Raises:
-            InvalidUpdateError: a field that the schema does not have, two writers of a field
-                without a reducer, two Overwrites of one field, or no update at all.
+            InvalidUpdateError: the schema lacks a field, a field without a reducer has two writers,
+                a field has two Overwrites, or ``update`` is not an update.
         """
         writes: dict[str, list[Any]] = {}
         for key, value in writes_of(update):
@@ -736,12 +734,12 @@ class StateSchema:
 
 
 class _Open(StateSchema):
-    """The schema of a state that was given none: any field, the last value counts."""
+    """Schema of a state that was given none: any field, and the last value wins."""
 
     __slots__ = ()
 
     def field(self, key: str) -> Field:
-        """A field without a reducer."""
+        """Return a field without a reducer."""
         return Field(key, Any, required=False)
 
 
@@ -749,7 +747,7 @@ OPEN: Final = _Open({})
 
 
 def state_schema(found: Any) -> StateSchema:
-    """A StateSchema, or that of a class or of several.
+    """Return a StateSchema as it is, or build one from a class or several.
 
     Raises:
         StateSchemaError: as ``StateSchema.of``.
@@ -779,7 +777,7 @@ def _fields_of(source: Any) -> Iterator[Field]:
         raise StateSchemaError(msg) from exc
     given = dict(zip(getattr(origin, "__parameters__", ()), get_args(source), strict=False))
     required = getattr(origin, _TYPED_DICT, None)
-    if dataclasses.is_dataclass(origin):  # a ClassVar or InitVar is no field
+    if dataclasses.is_dataclass(origin):  # a ClassVar or InitVar is not a field
         fields = {each.name for each in dataclasses.fields(origin)}
         hints = {name: hint for name, hint in hints.items() if name in fields}
     for name, hint in hints.items():
@@ -800,10 +798,10 @@ _REMOVE: Final = "remove"
 
 
 class FileData(TypedDict):
-    """A file in a state; ``files: Annotated[dict[str, FileData], merge_entries]`` holds many."""
+    """A file in a state; ``files: Annotated[dict[str, FileData], merge_entries]`` holds several."""
 
     content: str
-    """The text, or bytes in base64."""
+    """Text, or bytes in base64."""
     encoding: NotRequired[Literal["utf-8", "base64"]]
     created_at: NotRequired[str]
     """ISO 8601."""
@@ -814,9 +812,12 @@ class FileData(TypedDict):
 def merge_entries(
     left: Mapping[str, Any] | None, right: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The entries of both.
+    """Return the entries of both mappings.
 
     Those of ``right`` take precedence, and a None in it deletes an entry.
+
+    Raises:
+        InvalidUpdateError: ``right`` is neither a mapping nor None.
     """
     if right is not None and not isinstance(right, Mapping):
         msg = f"merge_entries: expected a mapping of entries, got {type(right).__name__}"
@@ -831,18 +832,18 @@ def merge_entries(
 
 
 def append_messages(left: list[Any] | None, right: Any) -> list[Any]:
-    """The messages of both in order.
+    """Return the messages of both in order.
 
     A message with the ``id`` of an earlier one replaces it. ``{"remove": id}`` removes that
-    message; it is no error if there is none, so that an update can be repeated. Messages
-    without an id are always appended, and none is given one.
+    message; a missing one is not an error, so that an update can be repeated. Messages without an
+    id are always appended, and are not assigned one.
 
     Args:
         left: the current messages.
         right: a message, or a list of them: mappings, or objects with an ``id``.
 
     Raises:
-        InvalidUpdateError: ``right`` holds text or None instead of a message.
+        InvalidUpdateError: ``right`` contains text or None instead of a message.
     """
     messages = list(left or [])
     for message in right if isinstance(right, list | tuple) else [right]:

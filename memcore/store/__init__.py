@@ -1,4 +1,4 @@
-"""Ordered map underneath everything: one LMDB file, one flush a commit."""
+"""Ordered map that everything is built on: one LMDB file, one flush per commit."""
 
 from memcore.faces import face
 

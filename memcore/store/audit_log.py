@@ -1,8 +1,9 @@
 """Audit entries of a write transaction: one for each row that it writes.
 
-Rows are noted as they are stored, and entries written behind each closure: so they are a part of
-the same transaction, are undone with it, and count as its writes. A chain is a session's, a
-scope's (its names, blobs, entries, graphs, shared state: session 0) or the database's (0, 0).
+Rows are noted as they are stored, and their entries are written after each closure, so the entries
+are part of the same transaction, roll back with it, and count as its writes. A chain belongs to a
+session, to a scope (its names, blobs, entries, graphs, shared state: session 0) or to the database
+(0, 0).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 
-# --- The audit of one open file: its key, where its chains stand, and when they are anchored ------
+# --- The audit of one open file: its key, the heads of its chains, and when they are anchored -----
 
 _TIPS_MAX: Final = 4096
 _ANCHORED_MAX: Final = 4096
@@ -62,14 +63,14 @@ _log = logger("memcore.audit")
 
 
 class AnchorFullError(AuditError):
-    """No space is left for an anchor; deletions go on without one."""
+    """No space is left for an anchor; deletions proceed without one."""
 
 
 class Anchorage(Protocol):
-    """Stores the heads of audit chains outside of the data file."""
+    """Stores the heads of audit chains outside the data file."""
 
     def write(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
-        """Store the number and MAC of each chain's last entry, durably.
+        """Durably store the number and MAC of each chain's last entry.
 
         Raises:
             AnchorFullError: no space is left.
@@ -125,21 +126,21 @@ class Recorder:
         self.changed: dict[Place, tuple[int, bytes]] = {}
         """Heads of chains that no anchor covers yet."""
         self.anchored: dict[Place, int] = {}
-        """Chains that an anchor covers and whose mark row is still to be deleted."""
+        """Chains covered by an anchor whose mark row has not been deleted yet."""
 
     # --- transactions -----------------------------------------------------------------------------
 
     def begin(self, txn: WriteTxn, txnid: int) -> Recording:
-        """The recording of a transaction that begins."""
+        """Start the recording of a new transaction."""
         if txnid != self._txnid + 1 or self._file != self._env.key:
-            self.tips.clear()  # somebody else has committed, or it is a compact copy now
+            self.tips.clear()  # another process has committed, or the file was compacted
             self._file = self._env.key
         return Recording(self, txn, txnid)
 
     def committed(
         self, txnid: int, tips: Mapping[Place, Tip], wrote: int, unmarked: Sequence[Place]
     ) -> None:
-        """Take over the chain heads of a committed transaction; may be called again."""
+        """Take over the chain heads of a committed transaction; idempotent."""
         if len(self.tips) > _TIPS_MAX:
             self.tips.clear()
         for place in unmarked:
@@ -154,7 +155,7 @@ class Recorder:
         self._txnid = txnid
 
     def owe(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
-        """Add chain heads that other processes left without an anchor to the next anchor."""
+        """Add chain heads that other processes left unanchored to the next anchor."""
         for place, tip in tips.items():
             self.changed.setdefault(place, tip)
 
@@ -177,8 +178,9 @@ class Recorder:
         """Retry a failed anchor before a transaction begins.
 
         Returns:
-            The error for requests that do not free space, if the anchor's device is full: a
-            deletion must not need a deletion first. Mark rows in the file tell what is missing.
+            The error for requests that do not free space, if the anchor's device is full; None
+            otherwise. Deletions proceed, as they may be what frees space. Mark rows in the file
+            record the chains that are not anchored.
 
         Raises:
             WriterNeeded: ``hurried``, and an anchor is due.
@@ -194,7 +196,7 @@ class Recorder:
         return None
 
     def anchor_if_due(self) -> None:
-        """Anchor after a commit if due. An error fails the next commit: this one is stored."""
+        """Anchor after a commit if due. An error fails the next commit, as this one is stored."""
         if self.is_due:
             try:
                 self.anchor()
@@ -204,7 +206,8 @@ class Recorder:
     def anchor(self, _: object = None) -> None:
         """Write the heads of the chains that have grown to the anchor. Needs the lead.
 
-        They are made durable in the file first: else a power cut would look like a truncated chain.
+        They are made durable in the file first: otherwise a power failure would look like a
+        truncated chain.
 
         Raises:
             AuditError: it cannot be done now, and ``on_failure`` is ``"raise"``.
@@ -242,9 +245,12 @@ class Recorder:
 
 @contextmanager
 def anchored(recorder: Recorder | None) -> Iterator[None]:
-    """Around the closing of a file: a last anchor; the file is closed even if that fails.
+    """Write a last anchor before a file is closed; the file is closed even if that fails.
 
-    On a full device it is left to the next who opens the file; the log says so.
+    On a full device the anchor is left to the next process that opens the file; this is logged.
+
+    Raises:
+        MemcoreError: the anchor failed for another reason; the file is closed.
     """
     failure: MemcoreError | None = None
     if recorder is not None:
@@ -262,27 +268,27 @@ def anchored(recorder: Recorder | None) -> Iterator[None]:
 # --- Recording of one write transaction: an audit entry for each row that it wrote ----------------
 
 Place = tuple[int, int]
-"""``(scope, session)``: whose chain."""
+"""``(scope, session)`` that a chain belongs to."""
 
 DATABASE: Final[Place] = (0, 0)
 _AUDITED: Final = tuple(each for each in ROWS if each.audited)
 SESSION_ROWS: Final = tuple(each.row or 0 for each in _AUDITED if each.kind == Kind.SESSION)
-"""Rows of a session that are noted, beside its head. Others follow from them, or are learned."""
+"""Rows of a session that are audited, besides its head. Others are derived from them or learned."""
 SCOPE_KINDS: Final = tuple(
     sorted({each.kind for each in _AUDITED if each.owner == "scope"} - {Kind.SESSION})
 )
 DATABASE_KINDS: Final = tuple(each.kind for each in _AUDITED if each.owner == "database")
 _UNNOTED: Final = (OWNER_KEY, SECRET_KEY)
-"""Rows in which a file and its copies differ."""
+"""Rows that differ between a file and its copies."""
 NAME_KINDS: Final = frozenset(
     (Kind.SCOPE, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
 )
-"""Their keys name users and sessions: a chain, which outlives them, holds keyed hashes of these."""
+"""Kinds whose keys name users and sessions; chains outlive these and hold keyed hashes instead."""
 HEAD: Final = bytes((Row.HEAD,)) + bytes(8)
 OF_SESSION: Final = bytes((Kind.SESSION,))
-"""Begins what a scope's chain notes of a session: that its chain began, or ended."""
+"""Prefix of a scope chain's records about a session: that its chain began or ended."""
 OF_SCOPE: Final = bytes((Kind.BLOB,))
-"""The same of a scope, in the database's chain. Neither chain notes rows of these kinds."""
+"""The same for a scope, in the database's chain. Neither chain notes rows of these kinds."""
 BEGUN: Final = bytes(32)
 
 _IN_SESSION: Final = frozenset((*SESSION_ROWS, Row.HEAD))
@@ -339,7 +345,7 @@ def told_digest(chainer: Chainer, place: Place, value: bytes) -> bytes:
 
 
 def told_row(chainer: Chainer, place: Place, key: bytes) -> bytes:
-    """Return the identifier of a row in a chain: its key, or for a name row a keyed digest."""
+    """Return the identifier of a row in a chain: its key, or a keyed digest for a name row."""
     rest = rest_of(place, key)
     return rest if place[1] or rest[0] not in NAME_KINDS else told_name(chainer, rest)
 
@@ -372,19 +378,19 @@ class Recording:
     # --- noting -----------------------------------------------------------------------------------
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """A row was written, or deleted (None)."""
+        """Note that a row was written, or deleted (None)."""
         place = chain_of(key)
         if place is not None:
             rows = self._pending.get(place)
             if rows is None:
                 rows = self._pending[place] = {}
             rest = key[_PLACE_BYTES:] if place[1] else rest_of(place, key)
-            if rest in rows:  # behind what was noted since: a deleted range may hold it
+            if rest in rows:  # move it to the end: a range deleted since may contain it
                 del rows[rest]
             rows[rest] = value
 
     def note_range(self, start: bytes, stop: bytes) -> None:
-        """Rows from ``start`` up to ``stop`` were deleted, all of one kind and scope."""
+        """Note that the rows in ``start <= key < stop``, of one kind and scope, were deleted."""
         if start[0] == Kind.SESSION:
             if len(start) <= _PLACE_BYTES or (
                 start[_PLACE_BYTES] not in _IN_SESSION
@@ -405,7 +411,7 @@ class Recording:
     # --- writing ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write the entries of what was noted."""
+        """Write the entries of the noted rows."""
         pending = self._pending
         if not pending:
             return
@@ -417,7 +423,7 @@ class Recording:
             if self._recorder.anchored:
                 self._unmark()
             return
-        # Sessions first, the database last: a chain that begins is noted in the one above.
+        # Sessions first, the database last: a chain that begins is recorded in the one above.
         for last in ((False, False), (True, False), (True, True)):
             for place in sorted(p for p in pending if (not p[1], p == DATABASE) == last):
                 self._write(place, pending[place], now)
@@ -431,7 +437,7 @@ class Recording:
             return
         if not tip.number:
             if all(value is None for value in rows.values()):
-                return  # the last rows of what was deleted, chain and all
+                return  # the last rows of a scope or session that was deleted with its chain
             self._begin(place, now)
         head = b""
         if rows.get(HEAD) is not None and place[1]:
@@ -444,7 +450,7 @@ class Recording:
                 self._append(place, Op.RANGE, pack_range(*rest), now, told)
                 continue
             if not place[1] and rest[0] in NAME_KINDS:
-                rest = told_name(chainer, rest)  # noqa: PLW2901 - what it is called in the chain
+                rest = told_name(chainer, rest)  # noqa: PLW2901 - its identifier in the chain
             if value is not None:
                 self._append(place, Op.PUT, told_digest(chainer, place, value) + rest, now, told)
             else:
@@ -485,7 +491,7 @@ class Recording:
             self._append(place, Op.FORK, pack_tip(parent, tip.number, tip.mac), now)
 
     def _parent_of(self, place: Place) -> int:
-        """The session from which this transaction forks this one, 0: none."""
+        """Return the session that this transaction forks ``place`` from; 0 if none."""
         if place[1]:
             child = bytes((Row.CHILD,)) + place[1].to_bytes(8, "big")
             for (scope, session), rows in self._pending.items():
@@ -500,10 +506,10 @@ class Recording:
             self._tips[place] = tip
         return tip
 
-    # --- what is no row ---------------------------------------------------------------------------
+    # --- entries without a row --------------------------------------------------------------------
 
     def event(self, scope: int, what: str, details: dict[str, Any]) -> None:
-        """Append an event of a scope to its chain; 0: of the database."""
+        """Append an event to a scope's chain; scope 0 is the database's."""
         now = clock_ms()
         place = scope, 0
         if not self._tip(place).number:
@@ -512,7 +518,7 @@ class Recording:
             self._append(place, Op.EVENT, pack_event(what, details), now)
 
     def end(self, place: Place) -> None:
-        """Close a chain whose rows are about to be deleted; the chain above names its last mac."""
+        """Close a chain before its rows are deleted; the chain above records its last MAC."""
         self.settle()
         tip = self._tip(place)
         if not tip.number or tip.closed:
@@ -526,7 +532,7 @@ class Recording:
         self._tips[place] = tip._replace(marked=False)
 
     def page(self, place: Place, op: Op, page: ChainPage, head: bytes) -> None:
-        """Append what covers rows that were there before the chain."""
+        """Append an entry that covers rows older than the chain."""
         now = clock_ms()
         if not self._tip(place).number:
             self._begin(place, now)
@@ -534,11 +540,11 @@ class Recording:
 
     @property
     def chainer(self) -> Chainer:
-        """The key."""
+        """Chainer with the audit key."""
         return self._recorder.chainer
 
     def cut(self, place: Place, number: int, before: bytes, page: ChainPage, head: bytes) -> None:
-        """Replace the last of the entries that a CUT stands for by the CUT."""
+        """Replace the last of a run of entries with a CUT entry that stands for all of them."""
         now = clock_ms()
         body = pack_front(Op.CUT, number, now, head) + pack_page(page)
         key = keys.numbered(keys.audit_rows(*place), number)
@@ -547,7 +553,7 @@ class Recording:
     # --- marks and the commit ---------------------------------------------------------------------
 
     def _unmark(self) -> None:
-        """Take the marks of some chains away that have not grown since an anchor covered them."""
+        """Delete the marks of some chains that have not grown since an anchor covered them."""
         anchored = self._recorder.anchored
         for place in list(anchored)[:_UNMARKED_MAX]:
             tip = self._tip(place)
@@ -566,7 +572,7 @@ def read_tip(txn: Any, place: Place) -> Tip:
     rows = keys.audit_rows(*place)
     marked = txn.get(keys.audit_mark(*place)) is not None
     for key, value in txn.scan(rows, keys.after(rows), reverse=True, limit=1):
-        # A damaged entry is for the verification to report: the chain goes on from it.
+        # A damaged entry is left for verification to report: the chain continues from it.
         mac = value[-MAC_BYTES:].rjust(MAC_BYTES, b"\0")
         return Tip(keys.number_of(key), mac, value[10:11] == bytes((Op.CLOSED,)), marked, rows)
     return Tip(0, FIRST_MAC, False, marked, rows)

@@ -1,12 +1,12 @@
-"""Group commit: the asynchronous callers, the outcome of a commit, the space reserve.
+"""Group commit: asynchronous callers, the outcome of a failed commit, the space reserve.
 
-The queue, its lead and the batch are in the extension (``_commit.pxi``): between two lines there no
-other thread runs, and no interrupt is seen. Here is what may wait: the writer thread, which leads
-for futures, and what follows a commit that failed.
+The queue, its lead and the batch are in the extension (``_commit.pxi``), where no other thread runs
+and no interrupt is delivered between two lines. This module has the parts that may block: the
+writer thread, which leads on behalf of futures, and the handling of failed commits.
 
-Interrupts (KeyboardInterrupt and its like) may come between any two bytecodes of the main thread.
-Every step that must not stay half done is idempotent and is repeated until it ran to its end; a
-waiter also looks at its state now and then, so a swallowed wake-up costs time, not a hang.
+Interrupts (KeyboardInterrupt and the like) may be raised between any two bytecodes of the main
+thread. Every step that must not be left half done is idempotent and is repeated until it completes;
+waiters also poll their state now and then, so that a lost wake-up costs time and not a hang.
 """
 
 from __future__ import annotations
@@ -64,37 +64,37 @@ __all__ = [
 
 
 DONE: Final = 4
-"""The last state of a request, as in ``_commit.pxi``."""
+"""Final state of a request, as in ``_commit.pxi``."""
 
 
-class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
-    """A batch would have to wait on a thread that must not: the writer thread runs it."""
+class WriterNeeded(Exception):  # noqa: N818 - not an error: the batch runs elsewhere
+    """A batch would block a thread that must not block: the writer thread runs it instead."""
 
 
 # --- Delivery of outcomes to futures, through their loops -----------------------------------------
 
 
 def release(lock: LockType | None) -> None:
-    """Release a lock that may be released already."""
+    """Release a lock that may already be released."""
     if lock is not None:
-        with suppress(RuntimeError):  # released already: an interrupt made this run again
+        with suppress(RuntimeError):  # already released: an interrupt made this run again
             lock.release()
 
 
 def wake_futures(calls: Iterable[WriteRequest]) -> None:
-    """Have the futures of calls settled: one ``call_soon_threadsafe`` a loop."""
+    """Schedule the settling of the calls' futures: one ``call_soon_threadsafe`` per loop."""
     loops: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
     for call in calls:
         future = call.future
-        if future is not None:  # else it is settled: an interrupt made this run again
+        if future is not None:  # None: already settled, an interrupt made this run again
             loops.setdefault(future.get_loop(), []).append(call)
     for loop, settled in loops.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody awaits these
+        with suppress(RuntimeError):  # the loop is closed: nothing awaits these
             loop.call_soon_threadsafe(deliver, settled)
 
 
 def deliver(calls: Iterable[WriteRequest]) -> None:
-    """Settle the futures of calls that are done; on their loop's own thread."""
+    """Settle the futures of completed calls, on their loop's thread."""
     for call in calls:
         future = call.future
         if future is None or future.done():
@@ -108,14 +108,14 @@ def deliver(calls: Iterable[WriteRequest]) -> None:
             future.set_exception(wrapped)
         else:
             future.set_exception(error)
-        call.error = call.future = None  # the traceback holds frames, and these the call
+        call.error = call.future = None  # breaks the cycle call -> error -> traceback -> frame
 
 
 # --- Commit latency: a loop's own thread commits only while commits are fast ----------------------
-# A commit that flushes nothing takes less time than waking a thread twice. Whether one will wait
-# all the same (for the write lock of another process, for a slow page cache) cannot be asked
-# beforehand; so it is judged by those that were made. A single slow one may have met a busy
-# processor; two close to each other, or a very slow one, mean that there is something to wait for.
+# A commit that flushes nothing takes less time than waking a thread twice. Whether one will block
+# anyway (on another process's write lock, on a slow page cache) is unknowable beforehand, so it is
+# predicted from previous commits. A single slow one may be due to a busy CPU; two in close
+# succession, or a very slow one, mean that commits do block.
 
 _QUICK_NS: Final = 1_000_000
 _LONG_NS: Final = 20_000_000
@@ -135,11 +135,11 @@ class CommitLatency:
 
     @property
     def is_quick(self) -> bool:
-        """True if recent commits were fast; slow ones reset it for long."""
+        """True if recent commits were fast; slow ones clear it until ``_PENALTY`` fast ones."""
         return self._owed <= 0
 
     def judge(self, elapsed_ns: int, calls: int) -> None:
-        """Take note of a batch; one of several calls proves nothing."""
+        """Record a batch's latency; a fast batch of several calls proves nothing."""
         each = max(calls, 1)
         if elapsed_ns > _QUICK_NS * each:
             if self._doubt > 0 or elapsed_ns > _LONG_NS * each:
@@ -157,14 +157,14 @@ T = TypeVar("T")
 
 _IDLE_SECONDS: Final = 10.0
 _IN_A_ROW: Final = 8
-"""Of so many commits on a loop's own thread, one lets other tasks run."""
+"""One in this many commits on a loop's own thread yields to other tasks."""
 
 
 class CommitQueue(RequestQueue):
-    """The queue of one environment.
+    """Commit queue of one environment.
 
-    ``run`` executes a batch, ``reading`` holds reading threads, ``is_prompt`` tells whether a
-    commit would wait for no device now.
+    ``run`` executes a batch, ``reading`` contains the ids of reading threads, and ``is_prompt``
+    returns whether a commit now would complete without waiting for a device.
     """
 
     __slots__ = (
@@ -186,9 +186,9 @@ class CommitQueue(RequestQueue):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everybody: in the child of a fork no other thread is left."""
+        """Discard all waiters and the writer: the child of a fork has no other threads."""
         super().reset()
-        self._mu = allocate_lock()  # no writer ends while one is asked for
+        self._mu = allocate_lock()  # keeps the writer from ending while one is being requested
         self._writer: Thread | None = None
         self._writer_wake = allocate_lock()
         self._writer_wake.acquire()
@@ -197,19 +197,19 @@ class CommitQueue(RequestQueue):
         self._retired = False
 
     def retire(self) -> None:
-        """Let the writer thread end as soon as nothing waits for it: the environment is closed."""
+        """Let the writer thread end once nothing waits for it: the environment is closed."""
         self._retired = True
         with self._mu:
             if self._writer is not None:
                 release(self._writer_wake)
 
-    # --- what the queue asks for ---------------------------------------------------------------
+    # --- callbacks of the queue ----------------------------------------------------------------
 
     def _refuse(self, where: str) -> NoReturn:
         raise InternalError(f"a write was asked for {where} on the same thread")
 
     def _hand_over(self, batch: WriteBatch) -> None:
-        """A hurried batch has to wait: its call is the first that the writer thread takes."""
+        """Hand a hurried batch that would block to the writer thread, ahead of all other calls."""
         with self._mu:
             self._need_writer()
             batch.back, batch.calls, batch.own = batch.calls, [], None
@@ -231,10 +231,10 @@ class CommitQueue(RequestQueue):
         large: bool = False,
         future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
-        """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread.
+        """Queue ``fn`` for the writer thread; must be called on ``loop``'s own thread.
 
-        What waits for no device is done at once and here, unless ``large`` says that it takes its
-        time: two wake-ups of a thread cost more than such a commit.
+        A commit that waits for no device runs immediately on this thread, unless it is ``large``
+        (expected to take long): two thread wake-ups cost more than such a commit.
         """
         call = WriteRequest(fn, makes_room=makes_room)
         call.future = future = loop.create_future() if future is None else future
@@ -248,20 +248,23 @@ class CommitQueue(RequestQueue):
                 if self.enqueue(call):
                     release(self._writer_wake)
         except BaseException:
-            if self._writer_leads:  # an interrupt: it must not cost the others the writer
+            if self._writer_leads:  # an interrupt must not cost the other calls their wake-up
                 release(self._writer_wake)
             raise
         return future
 
     def _need_writer(self) -> None:
-        """Under the mutex, as the thread's end is: no queued call is ever without a writer."""
+        """Start the writer thread if there is none.
+
+        Runs under the mutex, as does the thread's end, so no queued call is ever without a writer.
+        """
         if self._writer is None:
             writer = Thread(target=self._write, name="memcore-writer", daemon=True)
             writer.start()
             self._writer = writer
 
     def _commit_here(self, call: WriteRequest, loop: asyncio.AbstractEventLoop) -> bool:
-        """Lead a batch of this call alone; whether it is done, or on its way to the writer."""
+        """Lead a batch of this call alone; True if it is done or was handed to the writer."""
         start = perf_counter_ns()
         if not self.lead(WriteBatch(call, hurried=True)):
             return False
@@ -270,7 +273,7 @@ class CommitQueue(RequestQueue):
             self._here += 1
             if self._here % _IN_A_ROW:
                 deliver([call])
-            else:  # an await that never waits would keep the loop from everybody else
+            else:  # an await that never suspends would starve the loop's other tasks
                 loop.call_soon(deliver, [call])
         return True
 
@@ -280,10 +283,8 @@ class CommitQueue(RequestQueue):
             woken = self._writer_wake.acquire(timeout=patience) and not self._retired
             with self._mu:
                 lead = self.take_writer_lead()
-                if not lead and not (
-                    woken or self._busy
-                ):  # a batch under way may send its calls back
-                    self._writer = None  # idle: nothing keeps the environment alive
+                if not lead and not (woken or self._busy):  # a running batch may put its calls back
+                    self._writer = None  # idle: must not keep the environment alive
                     return
             if lead:
                 self._lead_for_futures()
@@ -296,7 +297,7 @@ class CommitQueue(RequestQueue):
                 start = perf_counter_ns()
                 self._run(batch)
                 self._pace.judge(perf_counter_ns() - start, len(batch.calls))
-        except BaseException as error:  # noqa: BLE001 - nobody is above this thread
+        except BaseException as error:  # noqa: BLE001 - this thread has no caller
             for call in batch.calls:
                 if not call.done and not batch.decided:
                     call.error = error
@@ -305,23 +306,23 @@ class CommitQueue(RequestQueue):
             self.settle(batch)
 
 
-# --- Leader of a batch: what is rare, and the outcome of a commit that raised ---------------------
+# --- Leader of a batch: the rare paths, and the outcome of a commit that raised -------------------
 
 _GROW: Final = 2
-"""The map has no room; more than that: it will soon have none."""
+"""The map is full; a larger value: it will soon be full."""
 
 
 class _CommitOutcome(Enum):
     """Outcome of a commit that raised."""
 
-    UNKNOWN = 1  # LMDB let the lock go: look again under it
-    HELD = 2  # not committed, the lock is still ours
+    UNKNOWN = 1  # LMDB released the lock: look again under it
+    HELD = 2  # not committed, and the lock is still held
     LOST = 3
     COMMITTED = 4
 
 
 class Leader(BatchRunner):
-    """Runs batches for one environment; always on the thread that has the lead."""
+    """Runs batches for one environment, always on the thread that has the lead."""
 
     __slots__ = ()
     map_full = MapFull
@@ -331,7 +332,7 @@ class Leader(BatchRunner):
     txn: WriteTxn | None
 
     def forget(self) -> None:
-        """In the child of a fork: the transaction under way is the parent's."""
+        """Drop the open transaction in the child of a fork: it belongs to the parent."""
         if self.txn is not None:
             self.txn.drop()
             self.txn = None
@@ -339,19 +340,19 @@ class Leader(BatchRunner):
 
     def _grow(self, follows: int, *, hurried: bool) -> None:
         if hurried:
-            raise WriterNeeded  # growing waits for all who read
+            raise WriterNeeded  # growing waits for all readers
         if follows == _GROW:
             self.env.grow()
         else:
             self.env.grow_ahead()
 
     def _can_free(self, error: BaseException, *, hurried: bool) -> bool:
-        """Return True if a batch that found no space may be retried behind a new steady point.
+        """Return True if a batch that found no space may be retried after a new steady point.
 
-        The steady point releases the pages that were freed since the last one.
+        The steady point releases the pages that were freed since the previous one.
 
         Raises:
-            WriterNeeded: ``hurried``; a steady point has to wait for the device.
+            WriterNeeded: ``hurried``, and a steady point has to wait for the device.
         """
         steady_sync = self.env.steady_sync
         if steady_sync is None or not _is_full(error, self.env.path):
@@ -363,7 +364,7 @@ class Leader(BatchRunner):
         return True
 
     def _fail(self, batch: WriteBatch, error: Exception) -> None:
-        """Give every undecided call of a batch the error that it failed with."""
+        """Fail every undecided call of a batch with the batch's error."""
         failure = binding.translate(error, self.env.path)
         for call in batch.calls:
             if not call.done:
@@ -371,7 +372,7 @@ class Leader(BatchRunner):
         batch.decided = True
 
     def _stored_alone(self, error: Exception) -> InternalError:
-        """The error of a caller whose callback failed behind the commit."""
+        """Return the error for a caller whose callback failed after the commit."""
         failure = InternalError(
             f"the transaction is stored, but what was to follow it failed: {error!r}"
         )
@@ -379,14 +380,14 @@ class Leader(BatchRunner):
         return failure
 
     def _typed(self, error: BaseException) -> BaseException:
-        """The error that the caller of a closure gets for what it raised."""
+        """Translate an exception raised by a closure into the error its caller gets."""
         typed = binding.translate(error, self.env.path)
         if typed is not error:
             typed.__cause__ = error
         return typed
 
     def _is_refused(self, call: WriteRequest, refusal: MemcoreError) -> bool:
-        """Return True, and fail the request, if only requests that free space are admitted now."""
+        """Fail a request if only requests that free space are admitted; True if it was failed."""
         if call.makes_room:
             return False
         call.error, call.done = _copy_of(refusal, refusal), True
@@ -398,7 +399,7 @@ class Leader(BatchRunner):
         raise InternalError("the process was forked inside a transaction")
 
     def _need_stored(self, txn: WriteTxn, raw: RawTxn, txnid: int, error: BaseException) -> None:
-        """Raise, unless a commit that raised is stored all the same."""
+        """Raise unless a commit that raised is stored anyway."""
         short = self._is_short_write(error, txn)
         if not self._was_committed(raw, txnid, error, poisons=not short):
             self._give_up(error, short=short)
@@ -407,7 +408,7 @@ class Leader(BatchRunner):
         """Return True if the batch leaves the space reserved for deletions untouched.
 
         Otherwise the requests that do not free space fail, or are put back to run one at a time.
-        ``measured``: the reserve was asked, and refused.
+        ``measured``: the reserve has already refused the batch.
         """
         reserve, calls = self.env.reserve, batch.calls
         if reserve is None or txn.raw is None:
@@ -417,7 +418,7 @@ class Leader(BatchRunner):
             ordinary = [c for c in calls if not (c.makes_room or c.done or c.error)]
         if not ordinary or (not measured and reserve.reserve(txn.raw, txn.puts)):
             return True
-        if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
+        if len(ordinary) > 1:  # one oversized request must not fail the others: run each alone
             batch.take_back(batch.calls.index(ordinary[0]) + 1)
             return False
         for call in ordinary:
@@ -426,7 +427,7 @@ class Leader(BatchRunner):
         return False
 
     def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
-        """Return True if an EIO of LMDB was a write cut short because the device is full."""
+        """Return True if an EIO from LMDB was a short write on a full device."""
         return binding.is_device_error(error) and is_cramped(self.env.fd, 2 * txn.size)
 
     def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
@@ -437,7 +438,11 @@ class Leader(BatchRunner):
         raise error
 
     def sync(self) -> None:
-        """Flush everything; a failure poisons, for the next flush would claim success."""
+        """Flush everything; a failure poisons, as the next flush would falsely report success.
+
+        Raises:
+            OutcomeUnknownError: the flush failed, or an earlier flush or commit did.
+        """
         self.need_sound()
         try:
             self.env.mapped().sync(True)
@@ -450,7 +455,7 @@ class Leader(BatchRunner):
     ) -> bool:
         """Determine whether a commit that raised is stored; if it is not, it cannot reappear later.
 
-        ``poisons``: a device error is to be taken for one (LMDB reports a short write as one, too).
+        ``poisons``: a device error is treated as one (LMDB also reports short writes as EIO).
 
         Raises:
             OutcomeUnknownError: it cannot be determined.
@@ -468,7 +473,7 @@ class Leader(BatchRunner):
                 interrupt = again
         if poisons and binding.is_device_error(error):
             self.poison_for(error)
-            if fate[0] is _CommitOutcome.COMMITTED:  # by the page cache, maybe not by the device
+            if fate[0] is _CommitOutcome.COMMITTED:  # in the page cache, maybe not on the device
                 raise OutcomeUnknownError(self.poison) from error
         if interrupt is not None and fate[0] is _CommitOutcome.LOST:
             raise interrupt
@@ -477,11 +482,11 @@ class Leader(BatchRunner):
     def _find_fate(
         self, fate: list[_CommitOutcome], raw: RawTxn, txnid: int, error: BaseException
     ) -> None:
-        """Settle ``fate``; may be interrupted anywhere and be run again.
+        """Determine ``fate``; may be interrupted anywhere and run again.
 
-        LMDB's transaction is alive as long as commit was not called; if commit returned and the
-        error came from elsewhere (an interrupt), it is stored. If commit itself failed, the lock
-        is gone, and another process may have replayed our record before we take it again.
+        LMDB's transaction is alive until commit is called. If commit returned and the error came
+        from elsewhere (an interrupt), it is stored. If commit itself failed, the lock has been
+        released, and another process may have replayed our record before we reacquire it.
         """
         redo = self.env.redo
         if fate[0] is _CommitOutcome.UNKNOWN:
@@ -496,12 +501,12 @@ class Leader(BatchRunner):
                     if now == txnid and redo is not None:
                         redo.withdraw(txnid)
                     if now == txnid or redo is None:
-                        # Without a record nobody can replay it, and had its meta page been touched,
-                        # LMDB would refuse every further transaction (MDB_PANIC).
+                        # Without a record nothing can replay it, and had its meta page been
+                        # touched, LMDB would refuse all further transactions (MDB_PANIC).
                         fate[0] = _CommitOutcome.LOST
                     elif now > txnid + 2:
                         raise OutcomeUnknownError("other transactions hide the outcome")
-                    else:  # the slot still tells whose transaction ``txnid`` is
+                    else:  # the slot still identifies the owner of transaction ``txnid``
                         ours = redo.holds_ours(txnid)
                         fate[0] = _CommitOutcome.COMMITTED if ours else _CommitOutcome.LOST
                 finally:
@@ -514,7 +519,7 @@ class Leader(BatchRunner):
             fate[0] = _CommitOutcome.LOST
 
     def need_sound(self) -> None:
-        """Refuse to go on after a failed flush or commit: later ones cannot be trusted.
+        """Refuse to continue after a failed flush or commit: later ones cannot be trusted.
 
         Raises:
             OutcomeUnknownError
@@ -523,7 +528,7 @@ class Leader(BatchRunner):
             raise OutcomeUnknownError(self.poison)
 
     def poison_for(self, error: BaseException) -> None:
-        """Refuse all further writes: the contents of the device are unknown."""
+        """Poison the store against all further writes: the device's contents are unknown."""
         self.poison = (
             f"{self.env.path}: a commit or flush failed ({error}) so that the store cannot be"
             " trusted to write; close it, check the device, open it again and look what is stored"
@@ -543,7 +548,7 @@ def _is_alive(raw: RawTxn) -> bool:
 
 
 def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
-    """Copy an error for another caller: a traceback belongs to one thread."""
+    """Copy an error for each caller, as a traceback belongs to one thread."""
     if not isinstance(failure, MemcoreError):
         return failure
     copy = type(failure)(*failure.args)
@@ -552,37 +557,36 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 
 
 # --- Space reserve for deletions: LMDB needs fresh pages even to free others ----------------------
-# A full device must not be a trap that only more space opens. So the file is grown ahead of need,
-# and the last megabyte of what is free in it serves only closures that make room. Free are the
-# pages of LMDB's free list (all of them are used again as soon as no reader needs them) and those
-# between the last page and the end of the file.
+# A full device must not leave the user unable to delete anything. So the file is grown ahead of
+# need, and its last megabyte of free space is reserved for closures that free space. Free space is
+# the pages in LMDB's free list (all of them are reused once no reader needs them) and those between
+# the last page and the end of the file.
 #
-# **What a batch takes** is estimated per page (``pages_for``): LMDB copies each leaf that a row
-# comes into, with the branches above it, and writes what splits of new leaves, each half full at
-# worst. Rows with nobody else's between them share leaves. Values too large for a leaf have pages
-# of their own.
+# **The cost of a batch** is estimated in pages (``pages_for``): LMDB copies each leaf that receives
+# a row, along with the branches above it, and splits write new leaves, each half full at worst.
+# Rows with no other rows between them share leaves. Values too large for a leaf get overflow pages.
 
-# The sums are made in ``_commit.pxi``, where the next four are called ``ROOM_COMMIT``,
+# The arithmetic is in ``_commit.pxi``, where the next four are called ``ROOM_COMMIT``,
 # ``ROOM_NODE``, ``ROOM_NODE_MAX`` and ``ROOM_FEW``.
 
 _COMMIT_BYTES: Final = 32 * 1024
-"""Bytes that a commit writes beside its rows: LMDB's free list, and pages of the tree's growth."""
+"""Bytes that a commit writes besides its rows: LMDB's free list, and growth of the tree."""
 _NODE_BYTES: Final = 12
-"""Head of a node, its place in the page's index, and a byte to an even size."""
+"""Node header, its slot in the page's index, and one byte of padding to an even size."""
 _NODE_BYTES_MAX: Final = 2030
-"""A larger row has its value on pages of its own."""
+"""Largest node stored in a leaf; a larger row has its value on overflow pages."""
 _FEW: Final = 4
-"""So many rows are not looked for in the tree: each is a run of its own."""
+"""Up to this many rows are not looked up in the tree: each counts as a separate run."""
 
 _CROWDING_BYTES: Final = PAGE_BYTES // 8
-"""A row so large before others crowds their leaf."""
+"""Size above which an existing row crowds the leaf that it shares with new ones."""
 _BLANK: Final = bytes(PAGE_BYTES)
 _PAGES_MAX: Final = 2**48
-"""More than any file has: figures are cut down to it, so that sums of bytes fit 64 bits."""
+"""More pages than any file has; figures are clamped to it so that byte sums fit in 64 bits."""
 
 
 class SpaceReserve(ReserveFields):
-    """Reserve of disk space that only deletions may use. Used under the write lock."""
+    """Disk space reserved for deletions. Accessed under the write lock."""
 
     __slots__ = ("_fd", "_path")
 
@@ -591,8 +595,8 @@ class SpaceReserve(ReserveFields):
         self._path = path
 
     def _find_room(self, raw: RawTxn, puts: dict[bytes, int], cost: int, known: bool) -> int:
-        """Look closely at what a batch costs and at what is left; the cost, in bytes."""
-        found = None if known else self._look()  # the tree, too, may be another one by now
+        """Recompute a batch's cost precisely and the space left; returns the cost in bytes."""
+        found = None if known else self._look()  # the tree may have changed as well
         if len(puts) > _FEW or not known:
             rows = rows_in(raw, puts) if len(puts) > _FEW else rows_at_most(puts)
             cost = pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
@@ -608,18 +612,21 @@ class SpaceReserve(ReserveFields):
         )
 
     def _look(self) -> tuple[int, int]:
-        """The pages in use, up to the last one, and those of them that are free; and the tree."""
+        """Return the pages up to the last one in use, and how many of them are free.
+
+        Also updates the tree's depth and page count.
+        """
         found = meta_figures(os.pread(self._fd, 2 * PAGE_BYTES, 0))
         if found is None:
-            meta = newest_meta(self._fd, self._path)  # it says what is wrong
+            meta = newest_meta(self._fd, self._path)  # raises with the reason
             found = meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
-        # LMDB never looks at its own counts of pages: in a damaged file they say anything.
+        # LMDB never reads its own page counts: in a damaged file they may have any value.
         depth, pages, free_pages, last_page = (min(figure, _PAGES_MAX) for figure in found)
         self._depth, self._pages = min(depth, DEPTH_MAX), pages
         return last_page + 1, last_page - 1 - pages - free_pages
 
     def _measure(self, cost: int, found: tuple[int, int]) -> None:
-        """Find what is left, and grow the file so that a batch of this cost fits beside it."""
+        """Measure the space left, and grow the file so that a batch of this cost fits too."""
         used, free = found
         size = file_size(self._fd)
         have = max(0, free * PAGE_BYTES) + max(0, size - used * PAGE_BYTES)
@@ -629,18 +636,18 @@ class SpaceReserve(ReserveFields):
         self._left = have - ROOM_BYTES
 
     def _extend(self, size: int, more: int) -> int:
-        """Grow the file by this and up to a page more; how many bytes, fewer on a full device.
+        """Grow the file by ``more`` bytes, rounded up to a page; returns the bytes added.
 
-        Zeros are written, as pages that were never written make a small commit slow, and in single
-        pages: one large write makes large folios of the page cache, and each later flush of a page
-        then writes a whole one. What a large batch fills at once is only reserved. Nothing that
-        anybody wrote is written over.
+        These are fewer on a full device. Zeros are written, as never-written pages make a small
+        commit slow, and one page at a time: a large write creates large page-cache folios, and each
+        later flush of a page would write a whole folio. Space that a large batch fills right away
+        is only preallocated. Existing data is never overwritten.
         """
         end = (size + more + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         at = size
         try:
             if more > ROOM_BYTES + ROOM_STEP_BYTES:
-                with suppress(OSError):  # then as far as it goes
+                with suppress(OSError):  # fall back to writing as much as fits
                     os.posix_fallocate(self._fd, size, end - size)
                     return end - size
             while at < end:
@@ -652,25 +659,25 @@ class SpaceReserve(ReserveFields):
 
 
 class Rows(NamedTuple):
-    """Sizes of the rows that a batch put, as far as they determine the pages needed."""
+    """Sizes of a batch's rows, as far as they determine the pages needed."""
 
     runs: int
-    """Runs of rows with no others' between them."""
+    """Runs of rows with no other rows between them."""
     inline: int
     """Bytes in leaves."""
     crowded: int
-    """Those of them in runs with a row of an eighth of a page or more close behind them."""
+    """Bytes of ``inline`` in runs closely followed by a row larger than an eighth of a page."""
     large: int
-    """Pages of values too large for a leaf."""
+    """Overflow pages, for values too large for a leaf."""
 
 
 def rows_at_most(puts: dict[bytes, int]) -> Rows:
-    """Bound the sizes of a batch's rows without reading the tree: each row in a run of its own."""
+    """Bound the sizes of a batch's rows without reading the tree: each row counts as a run."""
     return Rows(*row_sizes(puts))
 
 
 def rows_in(raw: RawTxn, puts: dict[bytes, int]) -> Rows:
-    """Measure the rows of a batch as they lie among all others in its transaction."""
+    """Measure the rows of a batch by their positions in the transaction's tree."""
     runs = crowded = run = 0
     following = b""
     cursor = raw.cursor()
@@ -678,12 +685,12 @@ def rows_in(raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         for key in sorted(puts):
             if key != following:
                 if not cursor.set_range(key) or cursor.key() != key:
-                    continue  # deleted again
+                    continue  # deleted since
                 runs += 1
                 run = 0
             run += _NODE_BYTES + len(key) + min(puts[key], _NODE_BYTES_MAX)
             following = cursor.key() if cursor.next() else b""
-            # A run that fills no page splits one at most.
+            # A run that does not fill a page splits at most one.
             if run > PAGE_BYTES // 4 and following and following not in puts:
                 crowded += run * _stands_before_large(cursor)
     finally:
@@ -693,7 +700,7 @@ def rows_in(raw: RawTxn, puts: dict[bytes, int]) -> Rows:
 
 
 def _stands_before_large(cursor: RawCursor) -> bool:
-    """Return True if a row in the page that begins here is large enough to crowd out others."""
+    """Return True if a row within a page's bytes from here is large enough to crowd the leaf."""
     seen = 0
     while seen < PAGE_BYTES:
         size = len(cursor.value())

@@ -388,11 +388,12 @@ def abandoned(final: str) -> list[str]:
 def _seize(leftover: str, pid: int, final: str) -> int:
     """Lock a temporary file whose creator is dead; returns its descriptor, or -1 if it may live.
 
-    Containers reuse process ids and do not see those of other containers, so an existing id proves
-    that the creator lives, but nothing else proves that it is dead: one whose id is ours or unused
-    is dead only if its file is not locked. A second name of ``final`` is not an unfinished file and
-    needs no lock: processes that have ``final`` open lock it. What cannot be opened (another
-    user's file, a link, a socket) is left alone.
+    Containers reuse process ids and do not see those of other containers, so an id in use by
+    another process means that the creator may live, but an unused one does not prove that it is
+    dead: if the id is unused or ours, the creator is dead only if its file is not locked. A second
+    name of ``final`` is not an unfinished file, so its lock is not checked: processes that have
+    ``final`` open hold it. What cannot be opened (another user's file, a link, a socket) is left
+    alone.
     """
     if pid != os.getpid():
         try:
@@ -529,7 +530,7 @@ def _forget_what_is_gone(fd: int, temporary: str) -> None:
 _TOLD_AS_THEY_ARE: Final = (
     CorruptStoreError, StoreFullError, StoreAccessError, InternalError, KeyFileError, WrongKeyError
 )  # fmt: skip
-"""Errors reraised as they are: complete by themselves, and mostly not about the copy."""
+"""Errors reraised unchanged: their messages are complete, and most do not concern the copy."""
 
 
 def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:

@@ -489,8 +489,9 @@ def drop_pages(path: str) -> None:
 class exclusively:  # noqa: N801 - used as a function
     """Hold the file exclusively: upgrade the shared flock, and downgrade it again afterwards.
 
-    Not a generator: one left unfinished by an interrupt would run its end once the descriptor's
-    number may refer to another file. A caller that keeps the descriptor downgrades the lock itself.
+    Not a generator: one left suspended by an interrupt would run its cleanup later, when the
+    descriptor's number may refer to another file. A caller that keeps the descriptor downgrades the
+    lock itself.
 
     Raises:
         StoreLockedError: another process has the store open, or the file was replaced.

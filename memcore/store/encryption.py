@@ -1,11 +1,12 @@
-"""Row encryption: contents are encrypted where a write transaction puts them.
+"""Row encryption: a write transaction encrypts contents when it puts them.
 
-Above it everything sees sealed values as ``codec`` makes them, below it (redo records, LMDB,
-copies) only ``2 | 0 | checksum u64 | key number u32 | nonce 12 | ciphertext | tag 16``. The whole
-key and the key number are authenticated with it, so a value opens in its place alone.
+Layers above see sealed values as ``codec`` makes them; layers below (redo records, LMDB, copies)
+see only ``2 | 0 | checksum u64 | key number u32 | nonce 12 | ciphertext | tag 16``. The complete
+row key and the key number are authenticated as associated data, so a value decrypts only in its own
+row.
 
-What is encrypted is every row that holds what a caller gave; rows of numbers and keyed digests
-(heads, index pages, requests, headers of blobs) and the names in keys stand in clear.
+Every row that holds caller data is encrypted. Rows of numbers and keyed digests (heads, index
+pages, requests, headers of blobs) and the names in keys are stored in clear.
 """
 
 from __future__ import annotations
@@ -68,23 +69,24 @@ _NONCES: Final = 512
 _VEIL_BYTES: Final = 16
 _NEWEST: Final = counter(Counter.DATA_KEY)
 OWNER_KEY: Final = care_rows(0, Care.OWNER)
-"""The row that says whose the key file is: the same 16 bytes stand there. It is each data file's
-own: in a copy it is blank, and no audit chain notes it."""
+"""Row with the owner id, 16 bytes, that the data file shares with its key file.
+
+It is specific to one data file: it is blank in a copy, and no audit chain records it."""
 SECRET_KEY: Final = care_rows(0, Care.SECRET)
-"""The row of a secret that waits for room for its file; each data file's own as well."""
+"""Row of a secret that is waiting for space for its file; also specific to one data file."""
 _SECRET_ROW: Final = Struct(">32sQ")
 SECRET_ROW_BYTES: Final = _SECRET_ROW.size
 _SECRET: Final = tuple(each for each in ROWS if each.secret)
 CLOSED_KINDS: Final = frozenset(each.kind for each in _SECRET)
-"""The kinds of rows that may hold contents."""
+"""Kinds of rows that may hold contents."""
 _CLOSED_CARE: Final = frozenset(
     bytes((each.row or 0,)) for each in _SECRET if each.kind == Kind.CARE
 )
-"""Of the rows of a scope's care those with contents. The database's own care has none."""
+"""A scope's care rows that hold contents. The database's own care rows hold none."""
 _OPEN_ROWS: Final = frozenset(
     each.row for each in ROWS if each.kind == Kind.SESSION and not each.secret
 )
-"""Of a session's rows those without contents; a row of no kind that is known is encrypted."""
+"""A session's rows that hold no contents; rows of unknown kinds are encrypted."""
 _CLOSED_SORT, _SESSION_SORT, _CARE_SORT = 1, 2, 3
 _SPECIAL: Final = {Kind.SESSION: _SESSION_SORT, Kind.CARE: _CARE_SORT}
 _SORTS: Final = bytes(_SPECIAL.get(kind, int(kind in CLOSED_KINDS)) for kind in range(256))
@@ -93,9 +95,9 @@ _Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
 
 
 class RowCipher:
-    """Encrypts and decrypts values; of one database, for all its handles in a process.
+    """Encrypts and decrypts the values of one database, for all its handles in a process.
 
-    Values are sealed under the write lock only, so by one thread at a time.
+    Values are sealed only under the write lock, hence by one thread at a time.
     """
 
     __slots__ = (
@@ -108,20 +110,23 @@ class RowCipher:
     def __init__(self, ring: KeyRing) -> None:
         self.ring = ring
         self.seed = blake2b(ring.secret, person=b"memcore seed", digest_size=16).digest()
-        """Key of the digests that are stored in clear, instead of the file's seed."""
+        """Key of the digests that are stored in clear; replaces the file's seed."""
         self._sealers: dict[bytes, _Sealing] = {}
         self._openers: dict[bytes, Cipher | None] = {}
         self._awaiting: set[int] = set()
-        """Scopes that are erased, and whose keys could not be dropped."""
+        """Erased scopes whose keys could not be destroyed yet."""
         self._told = ""
-        """Reason of the last failure, as logged."""
+        """Reason for the last failure, as logged."""
         self._noted = 0
         """Newest key known to be recorded in the file; the file may record a newer one."""
         self.forget_random()
         _vaults.add(self)
 
     def forget_random(self) -> None:
-        """In the child of a fork: its parent uses the same bytes, and may hold the ring's lock."""
+        """Discard the random pool in a forked child, as its parent uses the same bytes.
+
+        Also renews the ring's lock, which the parent may have held.
+        """
         self._pool, self._at = b"", 0
         self._mix = Cipher(os.urandom(KEY_BYTES)).encrypt
         self.ring.renew_lock()
@@ -137,25 +142,25 @@ class RowCipher:
     # --- sealing ----------------------------------------------------------------------------------
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        """The stored form of a sealed value.
+        """Return the stored form of a sealed value.
 
         Raises:
-            NotFoundError: the scope was erased: its data key is gone.
-            KeyFileError: the scope is new, and the key file cannot be written.
-            TamperedError: the value is one that did not decrypt.
+            NotFoundError: the scope was erased and its data key is gone.
+            KeyFileError: the scope is new and the key file cannot be written.
+            TamperedError: the value is one that failed to decrypt.
         """
         if not is_content(key):
             return value
         if value[:1] == _ENCRYPTED:
-            open_value(key, value)  # raises: under two keys it would be lost for good
+            open_value(key, value)  # raises: encrypted twice, it would be lost for good
         sealing = self._sealers.get(key[_SCOPE])
         if sealing is None:
             sealing = self._sealer(key[_SCOPE])
         number, encrypt = sealing
-        # Drawn bytes alone come again in a copy of the process: a virtual machine that is resumed
-        # twice, a fork that Python does not see. Mixed with row and value they give the same nonce
-        # only for the same text. GCM's tag is by far the quickest keyed hash of a value, and not
-        # shown as it is: two of them under one nonce tell of its key.
+        # Random bytes alone would repeat in a copy of the process: a virtual machine resumed twice,
+        # a fork that Python does not see. Mixed with the row and value, they repeat a nonce only
+        # for the same plaintext. GCM's tag is by far the fastest keyed hash of a value, but is not
+        # exposed directly: two tags under one nonce leak information about its key.
         drawn = self.random(NONCE_BYTES)
         mixed = self._mix(drawn, key, value)
         nonce = blake2b(mixed, key=drawn, digest_size=NONCE_BYTES).digest()
@@ -182,10 +187,10 @@ class RowCipher:
     # --- opening ----------------------------------------------------------------------------------
 
     def open(self, key: bytes, value: bytes) -> bytes:
-        """The sealed value of a stored one.
+        """Return the sealed value of a stored one.
 
-        One that cannot be decrypted, or that should be encrypted and is not, comes back in a form
-        that ``codec.open_value`` refuses: the rows around it stay readable.
+        A value that cannot be decrypted, or that should be encrypted and is not, is returned in a
+        form that ``codec.open_value`` rejects, so that the surrounding rows stay readable.
         """
         if value[:1] != _ENCRYPTED:
             return bytes((CLEAR_FORMAT,)) + value[1:] if is_content(key) else value
@@ -206,7 +211,7 @@ class RowCipher:
         scope, wanted = int.from_bytes(place, "big"), _NUMBER.unpack(number)[0]
         found = self.ring.numbered(scope, wanted)
         if found is None:
-            with suppress(MemcoreError):  # a key that was rotated away: the values show it
+            with suppress(MemcoreError):  # a key that was rotated out: reading the value reports it
                 self.ring.refresh(anew=False)
             found = self.ring.numbered(scope, wanted)
         cipher = None if found is None else Cipher(found)
@@ -221,7 +226,7 @@ class RowCipher:
         def look(key: bytes) -> bytes | None:
             value = get(key)
             if value is None or (value[:1] != _ENCRYPTED and not is_content(key)):
-                return value  # as most of what an append reads
+                return value  # most of what an append reads
             return opened(key, value)
 
         return look
@@ -231,7 +236,7 @@ class RowCipher:
         opened = self.open
         return ((key, opened(key, value)) for key, value in found)
 
-    # --- what keys of rows are made of -----------------------------------------------------------
+    # --- parts of row keys -----------------------------------------------------------------------
 
     def veiled(self, scope: int, text: str) -> str:
         """Return a keyed digest of a text for use in a key, computable only with the key file."""
@@ -241,7 +246,7 @@ class RowCipher:
     # --- keys -------------------------------------------------------------------------------------
 
     def reread(self) -> None:
-        """Read the key file again, and forget what was made of keys that may be retired.
+        """Reread the key file, and drop the ciphers of keys that may have been retired.
 
         Raises:
             KeyFileError, WrongKeyError
@@ -253,7 +258,7 @@ class RowCipher:
     def noted(self, txn: ReadTxn) -> int:
         """Read the newest data key recorded in the file; 0 if none is.
 
-        A damaged row counts as none: the check names it, the next commit rewrites it.
+        A damaged row counts as none: the check reports it, and the next commit rewrites it.
         """
         value = txn.get(_NEWEST)
         if value is None:
@@ -267,7 +272,7 @@ class RowCipher:
         """Return the owner of the key file as recorded in the data file; record it if missing.
 
         Raises:
-            KeyFileError: the key file belongs to another data file. This one may be a copy of that.
+            KeyFileError: the key file belongs to another data file, of which this may be a copy.
             WrongKeyError
         """
         ring = self.ring
@@ -295,8 +300,8 @@ class RowCipher:
     def note(self, txn: Txn) -> None:
         """Record the newest data key in the file, in the transaction that writes with it.
 
-        The key file holds that key already, durably. So a data file that records a newer key than
-        its key file holds has an older copy of the key file.
+        The key file already holds that key durably. So if a data file records a newer key than its
+        key file holds, the key file is an old copy.
         """
         if not self.ring.is_settled:
             self.ring.settle()
@@ -309,16 +314,16 @@ class RowCipher:
         if found < last:
             txn.put(_NEWEST, seal_value(_NEWEST, u64(last)))
         else:
-            self._noted = last  # committed by somebody, maybe by this one the last time
+            self._noted = last  # already committed, possibly by this process's last transaction
 
     def await_shredding(self, scopes: Iterable[int]) -> None:
-        """Drop the data keys of scopes as soon as the key file can be written; see ``shred``."""
+        """Destroy the data keys of scopes once the key file can be written; see ``shred``."""
         self._awaiting.update(scopes)
 
     def _shred_at_last(self) -> None:
         try:
             self.shred(self._awaiting)
-        except MemcoreError as error:  # no room yet, or another key: the next commit tries again
+        except MemcoreError as error:  # no space yet, or another key: the next commit retries
             if str(error) != self._told:
                 self._told = str(error)
                 logger("memcore.store").warning("keys of erased users await shredding: %s", error)
@@ -326,14 +331,14 @@ class RowCipher:
             self._told = ""
 
     def is_shredded(self, scope: int) -> bool:
-        """Return True if the keys of a scope are destroyed: nobody can read its contents."""
+        """Return True if a scope's keys are destroyed, so that its contents are unreadable."""
         return self.ring.is_shredded(scope)
 
     def shred(self, scopes: Iterable[int]) -> bool:
-        """Drop the data keys of scopes, durably; whether there were any. Needs the write lock.
+        """Durably destroy the data keys of scopes; True if there were any. Needs the write lock.
 
         Raises:
-            KeyFileError: the key file cannot be written; the keys are there.
+            KeyFileError: the key file cannot be written; the keys still exist.
         """
         gone = list(scopes)
         shredded = self.ring.shred(gone)
@@ -346,25 +351,25 @@ class RowCipher:
         return shredded
 
     def renew(self, scope: int) -> int:
-        """Encrypt with a new key from now on; its number. Needs the write lock."""
+        """Encrypt with a new key from now on; returns its number. Needs the write lock."""
         made = self.ring.renew(scope)
         self._use(scope.to_bytes(_SCOPE_BYTES, "big"), made)
         return made.number
 
     def current(self, key: bytes) -> int | None:
-        """The number of the key that a row would be encrypted with now."""
+        """Return the number of the key that a row would be encrypted with now."""
         found = self.ring.of_scope(int.from_bytes(key[_SCOPE], "big"))
         return None if found is None else found.number
 
     def retire(self, scope: int, *, below: int) -> None:
-        """Drop a scope's keys of lower numbers: no value needs them. Needs the write lock."""
+        """Drop a scope's keys with numbers below ``below``, unused by now. Needs the write lock."""
         self.ring.retire(
             scope, below=below
-        )  # who reads an older snapshot goes on with the ciphers there are
+        )  # readers of older snapshots continue with the cached ciphers
 
 
 def owner_of(txn: ReadTxn) -> bytes | None:
-    """Return the id of the key file that a database belongs to, from its row.
+    """Return the owner id that ties a database to its key file, from its row.
 
     None: not recorded (an older memcore, or a copy). Empty: the row is damaged.
     """
@@ -396,15 +401,16 @@ def copy_refused(path: str, home: str, key_file: str) -> KeyFileError:
 
 
 def packed_secret(secret: bytes, inode: int) -> bytes:
-    """The row of a secret that waits in the data file with that inode."""
+    """Build the row of a secret that waits in the data file with the given inode."""
     return _SECRET_ROW.pack(secret, inode)
 
 
 def waiting_secret(value: bytes, inode: int) -> bytes | None:
-    """The secret in a row; None: it is damaged, or was written into another file than this.
+    """Return the secret in a row; None if it is damaged or was written to a different file.
 
-    Whoever hands a file on could choose the secret of who opens it, and foretell what is derived
-    from it. But not the inode that it gets there. Devices are numbered anew when a machine starts.
+    Otherwise the sender of a file could choose the recipient's secret, and predict what is derived
+    from it; but not the inode that the file gets there. The device number is not included because
+    it may change when the machine restarts.
     """
     try:
         found = open_value(SECRET_KEY, value)[1]
@@ -429,7 +435,7 @@ os.register_at_fork(after_in_child=_forget_random)
 
 def is_content(key: bytes) -> bool:
     """Return True if the row under a key holds caller data, which is encrypted."""
-    sort = _SORTS[key[0]]  # tables: every row that is read or written is asked about
+    sort = _SORTS[key[0]]  # table lookups, as this runs for every row read or written
     if sort == _SESSION_SORT:
         return len(key) <= _ROW_AT or not _IS_OPEN[key[_ROW_AT]]
     if sort == _CARE_SORT:

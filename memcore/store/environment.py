@@ -230,7 +230,7 @@ Once one later commit is visible, the second may already be in progress."""
 
 
 forgotten: deque[Environment] = deque()
-"""Environments whose last handle was lost unclosed; this may be their only reference until then."""
+"""Environments whose last handle was lost unclosed; keeps them alive until they are closed."""
 
 
 class Environment(EnvironmentFields):

@@ -1,4 +1,4 @@
-"""Interface of the ordered map: transactions, store, notifier, steps of long operations."""
+"""Interface of the ordered map: transactions, store, notifier, multi-commit operations."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = [
 ]
 
 
-# --- Notifier: listeners woken by the commit that makes a change ----------------------------------
+# --- Notifier: listeners called after the commit that makes a change ------------------------------
 
 NAMES: Final = b"names"
-"""The topic that is told of when a scope, a session or something else gets its number."""
+"""Topic published when a scope, a session or another named object gets its number."""
 
 ERASED: Final = b"erased"
-"""The topic that is told of when a user is erased: whoever remembers content forgets it."""
+"""Topic published when a user is erased: caches of contents drop theirs."""
 
 _NOBODY: Final[tuple[Callable[[], object], ...]] = ()
 
 
 class Notifier:
-    """The listeners of one environment, by what they listen to. Thread-safe.
+    """Listeners of one environment, by topic. Thread-safe.
 
-    It rings for commits of this process alone: whoever waits for those of others looks now and
-    then. A listener is called on the committing thread, before the committer's call returns; it
-    is quick and does not raise. It may be called once more after it left.
+    Only commits of this process are published; changes by other processes have to be polled for. A
+    listener is called on the committing thread, before the committer's call returns; it must be
+    fast and must not raise. It may be called once more after it has unsubscribed.
     """
 
     __slots__ = ("_listeners", "_lock")
@@ -65,7 +65,7 @@ class Notifier:
             self._listeners[topic] = (*self._listeners.get(topic, _NOBODY), listener)
 
     def unsubscribe(self, topic: bytes, listener: Callable[[], object]) -> None:
-        """Take back one ``listen``."""
+        """Undo one ``subscribe`` call."""
         with self._lock:
             left = list(self._listeners.get(topic, _NOBODY))
             left.remove(listener)
@@ -82,80 +82,80 @@ class Notifier:
                     listener()
 
 
-# --- The ordered map that everything stands on: byte keys, byte values, transactions --------------
+# --- The ordered map under everything else: byte keys, byte values, transactions ------------------
 
 T = TypeVar("T")
 
 
 class MapMovedError(Exception):
-    """An impatient read would have to wait for the lead: another process grew the map.
+    """A read that must not block would have to wait for the lead: another process grew the map.
 
-    Whoever holds a lock that a closure may want lets it go, reads patiently, and tries again.
+    A caller that holds a lock which a closure may need releases it, reads patiently, and retries.
     """
 
 
 class ReadTxn(Protocol):
-    """One consistent snapshot. All that it returns are copies; it ends with its closure."""
+    """One consistent snapshot. It returns copies only, and ends with its closure."""
 
     @property
     def vault(self) -> RowCipher | None:
         """Cipher of the stored rows; None if the file is not encrypted."""
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value under ``key``, or None."""
+        """Return the value of ``key``, or None."""
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with ``start <= key < stop`` in key order (or reversed); ``limit`` 0 is no limit."""
+        """Yield the rows with ``start <= key < stop`` in (reverse) key order; ``limit`` 0: all."""
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """The first ``count`` rows from ``start`` on, whosever they are; fast for many."""
+        """Return the first ``count`` rows from ``start`` on, of any prefix; fast for many rows."""
 
 
 class Txn(ReadTxn, Protocol):
     """A write transaction as a closure sees it.
 
-    The closure may be run again, and other callers' closures share the transaction. So it keeps no
-    cursor or view, has no side effect outside the transaction, makes its checks before its first
-    write, and leaves ``local`` as it found it when it raises before its first write.
+    The closure may be rerun, and shares the transaction with other callers' closures. So it must
+    keep no cursor or view, have no side effects outside the transaction, do its checks before its
+    first write, and leave ``local`` unchanged if it raises before its first write.
     """
 
     @property
     def local(self) -> dict[Any, Any]:
-        """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
+        """Per-transaction values shared by all closures of a batch (overlays of ledgers)."""
 
     @property
     def audit(self) -> Any:
-        """Notes what is written; None: the file is not audited."""
+        """Audit recording of this transaction; None if the file is not audited."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
 
     def need_feature(self, feature: int) -> None:
-        """Set a feature bit: a memcore that does not know it refuses the file from now on."""
+        """Set a feature bit; a memcore that does not know it refuses the file from now on."""
 
     def delete(self, key: bytes) -> bool:
-        """Remove one row; whether it was there."""
+        """Delete one row; True if it existed."""
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
-        """Remove all rows with ``start <= key < stop``; how many there were."""
+        """Delete all rows with ``start <= key < stop``; returns their number."""
 
     def spoil(self) -> None:
-        """The closure failed half-way, if only in memory: run its neighbours again without it."""
+        """Mark the closure as failed halfway, if only in memory: rerun the others without it."""
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the committing thread after the commit, before any caller wakes.
 
-        It also runs when the batch wrote nothing, and again when an interrupt cut it short, so it
-        is idempotent. It must not write to the store. If it raises, the transaction stays committed
+        It also runs if the batch wrote nothing, and again if an interrupt cut it short, so it must
+        be idempotent. It must not write to the store. If it raises, the transaction stays committed
         and its caller gets InternalError.
         """
 
     def notify(self, topic: bytes) -> None:
         """Publish a topic after the commit, before any caller wakes.
 
-        It may ring in vain, for a closure that failed.
+        It may be published spuriously, for a closure that failed.
         """
 
 
@@ -168,19 +168,19 @@ class Store(Protocol):
 
     @property
     def notifier(self) -> Notifier:
-        """Tells of the commits of this process."""
+        """Notifier of the commits of this process."""
 
     def read(self, fn: Callable[[ReadTxn], T]) -> T:
-        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""
+        """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot."""
 
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
-        """Run ``fn`` in a write transaction, commit in the store's durability, return its result.
+        """Run ``fn`` in a write transaction, commit with the store's durability, return the result.
 
-        ``makes_room``: the closure mostly deletes, and little at a time. It may use the pages that
-        are kept for this when the device is full, and StoreFullError meets all others.
+        ``makes_room``: the closure mostly deletes, and a little at a time. On a full device it may
+        use the pages reserved for this, whereas all other closures fail with StoreFullError.
 
-        Raises whatever ``fn`` raised (nothing of it is stored then) and StorageError. Not allowed
-        inside ``read`` or inside another closure on the same thread (InternalError).
+        Raises whatever ``fn`` raised (none of its writes are stored then) and StorageError. Not
+        allowed inside ``read`` or inside another closure on the same thread (InternalError).
         """
 
     def submit(
@@ -192,42 +192,42 @@ class Store(Protocol):
         large: bool = False,
         future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
-        """Queue ``fn`` from ``loop``'s thread; the future follows the commit.
+        """Queue ``fn`` from ``loop``'s thread; the future completes after the commit.
 
-        A cancelled future is no rollback: the closure is applied all the same. A commit that waits
-        for no device may be made at once, on this thread.
+        Cancelling the future does not roll back: the closure is applied anyway. A commit that waits
+        for no device may be made immediately, on this thread.
 
         Args:
             fn: as in ``transact``.
             loop: the loop that runs on this thread.
             makes_room: as in ``transact``.
-            large: it takes more than a millisecond of computing, so never on this thread.
-            future: what is to follow the commit; None: a new one of ``loop``.
+            large: it needs more than a millisecond of computation, so never runs on this thread.
+            future: completed after the commit; None: a new one of ``loop``.
         """
 
     def flush(self) -> None:
-        """Push everything committed so far to the device."""
+        """Flush everything committed so far to the device."""
 
     def close(self) -> None:
-        """Give the store back; waits for transactions and reads under way. Idempotent."""
+        """Close the store; waits for pending transactions and reads. Idempotent."""
 
 
 # --- Work limit of one deleting transaction -------------------------------------------------------
 # LMDB copies every page that a deletion touches, and lists every page that it frees. So a large
-# deletion is done in pieces, each a transaction of its own: it needs far less than ``ROOM_BYTES``,
-# its list of freed pages fits one page, its redo record a slot, and other writers wait for one
-# piece only.
+# deletion is split into pieces, each its own transaction, which needs far less than ``ROOM_BYTES``;
+# its list of freed pages fits in one page, its redo record fits in a slot, and other writers wait
+# for one piece only.
 
 _BIG_BYTES: Final = PAGE_BYTES // 2
-"""Values from about this size on have pages of their own."""
+"""Approximate size from which values have overflow pages."""
 _ROW_BYTES: Final = 64
-"""Key and header of a row, roughly."""
+"""Approximate size of a row's key and header."""
 _HALF_FULL: Final = 2
 """Leaf pages are half full at worst."""
 
 
 class DeleteBudget:
-    """Counts rows and pages; the first row always fits."""
+    """Budget of rows and pages; the first row always fits."""
 
     __slots__ = ("_bytes", "_rows")
 
@@ -238,7 +238,7 @@ class DeleteBudget:
     def admits(self, value_bytes: int, *, more_pages: int = 0) -> bool:
         """Return True if this transaction may delete one more row with a value of this size.
 
-        ``more_pages``: pages that other rows cost.
+        ``more_pages``: additional pages that related rows cost.
         """
         if value_bytes < _BIG_BYTES:
             cost = _HALF_FULL * (value_bytes + _ROW_BYTES)
@@ -251,10 +251,10 @@ class DeleteBudget:
         )
 
 
-# --- Work that takes several commits, for callers that wait in a thread and callers in a loop -----
-# A generator yields closures; whoever drives it commits each and sends its result back in. A
-# closure that finds the store other than it was prepared for raises Stale, which is thrown into the
-# generator: it prepares anew.
+# --- Operations of several commits, driven from a thread or from an event loop --------------------
+# A generator yields closures; its driver commits each and sends the result back in. A closure that
+# finds that the store has changed since it was prepared raises Stale, which is thrown into the
+# generator, so that it prepares the closure again.
 
 
 Closure = Callable[[Txn], Any]
@@ -262,7 +262,7 @@ Steps = Generator[Closure, Any, T]
 
 
 class Stale(Exception):  # noqa: N818 - never leaves this package
-    """A prepared closure no longer fits the store: its caller prepares it again."""
+    """A prepared closure no longer matches the store: it has to be prepared again."""
 
 
 class Orphaned(Stale):

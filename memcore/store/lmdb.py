@@ -1,4 +1,4 @@
-"""Binding to LMDB: the only module that imports it, with its lock file and its errors."""
+"""Binding to LMDB: the only module that imports it; also its lock file and its errors."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ __all__ = [
 
 
 # --- Users of a store, seen from outside: LMDB's reader table, the system's lock table ------------
-# Nothing here takes a lock or disturbs anybody. The lock file must not be opened by a process that
-# has the store open itself: closing any descriptor of it drops that process's own locks on it.
+# Nothing here takes a lock or affects other processes. A process that has the store open must not
+# open the lock file here: closing any descriptor of it drops that process's own locks on it.
 
 _LOCKS: Final = "/proc/locks"
 _FIELDS: Final = 8
 # LMDB 0.9's MDB_txninfo on 64-bit Linux: magic, format, mutex, txnid, readers in use; the write
-# mutex in a cache line of its own; then a cache line for each reader: txnid, pid, thread.
+# mutex in its own cache line; then one cache line per reader: txnid, pid, thread.
 _HEAD = Struct("<II40xQI")
 _READER = Struct("<QI")
 _FIRST_READER: Final = 128
@@ -72,19 +72,19 @@ _IDLE: Final = 2**64 - 1
 
 
 class ReaderSlot(NamedTuple):
-    """One slot of LMDB's table of readers."""
+    """One slot of LMDB's reader table."""
 
     pid: int
     txnid: int | None
-    """The snapshot that it holds; None: none at the moment."""
+    """Snapshot that the reader holds; None if it holds none at the moment."""
     is_alive: bool
     """True if a process with that id exists."""
 
 
 def readers_of(path: str) -> list[ReaderSlot] | None:
-    """The readers of the store at ``path``.
+    """Return the readers of the store at ``path``.
 
-    None if its lock file is not there or unknown, or if this process has it open.
+    None if its lock file is missing or malformed, or if this process has it open.
     """
     try:
         content = _read_lock(f"{path}-lock")
@@ -104,10 +104,10 @@ def readers_of(path: str) -> list[ReaderSlot] | None:
 
 
 def _read_lock(lock: str) -> bytes:
-    """The lock file; nothing if it is none, or if closing it would give up locks of our own.
+    """Read the lock file; empty if it is irregular, or if closing it would drop our own locks.
 
-    ``holders_of`` does not see every store of this process: some file systems number their devices
-    in one way for stat and in another for the table of locks.
+    ``holders_of`` cannot be used to check for that: on some file systems the device numbers in stat
+    differ from those in the system's lock table.
     """
     status = os.stat(lock)
     if not stat.S_ISREG(status.st_mode) or _has_open(status):
@@ -131,12 +131,12 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True  # it is another user's
+        return True  # it belongs to another user
     return True
 
 
 def holders_of(path: str) -> list[int] | None:
-    """List the processes that hold the file open as a store; None if the system does not tell.
+    """List the processes that have the file open as a store; None if that cannot be determined.
 
     A process in another PID namespace may be missing.
     """
@@ -147,7 +147,7 @@ def holders_of(path: str) -> list[int] | None:
 
 
 def lockers_of(path: str) -> bool:
-    """Return True if a process holds LMDB's lock file of a store, as far as the system tells."""
+    """Return True if a process is known to hold a store's LMDB lock file."""
     try:
         return bool(_locks_of(f"{path}-lock", "POSIX"))
     except (OSError, UnicodeDecodeError):
@@ -155,7 +155,7 @@ def lockers_of(path: str) -> bool:
 
 
 def _locks_of(path: str, kind: str) -> set[int]:
-    """The processes that the table of locks names for a file."""
+    """Return the processes that the system's lock table lists for a file."""
     status = os.stat(path)
     device = status.st_dev
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
@@ -170,18 +170,18 @@ def _locks_of(path: str, kind: str) -> set[int]:
 
 
 def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False) -> bool:
-    """Give a new lock file its blocks: LMDB maps it, and would leave it sparse.
+    """Preallocate a new lock file: LMDB maps it, and would leave it sparse.
 
-    A page of it that a full device cannot hold would kill the process. Only for a file that this
-    process has not open: closing a descriptor of it would give up LMDB's locks. The file gets the
-    owner of the data, if root makes it: who looks must not lock the owner out.
+    A fault on a page that a full device cannot allocate would kill the process. Only for a file
+    that this process does not have open: closing a descriptor of it would drop LMDB's locks. If
+    root creates it, it gets the data file's owner: a read by root must not lock the owner out.
 
     Returns:
-        Whether there is a lock file to use; False only for ``read_only``: the store is to be read
-        without one, because none can be had, or none that its owner could use as well.
+        True if there is a lock file to use. False only if ``read_only``: the store must be read
+        without one, because none can be created, or none that its owner could also use.
 
     Raises:
-        StoreFullError: the device has no room for it.
+        StoreFullError: the device has no space for it.
     """
     lock = f"{path}-lock"
     if read_only and not os.path.lexists(lock) and not _is_shared(path):
@@ -189,7 +189,7 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except OSError as error:
-        # Else LMDB knows which of these it can do without, and says what is the matter.
+        # Otherwise LMDB decides which of these errors it can tolerate, and reports the others.
         return not (read_only and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS))
     try:
         try:
@@ -200,7 +200,7 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
                 raise StoreFullError(
                     f"{path}: no space is left on the device for its lock file; free some"
                 ) from error
-        # Last, for it may be refused: the data of a file that is being made is not there yet.
+        # Last, because it may fail: a file that is being created has no data yet.
         with suppress(OSError):
             _give_to_owner(fd, path)
     finally:
@@ -209,21 +209,21 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
 
 
 def _is_shared(path: str) -> bool:
-    """Return True if all who may write the data could use a lock file made by this process."""
+    """Return True if all users with write access could use a lock file made by this process."""
     status = os.stat(path)
     may_write = status.st_mode & 0o222 and os.access(path, os.W_OK, effective_ids=True)
     return bool(may_write) and os.geteuid() in (0, status.st_uid)
 
 
 def _give_to_owner(fd: int, path: str) -> None:
-    """Let a lock file that root opened belong to the data's owner; never what was planted there."""
+    """Give a lock file that root opened to the data's owner, unless it is a planted file."""
     lock, data = os.fstat(fd), os.stat(path)
     is_ours = stat.S_ISREG(lock.st_mode) and lock.st_nlink == 1
     if os.geteuid() == 0 and is_ours and lock.st_uid != data.st_uid:
         os.fchown(fd, data.st_uid, data.st_gid)
 
 
-# --- The binding to LMDB: the only module that imports it, and the one place that names its errors
+# --- The binding to LMDB: the only place that imports it and translates its errors ----------------
 
 RawEnv = lmdb.Environment
 RawError: Final = lmdb.Error
@@ -239,9 +239,9 @@ _EIO_TEXT: Final = os.strerror(errno.EIO)
 def open_env(
     path: str, *, read_only: bool, sync: bool, map_bytes: int, mode: int
 ) -> lmdb.Environment:
-    """Map the file; the map is halved until the system grants it.
+    """Map the file; the map size is halved until the system grants it.
 
-    A read-only environment has no lock (``flags()["lock"]``) where no lock file can be had.
+    A read-only environment has no lock (``flags()["lock"]``) if no lock file can be created.
     """
     lock = reserve_lock(path, readers=READERS_MAX, mode=mode, read_only=read_only)
     while True:
@@ -264,16 +264,16 @@ def open_env(
                 raise _translate_opening(error, path) from error
             map_bytes //= 2
         except lmdb.MapResizedError:
-            continue  # another process grew the file just now: look again how large it is
+            continue  # another process just grew the file: retry with its new size
         except lmdb.Error as error:
             raise _translate_opening(error, path) from error
 
 
 def build(path: str, rows: dict[bytes, bytes], *, sync: bool, mode: int) -> None:
-    """Make a new file that holds ``rows``, flushed to the device if ``sync``."""
+    """Create a file that contains ``rows``, flushed to the device if ``sync``."""
     reserve_lock(path, readers=READERS_MAX, mode=mode)
     try:
-        # The format of 0.9 is what every binding and tool reads; an existing file says its own.
+        # All bindings and tools read the 0.9 format; an existing file records its own.
         with lmdb.open(
             path,
             subdir=False,
@@ -292,7 +292,7 @@ def build(path: str, rows: dict[bytes, bytes], *, sync: bool, mode: int) -> None
 
 
 def amend(path: str, rows: dict[bytes, bytes | None]) -> None:
-    """Put or delete rows in a file that nobody else has open, flushed to the device."""
+    """Put or delete rows in a file that no other process has open, flushed to the device."""
     try:
         with lmdb.open(path, subdir=False, create=False, max_readers=READERS_MAX) as env:
             while True:
@@ -312,7 +312,7 @@ def amend(path: str, rows: dict[bytes, bytes | None]) -> None:
 
 
 def rows_of(path: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Read some keys of a file that nobody else has open."""
+    """Read some keys of a file that no other process has open."""
     try:
         with (
             lmdb.open(path, subdir=False, create=False, readonly=True, lock=False) as env,
@@ -325,7 +325,7 @@ def rows_of(path: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def first_rows(env: lmdb.Environment, head_bytes: int) -> tuple[bytes | None, bytes]:
-    """The format record, and the first bytes of the reserved run."""
+    """Read the format record and the first bytes of the reserved run."""
     with env.begin(buffers=True) as txn:
         record = txn.get(FORMAT_KEY)
         run = txn.get(REDO_KEY, default=b"")
@@ -333,7 +333,11 @@ def first_rows(env: lmdb.Environment, head_bytes: int) -> tuple[bytes | None, by
 
 
 def set_map(env: lmdb.Environment, map_bytes: int) -> None:
-    """Remap to ``map_bytes`` (0: as recorded); needs that this process has no transaction."""
+    """Remap to ``map_bytes`` (0: as recorded). This process must have no open transaction.
+
+    Raises:
+        StoreFullError: the map would be too large for memcore or for the system.
+    """
     path = env.path()
     if map_bytes > MAP_BYTES_MAX:
         raise StoreFullError(
@@ -349,12 +353,12 @@ def set_map(env: lmdb.Environment, map_bytes: int) -> None:
 
 
 def verify(path: str) -> list[str]:
-    """Walk the whole file without mapping it; findings in words.
+    """Verify the whole file without mapping it; returns the findings as messages.
 
-    LMDB's own verifier does not ask whether separators fit the rows below them, whether all leaves
-    lie equally deep, or whether nodes overlap: that is judged first.
+    LMDB's own verifier does not check that separators match the rows below them, that all leaves
+    are at the same depth, or that nodes do not overlap, so that is checked first.
     """
-    from lmdb import verify as _verify  # noqa: PLC0415 - for checks alone
+    from lmdb import verify as _verify  # noqa: PLC0415 - only checks need it
 
     with open(path, "rb") as file:
         damage = damage_of(file.fileno(), path)
@@ -366,34 +370,37 @@ def verify(path: str) -> list[str]:
 
 
 def corrupt(path: str, findings: list[str]) -> CorruptStoreError:
-    """The error for what ``verify`` found."""
+    """Return the error for the findings of ``verify``."""
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return CorruptStoreError(f"{path}: {findings[0]}{more}; restore a backup")
 
 
 def library_version() -> str:
-    """The version of LMDB itself."""
+    """Return the version of LMDB itself."""
     return ".".join(map(str, lmdb.version()))
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Return True for a failed flush or write after which page cache and device may differ."""
+    """Return True for a failed flush or write after which the page cache and device may differ."""
     if isinstance(error, OSError):
         return error.errno == errno.EIO
     return isinstance(error, lmdb.Error) and _EIO_TEXT in str(error)
 
 
 def _is_full(error: BaseException) -> bool:
-    """Return True if the device, a quota or a limit refused more bytes; LMDB tells two as text."""
+    """Return True if the device, a quota or a limit refused more bytes.
+
+    LMDB reports some of these errors only as text.
+    """
     if isinstance(error, OSError):
         return error.errno in FULL
     return any(os.strerror(number) in str(error) for number in FULL)
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """The typed error for what LMDB or the system raised; anything else is handed back as it is."""
+    """Translate an error of LMDB or the system to a typed one; others are returned unchanged."""
     if isinstance(error, SystemError) and isinstance(error.__cause__, lmdb.Error):
-        error = error.__cause__  # py-lmdb: a cursor's delete returns although it failed
+        error = error.__cause__  # py-lmdb: a cursor's failed delete returns with the error set
     if isinstance(error, MemcoreError) or not isinstance(error, lmdb.Error | OSError):
         return error
     if isinstance(error, lmdb.LockError):
@@ -467,7 +474,7 @@ def already_open(error: BaseException | None) -> bool:
 
 
 def raise_from(error: BaseException, path: str) -> NoReturn:
-    """Raise the typed error with LMDB's own as its cause."""
+    """Raise the typed error, with LMDB's own as its cause."""
     typed = translate(error, path)
     if typed is error:
         raise error

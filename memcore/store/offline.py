@@ -1,7 +1,7 @@
-"""Stores without their final name: opened detached, migrated, encrypted anew.
+"""Detached stores (files without their final name), migration and re-encryption.
 
-Not through ``open_store``: whoever works on such a file may have the lead of another environment,
-for which an opener waits with the lock on opening.
+These do not use ``open_store``: their callers may have the lead of another environment, for which
+an opener waits while holding the lock on opening.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 
-# --- A loose file: a store that nobody else knows yet, looked at or filled before it gets its name
+# --- A detached file: a store read or filled before it gets its final name ------------------------
 
 
 @contextmanager
 def open_detached(path: str, *, vault: RowCipher | None = None) -> Iterator[LmdbStore]:
-    """A finished copy, opened read-only; ``vault``: of the database that it is a copy of."""
+    """Open a finished copy read-only; ``vault`` is that of the database it was copied from."""
     with _opened(path, vault, read_only=True) as store:
         yield store
 
@@ -47,9 +47,9 @@ def open_detached(path: str, *, vault: RowCipher | None = None) -> Iterator[Lmdb
 def build_detached(
     path: str, record: Format, *, vault: RowCipher | None = None
 ) -> Iterator[LmdbStore]:
-    """Build a file at ``path`` through an open store; in the end it gets the mode of ``record``.
+    """Build a file at ``path`` through an open store; at the end it gets the mode of ``record``.
 
-    Nothing of it is durable before the caller has flushed the file.
+    None of it is durable until the caller flushes the file.
     """
     build_file(path, record._replace(durability="none"), sync=False)
     with _opened(path, vault, read_only=False) as store:
@@ -73,26 +73,28 @@ def _opened(path: str, vault: RowCipher | None, *, read_only: bool) -> Iterator[
         env.shut()
 
 
-# --- A file of an older format made one of the present one: a proven copy in its place ------------
+# --- Migration: a file of an older format is replaced by a verified copy in the current one -------
 
 OLDEST_READ = 0
-"""Format 0 has the layout of format 1 as it was at the end: nothing but the record differs."""
+"""Oldest format that can be migrated.
+
+Format 0 has the layout of the final format 1; only the record differs."""
 
 
 def migrate_file(path: str, *, keep: str | None, judge: Judge | None, look: bool = False) -> int:
-    """Make the file at ``path`` one of the present format; the format that it had.
+    """Migrate the file at ``path`` to the current format; returns the format that it had.
 
-    Cut short anywhere it leaves the old file or the new one, whole.
+    An interruption at any point leaves either the old or the new file, intact.
 
     Args:
-        path: the file, every link resolved.
-        keep: another name for the old file; None: it is given up.
-        judge: finds out what is wrong with the copy.
+        path: the file, with all symbolic links resolved.
+        keep: another name for the old file; None: it is removed.
+        judge: checks the copy.
         look: change nothing.
 
     Raises:
-        StoreLockedError: somebody has the file open.
-        StoreFormatError: it is no memcore file, or one of a newer format.
+        StoreLockedError: another process has the file open.
+        StoreFormatError: it is not a memcore file, or has a newer format.
         StorageError, OSError
     """
     env = Environment(path, map_bytes=MAP_BYTES_DEFAULT)
@@ -113,29 +115,32 @@ def migrate_file(path: str, *, keep: str | None, judge: Judge | None, look: bool
         env.shut()
 
 
-# --- Encrypting a scope's contents with another key, a little a transaction, while others work ----
+# --- Re-encryption of a scope's contents with a new key, in small transactions --------------------
 
 _PIECE_BYTES: Final = 160 * 1024
-"""Limit of what one transaction rewrites, unless a single value is larger: it fits a redo slot."""
+"""Bytes that one transaction rewrites at most, unless one value is larger: it fits a redo slot."""
 
 
 class _Walked(NamedTuple):
-    """Counts of values in a scope whose contents were encrypted again."""
+    """Counts of values in a re-encrypted scope."""
 
     values: int
     """Values encrypted with the new key."""
     unreadable: int
-    """Values that do not decrypt: they and their keys are kept as they are."""
+    """Values that do not decrypt: they and their keys are kept unchanged."""
 
 
 def reseal(
     store: LmdbStore, scope: int, *, progress: Callable[[int], None] | None = None
 ) -> tuple[int, bool]:
-    """Encrypt a scope's contents with a new data key; return the count, and True if it was all.
+    """Encrypt a scope's contents with a new data key, concurrently with other work.
 
-    The older keys are dropped then, unless another process has the file open (it may still write
-    with them) or a value does not decrypt (a backup may hold it whole). Cut short anywhere it
-    leaves values of both keys, and both keys.
+    The older keys are then destroyed, unless another process has the file open (it may still write
+    with them) or a value does not decrypt (a backup may hold it intact). An interruption at any
+    point leaves values under both keys, and both keys.
+
+    Returns:
+        Number of values rewritten, and True if the older keys were destroyed.
 
     Raises:
         KeyFileError: the key file cannot be written.
@@ -147,13 +152,13 @@ def reseal(
     done = _walk(store, vault, scope, 0, progress).values
     try:
         with store.exclusive():
-            # Rows that other transactions wrote meanwhile.
+            # Rows that other transactions wrote in the meantime.
             done, unreadable = _walk(store, vault, scope, done, progress)
             if unreadable:
                 return done, False
-            store.make_durable()  # a power cut must not bring back values of the keys that go
+            store.make_durable()  # a power failure must not bring back values under retired keys
             # Not "all but the current one": another thread may have begun a rotation meanwhile,
-            # whose key is newer, and then the values of this one still need theirs.
+            # whose key is newer, and then values written by this one still need this one's key.
             store.transact(lambda _: vault.retire(scope, below=made))
     except StoreLockedError:
         return done, False
@@ -183,14 +188,14 @@ def _walk(
 def _piece(
     vault: RowCipher, start: bytes, stop: bytes
 ) -> Callable[[Txn], tuple[_Walked, bytes | None]]:
-    """Make a closure that encrypts the next rows again and returns the key after them, or None."""
+    """Make a closure that re-encrypts the next rows and returns the key after them, or None."""
 
     def closure(txn: Txn) -> tuple[_Walked, bytes | None]:
         stale, end = _stale(vault, txn, start, stop)
         done = 0
         for key in stale:
             value = txn.get(key)
-            if value is not None and number_of(value) is None:  # it came out decrypted
+            if value is not None and number_of(value) is None:  # it was decrypted
                 txn.put(key, value)
                 done += 1
         return _Walked(done, len(stale) - done), end
@@ -201,7 +206,7 @@ def _piece(
 def _stale(
     vault: RowCipher, txn: Txn, start: bytes, stop: bytes
 ) -> tuple[list[bytes], bytes | None]:
-    """Keys of values that another key than the current one encrypted, and where to go on."""
+    """Return the keys of rows not encrypted with the current data key, and where to resume."""
     found: list[bytes] = []
     size = 0
     for looked, (key, value) in enumerate(stored_rows(txn, start, stop)):

@@ -171,7 +171,7 @@ def _map(
     while True:
         raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
         try:
-            snapshot = raw.begin()  # no writer reuses the pages that are looked at
+            snapshot = raw.begin()  # keeps writers from reusing the pages being checked
             try:
                 look()
             finally:
@@ -319,6 +319,9 @@ def walked(fd: int, path: str, walk: Callable[[], list[str]]) -> list[str]:
         fd: the open file.
         path: its name in messages.
         walk: returns the findings.
+
+    Raises:
+        StoreLockedError: others committed during each of several attempts.
     """
     for _ in range(_WALKS):
         try:

@@ -1,10 +1,9 @@
-"""Scan of a damaged file as raw pages: rows that can be proven, and their rank.
+"""Scan of a damaged file as raw pages: rows with valid checksums, ranked by how current they are.
 
-Nothing here maps the file or follows a number without looking where it leads. A row is proven by
-the checksum over its key and value, so a damaged one is never taken for a good one; the question is
-only whether a proven row is the current one. The tree answers it where it can be read. Where it
-cannot, the list of free pages tells pages that are in use from those that hold what was deleted or
-replaced.
+Nothing here maps the file or follows a page number without validating it. A row is proven by the
+checksum over its key and value, so a damaged one is never mistaken for a good one; the only
+question is if a proven row is the current one. Where the tree is readable it answers that. Where it
+is not, the free list distinguishes pages in use from those with deleted or replaced rows.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def read_soft(fd: int, size: int, offset: int) -> bytes:
 
 
 def readable_metas(fd: int) -> list[Meta]:
-    """The meta pages that parse, the newest first: of a damaged file one or none may."""
+    """Return the meta pages that parse, newest first; a damaged file may have one or none."""
     found = []
     for page in (0, 1):
         head = bytes(page * PAGE_BYTES) + read_soft(fd, PAGE_BYTES, page * PAGE_BYTES)
@@ -70,7 +69,7 @@ def readable_metas(fd: int) -> list[Meta]:
 
 
 def meta_of(image: bytes) -> Meta | None:
-    """The meta page of which ``image`` is kept elsewhere; None if it does not parse."""
+    """Parse a meta page image that is stored elsewhere; None if it does not parse."""
     page, raw = meta_page(image)
     with suppress(DamageError):
         return parse_meta(bytes(page * PAGE_BYTES) + raw, page)
@@ -78,20 +77,20 @@ def meta_of(image: bytes) -> Meta | None:
 
 
 def run_of(fd: int) -> RedoArea | None:
-    """The reserved run, if it is where it should be and whole."""
+    """Return the reserved run, or None if it is misplaced or incomplete."""
     try:
         return find_run(fd, "")
     except (StorageError, OSError):
         return None
 
 
-# --- A damaged file as raw pages: which rows can be proven, and how sure it is that they count ----
+# --- A damaged file as raw pages: its proven rows, and how likely each is to be current -----------
 
 _END: Final = b"\xff" * 600
 _RUN_BYTES_MAX: Final = 2 * KV_VALUE_BYTES_MAX
 
 Prove = Callable[[bytes, bytes], bool]
-"""Returns True if a value is one that was stored under a key."""
+"""Returns True if the value was stored under the key."""
 
 
 class Confidence(IntEnum):
@@ -100,13 +99,13 @@ class Confidence(IntEnum):
     TREE = 0
     """The newest tree holds it."""
     IN_USE = 1
-    """Under a damaged part of the tree, on a page that is not free."""
+    """It is below a damaged part of the tree, on a page that is not free."""
     BEFORE = 2
-    """The tree before the newest holds it."""
+    """The previous tree holds it."""
     UNKNOWN = 3
-    """Nothing tells."""
+    """There is no evidence."""
     FREED = 4
-    """On a free page: deleted or replaced."""
+    """It is on a free page: deleted or replaced."""
 
 
 class RowCandidate(NamedTuple):
@@ -114,7 +113,7 @@ class RowCandidate(NamedTuple):
 
     rank: Confidence
     offset: int
-    """Of the value in the file; -1 if the redo record holds it."""
+    """Offset of the value in the file; -1 if the redo record holds it."""
     size: int
     page: int
 
@@ -122,7 +121,7 @@ class RowCandidate(NamedTuple):
 class PageScan:
     """Readable rows of a damaged file. ``rows`` maps keys to candidates, the likeliest first.
 
-    ``within``: range of keys to look for; pages outside it are skipped where possible.
+    ``within``: range of keys to search for; pages outside it are skipped where possible.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class PageScan:
         self.redone: dict[bytes, bytes | None] = {}
         """Rows that a pending redo record puts (value) or deletes (None)."""
         self.unread: int | None = 0
-        """Pages in use of which some rows are not known; None if that cannot be counted."""
+        """Pages in use of which some rows are unknown; None if that cannot be counted."""
         self.run = run_of(fd)
         self.metas_lost = 0
         self._steady: Meta | None = None
@@ -152,34 +151,34 @@ class PageScan:
         self._begin()
 
     def _begin(self, *, whole: bool = False) -> None:
-        """Forget what was found; ``whole``: no subtree is left out, whatever range is asked for."""
+        """Discard all results; ``whole``: skip no subtree, regardless of the requested range."""
         self._prunes = not whole and (self._start, self._stop) != (b"", _END)
         self.rows: dict[bytes, list[RowCandidate]] = {}
         self.format_rows: list[bytes] = []
         self.damaged: list[bytes] = []
-        """Keys, as they stand there, of rows in the newest tree that fail their proof."""
+        """Keys, as stored, of rows in the newest tree that fail their proof."""
         self._torn: list[tuple[bytes, bytes]] = []
-        """The lost ranges as they were met."""
+        """Lost key ranges in the order of discovery."""
         self._gaps: dict[tuple[bytes, bytes], list[bytes]] = {}
-        """Those between proven rows of a leaf, with the keys of the damaged rows as they stand."""
+        """Lost ranges between proven rows of a leaf, with the stored keys of the damaged rows."""
         self._lost: list[tuple[bytes, bytes]] = []
-        """Key ranges ``lo <= key < hi`` of which the newest tree cannot tell everything."""
+        """Key ranges ``lo <= key < hi`` in which the newest tree may have unreadable rows."""
         self._starts: list[bytes] = []
         self._seen = bytearray(self.pages + 1)
         self._runs = bytearray(self.pages + 1)
-        """Pages that hold the value of a proven row: never taken for a leaf, whatever they hold."""
+        """Pages with the value of a proven row: never taken for a leaf, whatever they contain."""
         self._whole = bytearray(self.pages + 1)
-        """Current leaves of which every row is proven."""
+        """Current leaves in which every row is proven."""
         self._broken: set[int] = set()
-        """Damaged branches: they hold no rows."""
+        """Damaged branches, which hold no rows."""
 
     def read(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Collect every row that can be proven."""
         newest = self.metas[0] if self.metas else None
         self._read_tree(newest)
         if self._lost and self._prunes:
-            # Every page is looked at now. Which of them hold values only rows of all keys tell, and
-            # a value may look like a leaf.
+            # Now every page is examined. A value may look like a leaf, and only the rows of all
+            # keys reveal the pages that hold values.
             self._begin(whole=True)
             self._read_tree(newest)
         if self._lost:
@@ -210,10 +209,10 @@ class PageScan:
         self._settle_lost()
 
     def value(self, key: bytes, at: RowCandidate) -> bytes:
-        """The value of a row that was proven.
+        """Return the value of a proven row.
 
         Raises:
-            StoreAccessError: what could be read before cannot be read any more.
+            StoreAccessError: bytes that were readable before no longer are.
         """
         if at.offset < 0:
             raw = self.redone[key] or b""
@@ -227,7 +226,7 @@ class PageScan:
         return raw if self._vault is None else self._vault.open(key, raw)
 
     def _readable_metas(self) -> list[Meta]:
-        """The meta pages that may be followed, the newest first."""
+        """Return the meta pages that may be followed, newest first."""
         found = readable_metas(self.fd)
         self.metas_lost = 2 - len(found)
         if self.run is not None and self.run.relaxed:
@@ -236,7 +235,7 @@ class PageScan:
                 record = log.newest()
                 self._steady = None if record is None else meta_of(record.image)
                 if self._steady is not None and record is not None and record.boot != log.boot:
-                    return [self._steady]  # what came later was not flushed: it may be torn
+                    return [self._steady]  # later commits were not flushed and may be torn
         return found
 
     # --- the trees ----------------------------------------------------------------------------
@@ -248,7 +247,7 @@ class PageScan:
         return RawPage(raw) if len(raw) == PAGE_BYTES else None
 
     def _walk(self, meta: Meta, rank: Confidence) -> None:
-        """Visit the tree of a meta page; what cannot be read becomes a lost range."""
+        """Visit the tree of a meta page; unreadable parts become lost ranges."""
         visited: set[int] = set()
         todo = [(meta.main_root, meta.main_depth, b"", _END)]
         if meta.main_root == NO_PAGE:
@@ -276,7 +275,7 @@ class PageScan:
     def _branch(
         self, page: RawPage, depth: int, lo: bytes, hi: bytes, rank: Confidence
     ) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """The subtrees of a branch with the ranges that it gives them."""
+        """Yield the subtrees of a branch with their key ranges."""
         children = page.children()
         floor = lo
         for at, child in enumerate(children):
@@ -284,7 +283,7 @@ class PageScan:
             after = children[at + 1] if at + 1 < len(children) else None
             stop = hi if at + 1 == len(children) else after.key if after is not None else None
             if child is None or key is None or stop is None or not floor <= key < stop <= hi:
-                self._lose(floor, hi, rank)  # the separators cannot be told apart from here on
+                self._lose(floor, hi, rank)  # from here on the separators are unreliable
                 if child is not None:
                     yield child.page, depth - 1, floor, hi
                 continue
@@ -300,7 +299,7 @@ class PageScan:
         keys = [node.key for node, good in zip(nodes, proven, strict=True) if node and good]
         inside = all(lo <= key < hi for key in keys)
         if not intact or not inside or not keys:
-            # The page, or what its parent says of it, is damaged: what it holds is still looked at.
+            # The page or its parent's entry for it is damaged: the later scan examines its rows.
             floor = min([lo, *keys])
             stop = max([hi, *(key + b"\0" for key in keys)])
             self._lose(floor, stop, rank)
@@ -326,7 +325,7 @@ class PageScan:
 
     def _is_proven(self, page: RawPage, node: LeafEntry) -> bool:
         if node.key[:1] == b"\0":
-            return True  # the store's own rows: not salvaged, and no proof of anything
+            return True  # the store's own rows have no checksum, and are not salvaged
         if node.run:
             if node.size > _RUN_BYTES_MAX or node.offset + node.size > self.size:
                 return False
@@ -334,7 +333,7 @@ class PageScan:
         return self._prove(node.key, page.raw[node.offset : node.offset + node.size])
 
     def _add(self, page: RawPage, number: int, node: LeafEntry, rank: Confidence) -> None:
-        """Take a proven row in."""
+        """Add a proven row to the results."""
         if node.key[:1] == b"\0":
             if node.key == FORMAT_KEY and not node.run:
                 self.format_rows.append(page.raw[node.offset : node.offset + node.size])
@@ -353,7 +352,7 @@ class PageScan:
         found = RowCandidate(rank, offset, node.size, number)
         self.rows.setdefault(node.key, []).append(found)
 
-    # --- what the tree cannot tell --------------------------------------------------------------
+    # --- parts that the tree does not cover -----------------------------------------------------
 
     def _lose(self, lo: bytes, hi: bytes, rank: Confidence = Confidence.TREE) -> None:
         if self._prunes:
@@ -367,7 +366,7 @@ class PageScan:
             self._gaps[lo, hi] = stated
 
     def _narrow(self) -> None:
-        """A gap whose damaged rows bear keys that other pages prove held these rows, no others."""
+        """Narrow gaps to their damaged rows if copies on other pages confirm all of their keys."""
         believed = {
             (lo, hi): stated
             for (lo, hi), stated in self._gaps.items()
@@ -403,7 +402,7 @@ class PageScan:
         return at >= 0 and key < self._lost[at][1]
 
     def _free(self, meta: Meta | None, own: set[int]) -> set[int] | None:
-        """The free pages, None if the list cannot be read; pages of the list go to ``own``."""
+        """Return the free pages, or None if unreadable; adds the free list's pages to ``own``."""
         if meta is None:
             return None
         if meta.free_root == NO_PAGE:
@@ -422,7 +421,7 @@ class PageScan:
     def _scan(self, free: set[int] | None, progress: Callable[[int, int], None] | None) -> None:
         """Collect rows from all pages that the newest tree does not reach.
 
-        Not in the redo area: its records hold caller data, which may look like leaves.
+        The redo area is skipped: its records hold caller data, which may look like leaves.
         """
         used = self.metas[0].last_page if self.metas else self.pages
         reserved = self._reserved()
@@ -435,7 +434,7 @@ class PageScan:
             intact = page.is_a(LEAF, number)
             rank = Confidence.UNKNOWN
             if free is not None and intact:
-                is_free = number in free or number > used  # those behind the last were never freed
+                is_free = number in free or number > used  # pages after the last were never freed
                 rank = Confidence.FREED if is_free else Confidence.IN_USE
             elif free is not None and number in free:
                 continue
@@ -444,7 +443,7 @@ class PageScan:
             for node in proven:
                 self._add(page, number, node, rank)
             self._whole[number] = rank is Confidence.IN_USE and len(proven) == len(nodes)
-        # A value may hold what looks like a page: rows in it are its content, not the file's.
+        # A value may contain what looks like a page: rows in it are content, not rows of the file.
         for key in [key for key, at in self.rows.items() if any(self._runs[c.page] for c in at)]:
             kept = [
                 c for c in self.rows[key] if c.rank is Confidence.TREE or not self._runs[c.page]
@@ -462,10 +461,10 @@ class PageScan:
         return range(first, (self.run.slots[1] + self.run.slot_bytes) // PAGE_BYTES)
 
     def _count_unread(self, meta: Meta, free: set[int], own: set[int]) -> int:
-        """Count the pages in use that may hold rows beside those found."""
+        """Count the pages in use that may hold rows other than those found."""
         known = free | own | self._broken | set(self._reserved())
-        # A damaged meta page may name any page as the last one: those behind the end of the file
-        # are counted without a look at each.
+        # A damaged meta page may give any number as its last page: pages past the end of the file
+        # are counted without visiting each.
         stop = min(meta.last_page + 1, self.pages)
         unread = max(meta.last_page + 1 - max(stop, 2), 0)
         unread -= sum(stop <= number <= meta.last_page for number in known)
@@ -479,8 +478,8 @@ class PageScan:
     def _drop_deleted(self, *, all_found: bool) -> None:
         """Drop old rows that are known to be deleted.
 
-        They are if every current row was found; and a key between two neighbours of one whole page
-        would have to be on that page.
+        All of them are if every current row was found. Otherwise a row is if its key falls between
+        two neighbours on one fully proven page, since it would have to be on that page.
         """
         unsure = [key for key, found in self.rows.items() if found[0].rank > Confidence.IN_USE]
         sure = [] if all_found else sorted(self.rows.keys() - set(unsure))

@@ -1,13 +1,14 @@
 """LMDB's B-trees, read from the raw file without trusting a byte.
 
-LMDB checks what it maps only in part: a branch that points at the wrong page, a node that leaves
-its page or a run that is shorter than its value ends the process by an assertion, a bus error or an
-endless loop, and a wrong separator hides rows without a word. So pages are judged here before LMDB
-sees them: those nearest to the roots at every opening, all of them by ``check`` and ``verify``.
+LMDB validates only part of what it maps: a branch that points to the wrong page, a node that
+extends beyond its page or a run shorter than its value crashes the process with an assertion or a
+bus error or hangs it in an endless loop, and a wrong separator silently hides rows. So pages are
+validated here before LMDB reads them: those nearest to the roots at every opening, all of them by
+``check`` and ``verify``.
 
-memcore stores neither named databases nor duplicates, so the rules are few. Every page bears its
-own number and is referred to once; all leaves lie at the tree's depth; the nodes of a page tile it
-from ``upper`` to its end; keys ascend and lie between the separators above them; a large value
+memcore uses neither named databases nor duplicate keys, so the rules are few. Every page carries
+its own number and is referenced once; all leaves are at the tree's depth; the nodes of a page tile
+it from ``upper`` to its end; keys ascend and are within the separators above them; a large value
 fills its run of pages exactly.
 """
 
@@ -44,11 +45,11 @@ _RUN_HEADER = Struct("<QHHI")  # first page, pad, flags, pages
 
 
 class DamageError(Exception):
-    """The structure breaks a rule; what is wrong is the text."""
+    """The structure breaks a rule, described by the message."""
 
 
 class Tree(NamedTuple):
-    """A tree as its meta page describes it; ``txnid`` is 0 for one of byte keys.
+    """A tree as described by its meta page; ``txnid`` is 0 for a tree with byte keys.
 
     The keys of the free list are the transactions that freed its pages, up to ``txnid``.
     """
@@ -60,7 +61,7 @@ class Tree(NamedTuple):
 
 
 class LeafRow(NamedTuple):
-    """A row of a leaf: its value, or how many bytes it has and the page where they begin."""
+    """A row of a leaf: its value, or the value's size in bytes and first page (``run``)."""
 
     key: bytes
     value: bytes
@@ -69,19 +70,19 @@ class LeafRow(NamedTuple):
 
 
 def walk_of(fd: int, last_page: int) -> TreeWalk:
-    """A walk over the trees of a file; what breaks a rule raises ``DamageError``."""
+    """Return a walk over the trees of a file, which raises ``DamageError`` on any violation."""
     return TreeWalk(fd, last_page, _damage, LeafRow)
 
 
 def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -> DamageError:
-    """The error for the rule, by its number in ``_pages.pxi``, that a page or a value breaks.
+    """Build the error for a violated rule, numbered as in ``_pages.pxi``.
 
     Args:
-        tree: where; None: a value or a list of free pages asked for by itself, or the file.
-        rule: which one.
+        tree: the tree that has it; None: a value or free list read on its own, or the file.
+        rule: number of the rule.
         page: the page that breaks it, or the header of a run.
-        number: of the page; of a list that claims too many pages, how many.
-        size: of the value or the list, in bytes.
+        number: page number; for a list that claims too many pages, their number.
+        size: size of the value or the list in bytes.
     """
     name = "a value" if tree is None else f"the {tree.name}"
     found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
@@ -111,7 +112,7 @@ def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -
     )
 
 
-# --- One raw page of a tree, taken apart without trusting a byte of it ----------------------------
+# --- One raw page of a tree, parsed without trusting a byte of it ---------------------------------
 
 BRANCH: Final = 0x01
 LEAF: Final = 0x02
@@ -124,25 +125,25 @@ _NODE = Struct("<HHHH")  # low, high, flags, key size; then key and value
 
 
 class LeafEntry(NamedTuple):
-    """Row of a leaf: its key as stored, and the place of its value."""
+    """Row of a leaf: its key as stored, and the location of its value."""
 
     key: bytes
     size: int
     offset: int
-    """Of the value: inside the page, or in the file if ``run``."""
+    """Offset of the value within the page, or within the file if ``run``."""
     run: bool
-    """True if the value has pages of its own."""
+    """True if the value is on overflow pages."""
 
 
 class Child(NamedTuple):
-    """An entry of a branch: the subtree of the keys from ``key`` on."""
+    """Entry of a branch: the subtree of keys from ``key`` on."""
 
     key: bytes
     page: int
 
 
 class RawPage:
-    """Bytes of one page and the fields of its header."""
+    """Bytes of one page, and the fields of its header."""
 
     __slots__ = ("flags", "lower", "number", "raw", "upper")
 
@@ -166,7 +167,7 @@ class RawPage:
         ]
 
     def _guessed_places(self) -> list[int]:
-        """Guess node offsets when the header is lost: the list ends before the lowest node."""
+        """Guess node offsets when the header is lost: their list ends before the lowest node."""
         found, lowest, at = [], PAGE_BYTES, HEADER_BYTES
         while at + 2 <= lowest:
             place = int.from_bytes(self.raw[at : at + 2], "little")
@@ -178,7 +179,7 @@ class RawPage:
         return found
 
     def children(self) -> list[Child | None]:
-        """The entries of a branch in their order; None for one that is out of bounds."""
+        """Return the entries of a branch in order; None for one that is out of bounds."""
         found: list[Child | None] = []
         for place in self._places():
             if not HEADER_BYTES <= place <= PAGE_BYTES - _NODE.size:
@@ -192,7 +193,7 @@ class RawPage:
         return found
 
     def nodes(self, *, guess: bool = False) -> list[LeafEntry | None]:
-        """The rows of a leaf in their order; None for one that is out of bounds."""
+        """Return the rows of a leaf in order; None for one that is out of bounds."""
         places = self._guessed_places() if guess else self._places()
         return [self._node(place) for place in places]
 
@@ -217,18 +218,18 @@ class RawPage:
 
 
 # --- LMDB's list of free pages, read from the raw file --------------------------------------------
-# LMDB takes the pages that it writes from this list without a second look: a page in it that is in
-# use is overwritten, so what it says is judged before LMDB sees it.
+# LMDB allocates pages from this list without further checks: a listed page that is in use gets
+# overwritten, so the list is validated before LMDB reads it.
 #
-# LMDB never writes a page that was allocated and freed within one transaction, so a sound file may
-# end before its last page: every page that is missing at the end must then be listed as free.
+# LMDB never writes a page that was allocated and freed within one transaction, so an intact file
+# may end before its last page: every page missing at the end must then be listed as free.
 
 _ENTRY_BYTES: Final = 8
 TXNID_MAX: Final = 2**62
 
 
 def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
-    """Every page number that the tree at ``root`` lists as free.
+    """Yield every page number that the tree at ``root`` lists as free.
 
     Raises:
         DamageError: a page, node or list breaks a rule, or the tree has a cycle.
@@ -239,10 +240,10 @@ def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
 
 
 def free_lists(fd: int, walk: TreeWalk, tree: Tree, *, nodes_max: int = 0) -> Iterator[bytes]:
-    """Yield the free lists in up to so many nodes of the tree (0: all); none may name a used page.
+    """Yield the free lists in up to ``nodes_max`` nodes of the tree (0: all).
 
     Raises:
-        DamageError: a page, node or list breaks a rule.
+        DamageError: a page, node or list breaks a rule, as by listing a page that is in use.
     """
     for rows in walk.leaves(tree, nodes_max):
         for row in rows:
@@ -254,6 +255,6 @@ def free_lists(fd: int, walk: TreeWalk, tree: Tree, *, nodes_max: int = 0) -> It
 
 
 def pages_of(data: bytes) -> tuple[int, ...]:
-    """The pages that a list of free ones names, the highest first."""
+    """Return the pages in a free list, highest first."""
     count = int.from_bytes(data[:_ENTRY_BYTES], "little")
     return unpack_from(f"<{count}Q", data, _ENTRY_BYTES)

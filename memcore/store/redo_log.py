@@ -1,11 +1,11 @@
-"""Redo log: the last transaction once more, so that one flush makes it durable.
+"""Redo log: a second copy of the last transaction, so that one flush makes it durable.
 
 LMDB commits with ``metasync=False``: it flushes the data pages, then writes meta page N without a
-flush. The record of transaction N is written into the same file before that flush, so it becomes
-durable with it; if a power cut takes meta N back, the opener finds the file at N-1 and runs the
-record again. At most one record can be missing from the tree, so two slots are enough.
+flush. The redo record of transaction N is written to the same file before that flush and becomes
+durable with it; if a power failure loses meta N, the next opener finds the file at N-1 and replays
+the record. At most one record can be missing from the tree, so two slots are enough.
 
-A record binds itself to its predecessor by the hash of meta N-1: it can be applied to nothing else.
+A record is bound to its predecessor by the hash of meta N-1: it can be applied to nothing else.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 
-# --- The reserved run: pages of the file that LMDB never rewrites and memcore writes behind its ---
-# One value under a reserved key. Its first page holds a head, two slots of equal size follow: redo
-# records in ``"full"`` mode, steady records in ``"relaxed"`` mode. LMDB moves a run only when its
-# value is written, which nobody does, so it can be found and read without LMDB: before the file is
-# mapped, and after a power cut that left the tree in pieces.
+# --- The reserved run: overflow pages that memcore writes directly, bypassing LMDB ----------------
+# It is the value of a reserved key. Its first page holds a head, followed by two slots of equal
+# size: for redo records in ``"full"`` mode, for steady records in ``"relaxed"`` mode. LMDB moves a
+# run only when its value is rewritten, which never happens, so it can be found and read without
+# LMDB: before the file is mapped, and after a power failure that left the tree damaged.
 
 SEED_BYTES: Final = 16
 _HEAD = Struct("<16s16sII")  # magic, seed, bytes of a slot, mode
@@ -71,19 +71,19 @@ class RedoArea(NamedTuple):
                 written += os.pwrite(fd, bytes(self.slot_bytes - written), offset + written)
 
     def set_mode(self, fd: int, *, relaxed: bool) -> None:
-        """Record the durability mode that the slots are for; durable with the next flush."""
+        """Record the durability mode that the slots serve; durable with the next flush."""
         head = _HEAD.pack(REDO_MAGIC, self.seed, self.slot_bytes, _RELAXED if relaxed else 0)
         os.pwrite(fd, head, self.slots[0] - PAGE_BYTES + PAGE_HEADER_BYTES)
 
 
 def make_run(seed: bytes, *, relaxed: bool = False, slot_bytes: int = REDO_SLOT_BYTES) -> bytes:
-    """The reserved value: a head that fills its first page, then two page-aligned slots."""
+    """Build the reserved value: a head that fills its first page, then two page-aligned slots."""
     head = _HEAD.pack(REDO_MAGIC, seed, slot_bytes, _RELAXED if relaxed else 0)
     return head.ljust(PAGE_BYTES - PAGE_HEADER_BYTES, b"\0") + bytes(2 * slot_bytes)
 
 
 def find_run(fd: int, path: str) -> RedoArea:
-    """The reserved run of a file: page 3 of a fresh one, page 2 of a compacted copy.
+    """Find the reserved run of a file: at page 3 of a new one, at page 2 of a compacted copy.
 
     Raises:
         StoreFormatError: none of the first pages begins such a run.
@@ -112,10 +112,10 @@ def find_run(fd: int, path: str) -> RedoArea:
     raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no reserved run)")
 
 
-# --- The redo slots: the last transaction once more, so that one flush makes it durable -----------
+# --- The redo slots: a second copy of the last transaction, so that one flush makes it durable ----
 
 Ops = Mapping[bytes, "bytes | None"]
-"""The last operation of each key: its value, or None for a deletion."""
+"""Last operation on each key: the value put, or None for a deletion."""
 
 _CHECK = Struct("<Q")
 _TITLE = Struct("<QQI")  # txnid, base, bytes of the operations
@@ -127,7 +127,7 @@ _BLANK: Final = bytes(_HEADER_BYTES)
 
 
 def decode(body: bytes) -> dict[bytes, bytes | None] | None:
-    """The operations of ``encode_ops``; None if a byte of them could not have come from there."""
+    """Decode the output of ``encode_ops``; None if it is malformed."""
     ops: dict[bytes, bytes | None] = {}
     at = 0
     while at < len(body):
@@ -150,7 +150,7 @@ def decode(body: bytes) -> dict[bytes, bytes | None] | None:
 
 
 class RedoLog:
-    """The two slots of one open file. Every call but ``pending`` is made under the write lock."""
+    """The two slots of one open file. All calls except ``pending`` require the write lock."""
 
     __slots__ = ("_fd", "_in_memory", "_last", "_run", "_seed", "_slots", "capacity")
 
@@ -165,13 +165,13 @@ class RedoLog:
 
     @property
     def is_in_memory(self) -> bool:
-        """True if the file lies in memory alone, so that its flushes cost nothing."""
+        """True if the file is on an in-memory file system, so that flushes cost nothing."""
         if self._in_memory is None:
             self._in_memory = lies_in_memory(self._fd)
         return self._in_memory
 
     def write(self, txnid: int, ops: dict[bytes, bytes | None]) -> None:
-        """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""
+        """Write the record of ``txnid`` to its slot; the caller's commit flushes it."""
         fd = self._fd
         base = xxh3_64_intdigest(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
         body = encode_ops(ops)
@@ -184,22 +184,26 @@ class RedoLog:
             written += os.pwrite(fd, record[written:], offset + written)
 
     def holds_ours(self, txnid: int) -> bool:
-        """Return True if the slot of ``txnid`` still holds the record written there last."""
+        """Return True if the slot of ``txnid`` still holds the record that this log wrote last."""
         held = os.pread(self._fd, _HEADER_BYTES, self._slots[txnid & 1])
         return held == self._last and _TITLE.unpack_from(held, _CHECK.size)[0] == txnid
 
     def wipe(self) -> None:
-        """Blank both slots to the last byte, durably. The last meta page must be durable before.
+        """Blank both slots completely and durably. The last meta page must already be durable.
 
         Raises:
-            OSError: the device refused; a half record is none.
+            OSError: the device refused; a partial record is never replayed.
         """
         self._last = b""
         self._run.blank(self._fd)
         os.fdatasync(self._fd)
 
     def withdraw(self, txnid: int) -> None:
-        """Make the record of ``txnid`` unreplayable, durably; OSError if that cannot be done."""
+        """Make the record of ``txnid`` unreplayable, durably.
+
+        Raises:
+            OSError: that failed.
+        """
         written = os.pwrite(self._fd, _BLANK, self._slots[txnid & 1])
         if written != len(_BLANK):
             raise OSError("short write into a redo slot")

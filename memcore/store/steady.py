@@ -1,16 +1,16 @@
-"""Steady points of a ``"relaxed"`` file: the thread that flushes it, and their records.
+"""Steady points of a ``"relaxed"`` file: their records, and the thread that makes them.
 
-A steady point is the snapshot that the file returns to after a power cut.
+A steady point is the snapshot to which the file is rolled back after a power failure.
 
-Relaxed commits are not flushed, so after a power cut any page that was written since the last flush
-may be old, new or torn, the meta pages included. What is whole is the last *steady point*: a
-snapshot whose pages were all flushed, and which a reader has pinned since, so that no later commit
-wrote over one of them. Its record lies in one of the two slots of the reserved run: the snapshot's
-meta image, and the boot under which it was made. The slots take turns, and a record is flushed
-before the next one is written, so one of them is always whole.
+Relaxed commits are not flushed, so after a power failure any page written since the last flush may
+be old, new or torn, including the meta pages. The last *steady point* is intact: a snapshot whose
+pages have all been flushed, and which a reader has pinned since, so that no later commit overwrote
+any of them. Its record is in one of the two slots of the reserved run: the snapshot's meta image
+and the boot id under which it was made. Records alternate between the slots, and each is flushed
+before the next one is written, so at least one is always intact.
 
-A killed process needs none of this: the page cache outlives it. Whether it outlived what happened
-is told by the boot id: another one than the record's means that memory was lost since.
+A killed process needs none of this, as the page cache outlives it. A boot id that differs from the
+record's shows that the page cache was lost since.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-# --- Steady records: the snapshot that a ``"relaxed"`` file goes back to when the power was cut ---
+# --- Steady records: the snapshot to which a ``"relaxed"`` file is rolled back --------------------
 
 T = TypeVar("T")
 
@@ -93,14 +93,14 @@ class Steady(NamedTuple):
 
     @property
     def txnid(self) -> int:
-        """The snapshot's number."""
+        """Transaction number of the snapshot."""
         return txnid_of(self.image)
 
 
 def image_of(fd: int, txnid: int) -> bytes | None:
-    """The meta image of a snapshot that is, or just was, the newest; None if it may be torn.
+    """Return the meta image of a snapshot that is or just was the newest; None if possibly torn.
 
-    Image N is overwritten by commit N + 2, which begins when N + 1 shows in the other meta page.
+    Image N is overwritten by commit N + 2, which can begin once N + 1 is in the other meta page.
     """
     image = os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[txnid & 1])
     other = os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1])
@@ -108,7 +108,7 @@ def image_of(fd: int, txnid: int) -> bytes | None:
 
 
 def boot_id() -> bytes:
-    """Return the kernel's boot id, 16 bytes: it changes whenever memory was lost.
+    """Return the kernel's boot id, 16 bytes, which changes whenever memory is lost.
 
     Raises:
         StoreAccessError: this system has none.
@@ -137,22 +137,22 @@ class SteadyLog:
         self._free = _FLOCK.pack(fcntl.F_UNLCK, 0, run.slots[0], 1, 0)
 
     def locked(self, fn: Callable[[], T]) -> T:
-        """Run ``fn`` while no other process writes a record; a killed holder's lock is released.
+        """Run ``fn`` under the record lock; the lock of a killed process is released.
 
-        The lock belongs to the descriptor, and covers one byte of the data file: LMDB's own locks
-        are on the lock file.
+        It is an open file description lock on one byte of the data file; LMDB's own locks are on
+        the lock file.
         """
-        try:  # an interrupt may follow the call at once
+        try:  # an interrupt may come right after the call
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, self._own)
             return fn()
         finally:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, self._free)
 
     def newest(self) -> Steady | None:
-        """The last record that is whole; None if none ever was.
+        """Return the newest intact record; None if none was ever written.
 
         Raises:
-            CorruptStoreError: both slots hold something, and neither holds a record.
+            CorruptStoreError: neither slot is blank, and neither holds an intact record.
         """
         found = []
         blank = 0
@@ -172,9 +172,10 @@ class SteadyLog:
         return max(found, key=lambda record: record.number, default=None)
 
     def write(self, image: bytes, last: Steady | None) -> None:
-        """Put a record into the slot that ``last`` does not hold. Under the lock, ``last`` flushed.
+        """Write a record to the slot that ``last`` does not occupy.
 
-        It counts when the caller has flushed it.
+        Needs the record lock, and ``last`` must be flushed. The record takes effect once the caller
+        has flushed it.
         """
         slot, number = (0, 1) if last is None else (1 - last.slot, last.number + 1)
         rest = _RECORD.pack(_MAGIC, number, self.boot, image)
@@ -185,14 +186,14 @@ class SteadyLog:
     def roll_back(self, to: Steady) -> None:
         """Make ``to`` the newest snapshot of the file, and record it for this boot.
 
-        Whoever does this is alone with the file. Cut short anywhere, it starts again from the same
-        record. A file whose meta pages are older than its record is a compact copy that LMDB's own
-        tools made of another one: it is whole, and the record means nothing in it.
+        Needs the file locked exclusively. If interrupted anywhere, it starts over from the same
+        record. A file whose meta pages are older than its record is a compacted copy made by LMDB's
+        own tools: it is intact, and the record does not apply to it.
         """
         metas = [os.pread(self._fd, META_IMAGE_BYTES, offset) for offset in META_OFFSETS]
         if max(map(txnid_of, metas)) >= to.txnid:
             for page, offset in enumerate(META_OFFSETS):
-                # The other page gets the same tree under the number before: LMDB wants two.
+                # The other page gets the same tree with the previous number: LMDB needs both.
                 txnid = to.txnid - ((to.txnid ^ page) & 1)
                 _, raw = meta_page(to.image[:TXNID_AT] + txnid.to_bytes(8, "little"))
                 os.pwrite(self._fd, raw, offset - PAGE_HEADER_BYTES)
@@ -207,60 +208,60 @@ def settle(fd: int, run: RedoArea, path: str, *, read_only: bool) -> None:
     """Roll a relaxed file back to its steady point, before it is mapped, if memory was lost since.
 
     Raises:
-        StorageError: that has to be done, and this handle may not write.
-        StoreLockedError: another process holds the file and does not do it.
-        CorruptStoreError: no steady record is whole.
+        StorageError: a rollback is needed and this handle may not write.
+        StoreLockedError: another process holds the file without rolling it back.
+        CorruptStoreError: no steady record is intact.
     """
     log = SteadyLog(fd, run)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
-            image = newest_meta(fd, path).image  # before the record: commits come after it
+            image = newest_meta(fd, path).image  # read before the record: commits follow records
             newest = log.newest()
             if newest is None or newest.boot == log.boot or newest.image == image:
-                return  # the last: closed in good order; the first commit's point names this boot
+                return  # equal images: closed cleanly; the first commit's point records this boot
             if read_only:
                 raise StorageError(
                     f"{path}: the machine went down while the store was in use; open it once for"
                     " writing, so that it goes back to its last steady point"
                 )
             with exclusively(fd, path):
-                newest = log.newest()  # another opener may have been here in between
+                newest = log.newest()  # another opener may have rolled it back in between
                 if newest is not None and newest.boot != log.boot:
                     log.roll_back(newest)
             return
         except CorruptStoreError as error:
             raise CorruptStoreError(f"{path}: {error}") from error
         except StoreLockedError:
-            # Somebody else is here first, or came at the same moment and failed just so.
+            # Another process was first, or tried at the same moment and failed likewise.
             if time.monotonic() > deadline:
                 raise
-            # Without the lock meanwhile: whoever kept it here would be in everybody's way.
+            # Release the lock while waiting: keeping it would block all other openers.
             fcntl.flock(fd, fcntl.LOCK_UN)
             time.sleep(_LOOK_SECONDS * os.urandom(1)[0] / 256)
             share(fd, path)
             require_same(fd, path)
 
 
-# --- The steady points of an open ``"relaxed"`` file: made in time, never lost from under a commit
-# A steady point is made in this order: pin the present snapshot with a reader, flush the file,
-# write the snapshot's record, flush again, let go of the pin before. So the pages of the newest
-# record that is on the device are always pinned by somebody who commits.
+# --- Steady points of an open ``"relaxed"`` file: made periodically, pinned while it commits ------
+# A steady point is made in this order: pin the current snapshot with a reader, flush the file,
+# write the snapshot's record, flush again, release the previous pin. So the pages of the newest
+# durable record are always pinned by every process that commits.
 #
-# **Whoever commits holds a pin that is no newer than the newest durable record.** It is looked at
+# **A committing process holds a pin no newer than the newest durable record.** This is checked
 # before every batch, so a pin may be dropped at any time: when the map is replaced, before a fork,
-# when only others write. The next batch then begins with a steady point of its own.
+# when only other processes write. The next batch then begins with a steady point of its own.
 #
-# A thread makes a point when the interval has passed since the first commit that is not covered, or
-# when many commits wait; the leader makes it itself when far too many do. A pin keeps all pages
-# that were freed since from being used again, so this bounds what the file grows by.
+# A thread makes a point once the interval has passed since the first uncovered commit, or once many
+# commits are uncovered; the leader makes it itself when there are far too many. A pin keeps all
+# pages freed since from being reused, so this bounds the growth of the file.
 
 _IDLE_SECONDS: Final = 10.0
 _TRIES: Final = 64
 
 
 class SteadySync(SteadyFields):
-    """The pinned steady point of one environment, and the thread that moves it on."""
+    """The pinned steady point of one environment, and the thread that advances it."""
 
     __slots__ = (
         "_ended",
@@ -286,8 +287,8 @@ class SteadySync(SteadyFields):
         self._pinned = 0
         self._ended = False
         self.commits_hurry, self.commits_max = STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
-        # Locks that whoever wakes the thread lets go of. An Event would not do: an interrupt in its
-        # ``set`` may leave it locked for ever, for the thread and for every later commit.
+        # Locks that are released to wake the thread. An Event would not do: an interrupt in its
+        # ``set`` may leave it locked forever, for the thread and for every later commit.
         self._wake = allocate_lock()
         self._wake.acquire()
         self._hurry = allocate_lock()
@@ -297,7 +298,7 @@ class SteadySync(SteadyFields):
 
     @property
     def uncovered(self) -> int:
-        """Number of commits of this process that a power cut could take back."""
+        """Number of commits of this process that a power failure would lose."""
         return self._made - self._covered
 
     @property
@@ -309,7 +310,7 @@ class SteadySync(SteadyFields):
 
     @property
     def is_settled(self) -> bool:
-        """True if a batch needs no steady point now and the thread that makes later ones runs."""
+        """True if a batch needs no steady point now and the thread that makes points is running."""
         return (
             self._raw is not None
             and self._thread is not None
@@ -317,7 +318,7 @@ class SteadySync(SteadyFields):
         )
 
     def hasten(self) -> None:
-        """Have the thread make the next point at once: many commits wait for it."""
+        """Have the thread make the next point immediately: many commits are uncovered."""
         release(self._hurry)
 
     def remind(self) -> None:
@@ -330,13 +331,13 @@ class SteadySync(SteadyFields):
     # --- the point ---------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make everything that was committed before this call survive a power cut.
+        """Make everything committed before this call survive a power failure.
 
-        No local name holds LMDB's environment: whoever keeps an error keeps its frames, and a fork
-        could not give the environment up.
+        No local variable references LMDB's environment: a kept exception keeps its frames, and a
+        forked child could then not close the environment.
 
         Raises:
-            MapMovedError: another process grew the map; follow it and ask again.
+            MapMovedError: another process grew the map; follow it and call again.
             OutcomeUnknownError: the flush failed; the store is poisoned.
         """
         if self._owner == get_ident():
@@ -347,29 +348,29 @@ class SteadySync(SteadyFields):
                 self._log.locked(self._make_soundly)
             finally:
                 self._owner = 0
-        # The pin of a killed process holds back every page that was freed since.
+        # The pin of a killed process keeps every page freed since from being reused.
         self._env.mapped().reader_check()
 
     def _make_soundly(self) -> None:
         try:
-            self._env.leader.need_sound()  # a record must not name what a flush has dropped
+            self._env.leader.need_sound()  # a record must not cover pages that a flush has dropped
             self._make()
         except OSError as error:
-            # The next flush would claim success for pages that were dropped.
+            # The next flush would report success despite the dropped pages.
             self._env.leader.poison_for(error)
             raise OutcomeUnknownError(self._env.leader.poison) from error
         except BaseException:
-            self._timing = True  # what is not covered is still due
+            self._timing = True  # a point is still due
             raise
 
     def _make(self) -> None:
-        self._timing = False  # a commit from here on asks for the next point
+        self._timing = False  # a commit from here on requests the next point
         made = self._made
         last = self._log.newest()
         pin, image = self._begin()
         try:
             txnid = pin.id()
-            os.fdatasync(self._fd)  # the snapshot, and the record before
+            os.fdatasync(self._fd)  # the snapshot, and the previous record
             if last is None or last.txnid != txnid or last.boot != self._log.boot:
                 self._log.write(image, last)
                 os.fdatasync(self._fd)
@@ -383,7 +384,7 @@ class SteadySync(SteadyFields):
                 pin = None
 
     def _begin(self) -> tuple[Any, bytes]:
-        """A reader of the present snapshot, and that snapshot's meta image."""
+        """Return a reader of the current snapshot, and that snapshot's meta image."""
         tries = 0
         while True:
             try:
@@ -395,11 +396,11 @@ class SteadySync(SteadyFields):
                     raise
                 if image is not None:
                     return pin, image
-                pin.abort()  # others committed meanwhile: there is a newer one
+                pin.abort()  # others committed meanwhile: there is a newer snapshot
                 tries += 1
                 if not tries % _TRIES:
-                    # A writer that was killed between its meta page and LMDB's lock table hides its
-                    # commit from readers until the next one takes the lock.
+                    # A writer killed between writing its meta page and updating LMDB's lock table
+                    # hides its commit from readers until the next writer takes the lock.
                     self._env.mapped().begin(write=True).abort()
             except MapResized as error:
                 raise MapMovedError from error
@@ -408,21 +409,21 @@ class SteadySync(SteadyFields):
                     raise
 
     def let_go(self) -> None:
-        """Drop the pin: the map is about to be replaced, or the process to fork."""
+        """Drop the pin: the map is about to be replaced, or the process is about to fork."""
         with self._mutex:
             raw, self._raw = self._raw, None
             if raw is not None:
                 raw.abort()
 
     def end(self) -> None:
-        """Drop the pin and end the thread, as the environment closes. No point may be under way."""
+        """Drop the pin and end the thread on close. No point may be in progress."""
         self._ended = True
         self.let_go()
         release(self._hurry)
         release(self._wake)
 
     def forget(self) -> Any:
-        """In the child of a fork: the parent's reader, which must not be given up here."""
+        """Detach from the parent's pin in a forked child; returns it, as it must not be closed."""
         raw, self._raw = self._raw, None
         self._ended = True
         return raw
@@ -433,7 +434,7 @@ class SteadySync(SteadyFields):
         with self._mutex:
             if self._thread is None:
                 thread = Thread(target=self._run, name="memcore-steady", daemon=True)
-                with suppress(RuntimeError):  # no threads here: the next commit asks again
+                with suppress(RuntimeError):  # no thread can be started: the next commit retries
                     thread.start()
                     self._thread = thread
 
@@ -441,7 +442,7 @@ class SteadySync(SteadyFields):
         idle = 0.0
         while not self._ended:
             if self._wake.acquire(True, self.interval_seconds):
-                self._hurry.acquire(False)  # a hurry of before
+                self._hurry.acquire(False)  # discard a stale hurry
                 if self.uncovered < self.commits_hurry and not self._ended:
                     self._hurry.acquire(True, self.interval_seconds)
             try:
@@ -453,9 +454,9 @@ class SteadySync(SteadyFields):
                 self._look_around(idle)
             except ClosedError:
                 return
-            except Exception as error:  # noqa: BLE001 - told to whoever writes next
+            except Exception as error:  # noqa: BLE001 - reported to the next writer
                 if isinstance(error.__cause__, ReadersFull):
-                    continue  # again at the next interval; the pin before holds
+                    continue  # retry at the next interval; the previous pin holds
                 if not (self._ended or self._env.leader.poison):
                     self._env.leader.poison_for(error)
                 return
@@ -463,10 +464,10 @@ class SteadySync(SteadyFields):
                 return
 
     def _look_around(self, idle_seconds: float) -> None:
-        """Nothing of ours is due: do others need the pages that the pin holds, or a point?"""
+        """Check, with no point due, if other processes need the pinned pages or a point."""
         overtaken, covered = self._env.hold(partial(self._stand, idle_seconds))
         if overtaken and (self.is_busy or not covered):
-            # A leader waits for others, whose pages we hold back; or somebody was killed.
+            # A leader waits for other processes while our pin blocks page reuse, or one was killed.
             self._env.steady()
 
     def _stand(self, idle_seconds: float, _: Any) -> tuple[bool, bool]:
@@ -476,7 +477,7 @@ class SteadySync(SteadyFields):
         return overtaken, covered
 
     def _let_go_if_idle(self) -> None:
-        # A batch that begins meanwhile sees no pin and waits for the mutex, or is seen here.
+        # A batch that begins now either sees no pin and waits for the mutex, or is seen here.
         with self._mutex:
             raw, self._raw = self._raw, None
             if self.is_busy or self.uncovered:
@@ -485,7 +486,7 @@ class SteadySync(SteadyFields):
                 raw.abort()
 
     def _may_rest(self) -> bool:
-        """Return True if this thread ends. A later commit starts a new one or is seen here."""
+        """Return True if this thread may end. A later commit starts a new one or is seen here."""
         with self._mutex:
             me, self._thread = self._thread, None
             if self._timing:

@@ -1,4 +1,4 @@
-"""LmdbStore: ``open_store``, the handle that callers hold, keys of an encrypted file."""
+"""LmdbStore: ``open_store``, store handles, and the keys of an encrypted file."""
 
 from __future__ import annotations
 
@@ -74,48 +74,48 @@ __all__ = [
 ]
 
 
-# --- The environments of this process: one a file, all of them over a fork, and the end of each ---
-# The last handle of an environment closes it. A handle that nobody closed gives its environment up
-# when it is forgotten: maybe by the garbage collector, on any thread, with any lock held. So it
-# waits for nothing then: a thread that lives as long as there is something to close does the rest.
-# Whoever opens a store closes what is unused first, so that no loop opens faster than that thread
-# closes.
+# --- The environments of this process: one per file, and how they are forked and closed -----------
+# The last handle of an environment closes it. A handle that was never closed releases its
+# environment when it is finalized, possibly by the garbage collector, on any thread and with any
+# lock held. The finalizer must therefore not block: it queues the environment for a thread that
+# lives only while there is something to close. Opening a store first closes unused environments, so
+# that a loop cannot open stores faster than that thread closes them.
 
 _FORK_PATIENCE_SECONDS: Final = 5.0
 
 
 class _OpenLock:
-    """Opening and closing, one at a time: ``with opening.lock``.
+    """Lock that serializes opening and closing: ``with opening.lock``.
 
-    The lock itself is entered, not a method of this: an interrupt at the first line of an
-    ``__exit__`` would leave it locked. A fork needs a new one: its owner may be gone.
+    Callers enter the lock itself, not a method of this class: an interrupt at the first line of an
+    ``__exit__`` would leave it locked. A forked child needs a new lock, as its owner may be gone.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Renew the locks in the child of a fork, where their holders do not exist."""
+        """Replace the locks in the child of a fork, where their holders do not exist."""
         self.lock = RLock()
         self.closer = allocate_lock()
-        """Held while there is a thread that closes what was dropped."""
+        """Held while a thread is closing dropped environments."""
 
 
 environments: WeakSet[Environment] = WeakSet()
 opening = _OpenLock()
 _fork: list[bool] = []
-"""Not empty while a fork under way holds ``opening``."""
+"""Non-empty during a fork; the entry records whether ``opening`` was acquired."""
 
 
 def _known() -> list[Environment]:
-    """The environments as they are now."""
+    """Return a snapshot of the set of environments."""
     while True:
-        with suppress(RuntimeError):  # another thread has added one meanwhile
+        with suppress(RuntimeError):  # another thread added one during the iteration
             return list(environments)
 
 
 def end(env: Environment) -> None:
-    """Close what has no handles any more, and forget it."""
+    """Close an environment that has no handles left, and forget it."""
     try:
         env.shut()
     finally:
@@ -123,36 +123,36 @@ def end(env: Environment) -> None:
 
 
 def close_if_unused(env: Environment) -> None:
-    """Close an environment if it has no handles any more."""
+    """Close an environment if it has no handles left."""
     with opening.lock:
         if env.count_handles():
             return
         env.closing = True
-    # Not under the lock: what is waited for may itself open a store.
+    # Outside the lock: the work that this waits for may itself open a store.
     end(env)
 
 
 def drop(env: Environment, handle: int) -> None:
-    """Release a handle that was garbage-collected unclosed: waits for nothing and takes no lock."""
+    """Release a handle that was garbage-collected unclosed; never blocks and takes no lock."""
     env.handles.pop(handle, None)
     if env.count_handles():
         return
     env.dropped = True
-    forgotten.append(env)  # twice, after an interrupt, which harms nothing
-    if not opening.closer.locked():  # else whoever has it looks once more when it let go of it
-        with suppress(RuntimeError):  # no threads here: the next opening does it
+    forgotten.append(env)  # an interrupt may make this run twice, which is harmless
+    if not opening.closer.locked():  # its holder checks the queue again after releasing it
+        with suppress(RuntimeError):  # no thread can be started: the next opening closes it
             start_new_thread(_close_forgotten, ())
 
 
 def close_unused(*, patient: bool = False) -> None:
-    """Close what forgotten handles left open; ``patient``: wait for what others are closing."""
+    """Close environments without handles; ``patient`` also waits for those being closed."""
     for env in [*_known(), *forgotten]:
         if not env.count_handles() and (patient or not env.closing) and not env.queue.led_here:
             _close_for_nobody(env)
 
 
 def _close_forgotten() -> None:
-    # Taken here, not by who drops: an interrupt there would keep it, and no thread came again.
+    # Acquired here, not in ``drop``: an interrupt there would leave it locked for good.
     while forgotten and opening.closer.acquire(False):
         try:
             while forgotten:
@@ -165,7 +165,7 @@ def _close_forgotten() -> None:
 def _close_for_nobody(env: Environment) -> None:
     try:
         close_if_unused(env)
-    except Exception as error:  # noqa: BLE001 - whoever dropped it is not here to be told
+    except Exception as error:  # noqa: BLE001 - there is no caller to report it to
         logger("memcore.store").error("a store that nobody closed did not close well: %s", error)
 
 
@@ -199,9 +199,9 @@ os.register_at_fork(
 # --- Unlocking a file: whether it is encrypted, and the vault that a key opens --------------------
 
 KEYS_SUFFIX: Final = ".keys"
-"""Behind the path of a database: its key file, if no other is given."""
+"""Suffix appended to a database's path to name its default key file."""
 _ROWS_LOOKED_AT = 64
-"""Of each kind of a scope's rows: the first ones of a session may be heads and index pages."""
+"""Rows examined per scope and kind: a session's first ones may be heads and index pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +215,12 @@ class KeyOptions:
     __reduce_ex__ = uncopied
 
     def path_for(self, database: str) -> str:
-        """The key file of a database."""
+        """Return the path of a database's key file."""
         return self.key_file or database + KEYS_SUFFIX
 
 
 def check_mode(durability: object, *, allow_unsafe: bool) -> None:
-    """Refuse an unknown durability mode, or one that loses data without consent.
+    """Reject an unknown durability mode, or one that can lose data without explicit consent.
 
     Raises:
         InvalidOptionError
@@ -242,8 +242,8 @@ def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOp
 
     Raises:
         InvalidOptionError: ``key_file`` without ``key``.
-        KeyNeededError: there is no key where ``key`` says.
-        ImportError: the package ``cryptography``, or ``keyring``, is missing.
+        KeyNeededError: the source that ``key`` names has no key.
+        ImportError: the ``cryptography`` or ``keyring`` package is missing.
     """
     if key is None:
         if key_file is not None:
@@ -255,11 +255,11 @@ def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOp
 
 
 def new_ring(access: KeyOptions, path: str) -> KeyRing:
-    """The key file of a database that is about to be made, at ``path``.
+    """Create the key file for a new database at ``path``, or reuse the one already there.
 
     Raises:
-        KeyFileError: there is one with keys of another database; it cannot be written.
-        WrongKeyError: there is one that the key does not open.
+        KeyFileError: a key file with another database's keys exists, or it cannot be written.
+        WrongKeyError: a key file exists that the key does not open.
     """
     if path == ":memory:":
         return KeyRing.create(None, access.provider)
@@ -267,10 +267,10 @@ def new_ring(access: KeyOptions, path: str) -> KeyRing:
 
 
 def vault_of(access: KeyOptions | None, path: str) -> RowCipher | None:
-    """Load the row cipher of a file from its key file; None without a key.
+    """Load a file's row cipher from its key file; None without a key.
 
     Raises:
-        KeyFileError, WrongKeyError: its key file cannot be read.
+        KeyFileError, WrongKeyError: the key file cannot be read.
     """
     if access is None:
         return None
@@ -278,13 +278,13 @@ def vault_of(access: KeyOptions | None, path: str) -> RowCipher | None:
 
 
 def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | None:
-    """The vault of a file; None if it is not encrypted.
+    """Return a file's row cipher; None if the file is not encrypted.
 
     Raises:
-        KeyNeededError: it is, and there is no key.
+        KeyNeededError: the file is encrypted and no key was given.
         WrongKeyError: the key does not open the key file.
-        KeyFileError: that is missing, damaged or of another database.
-        InvalidOptionError: there is a key, and the file is not encrypted.
+        KeyFileError: the key file is missing, damaged, or belongs to another database.
+        InvalidOptionError: a key was given and the file is not encrypted.
     """
     if not record.features & ENCRYPTED:
         if access is None:
@@ -305,14 +305,14 @@ def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | 
 
 
 def need_own(store: LmdbStore, vault: RowCipher) -> None:
-    """Refuse a key file that belongs to another data file; the first opening for writing takes it.
+    """Reject a key file that another data file owns; the first opening for writing claims it.
 
-    Data files give the same numbers to different users, so erasing one in this file would shred the
-    keys of somebody in that one. First the file says who it is, durably, and then the key file:
-    cut short between the two, the next opening goes on.
+    Data files assign the same numbers to different users, so erasing a user in this file would
+    shred the keys of somebody in the other one. The owner is recorded durably in the data file
+    first and in the key file second; if that is interrupted in between, the next opening resumes.
 
     Raises:
-        KeyFileError: it belongs to another data file, maybe to the one that this is a copy of.
+        KeyFileError: the key file belongs to another data file, possibly the one this is a copy of.
     """
     ring = vault.ring
     if ring.path is None:
@@ -330,15 +330,15 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
                     "the next opening notes whose the key file is: %s", error
                 )
     home = os.path.realpath(ring.path.removesuffix(KEYS_SUFFIX))
-    # A compaction may just be putting another file in its own place: that is none to look at.
+    # A compaction may be replacing the file right now: its new file is not another copy.
     if home not in (ring.path, os.path.realpath(store.path)) and _is_copy_of(store, home):
         raise package.copy_refused(store.path, home, ring.path)
 
 
 def _is_copy_of(store: LmdbStore, other: str) -> bool:
-    """Return True if ``other`` is a file with the same owner in its row.
+    """Return True if ``other`` is a store whose owner row has the same owner.
 
-    The owner in a backup is blank: a key file's database may have backups anywhere.
+    Backups have a blank owner, so a key file's database may have backups anywhere.
     """
     try:
         fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -352,28 +352,29 @@ def _is_copy_of(store: LmdbStore, other: str) -> bool:
         if not stat.S_ISREG(status.st_mode) or find_run(fd, other).seed != store.file_id:
             return False
     except (OSError, StorageError):
-        return False  # it is no database, or so damaged that it cannot be used
+        return False  # not a database, or too damaged to be used
     finally:
         os.close(fd)
     try:
         with closing(open_store(other, read_only=True, create=False, blind=True)) as found:
             return found.read(package.owner_of) == store.read(package.owner_of)
     except StorageError:
-        return True  # it has the seed, and does not say otherwise
+        return True  # it has the same seed, and its owner cannot be read
 
 
 def need_newest(env: Environment, vault: RowCipher) -> None:
-    """Refuse a key file that is older than the database: it must not be written with.
+    """Reject a key file that is older than the database.
 
-    It would get other keys for users who have contents, and what is written with those is lost
-    when the right file comes back. The file says which data key is the newest that it has seen; one
-    that an older memcore wrote does not, and there it shows by users without keys.
+    Writing with it would mint new keys for users who already have contents, and everything written
+    with those is lost once the right key file is restored. The database records the newest data key
+    that it has seen; files written by older versions of memcore do not, and there a stale key file
+    is detected by users who have contents but no keys.
 
     Raises:
         KeyFileError: it is older, or was replaced by an older one since it was read.
     """
     noted = env.read(vault.noted)
-    vault.ring.refresh()  # after that: another process may just have made the key
+    vault.ring.refresh()  # after the read: another process may just have minted the key
     if noted > vault.ring.last:
         raise _older(vault, f"that has seen data key {noted}, its last one is {vault.ring.last}")
 
@@ -391,7 +392,7 @@ def need_newest(env: Environment, vault: RowCipher) -> None:
         return
     vault.ring.refresh()
     if vault.ring.minted > found:
-        return  # another process had just made the key
+        return  # another process had just minted the key
     raise _older(vault, "users have contents for whom it has no key")
 
 
@@ -405,7 +406,7 @@ def _older(vault: RowCipher, how: str) -> KeyFileError:
 def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None:
     """Find the first scope in a range with an encrypted row of a kind; empty scopes cost nothing.
 
-    The numbers come from a row that may be damaged, so the loop steps over keys, not numbers.
+    The bounds come from a row that may be damaged, so the loop iterates over keys, not numbers.
     """
     if first > last:
         return None
@@ -418,7 +419,7 @@ def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None
             if package.number_of(value) is not None:
                 return scope
             if looked == _ROWS_LOOKED_AT:
-                break  # on to the next one
+                break  # continue with the next scope
         else:
             return None
         start = keys.after(keys.scoped(kind, scope))
@@ -429,7 +430,7 @@ def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None
 
 T = TypeVar("T")
 _TRIES: Final = 8
-"""So often an opening meets a file that LMDB's binding has not forgotten."""
+"""Attempts to open a file that LMDB's binding still regards as open."""
 
 
 def open_store(
@@ -444,11 +445,11 @@ def open_store(
     access: KeyOptions | None = None,
     blind: bool = False,
 ) -> LmdbStore:
-    """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
+    """Open or create the store at ``path``; ``":memory:"`` is private and discarded at close.
 
-    ``durability`` None means what the file records, or ``"full"`` for a new one. ``access`` makes a
-    new one encrypted, and opens such a one. A ``blind`` handle, read-only, needs none: it sees
-    contents as they are stored.
+    ``durability=None`` means the mode that the file records, or ``"full"`` for a new one.
+    ``access`` opens an encrypted store, and makes a new one encrypted. A ``blind`` handle, which
+    must be read-only, needs no key: it sees contents as they are stored.
     """
     name = os.fsdecode(os.fspath(path))
     _check_options(name, durability, map_bytes)
@@ -457,7 +458,7 @@ def open_store(
         try:
             if name == ":memory:":
                 return _open_memory(map_bytes, access)
-            # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
+            # LMDB derives the lock file from the path: all names of a file must map to one lock.
             file = os.path.realpath(name)
             if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
                 _create(file, durability, access, allowed=create and not read_only)
@@ -468,7 +469,7 @@ def open_store(
                 )
             )
         except StorageError as error:
-            # LMDB's binding knows files by number, and forgets one only when it is quite closed.
+            # LMDB's binding tracks files by inode, and forgets one only once it is fully closed.
             if not tries_left or not already_open(error.__cause__):
                 raise
         close_unused(patient=True)
@@ -478,7 +479,7 @@ def open_store(
 def _open_file(
     shared: Callable[[], Environment], handle: Callable[[Environment], LmdbStore]
 ) -> LmdbStore:
-    """A handle of the environment that is shared, once none is closing."""
+    """Return a handle on the shared environment, after waiting for one that is being closed."""
     while True:
         store = None
         try:
@@ -491,18 +492,18 @@ def _open_file(
         except BaseException:
             if store is not None:
                 store.close()
-            close_unused()  # the environment may have been opened for nobody
+            close_unused()  # the environment may have been opened without getting a handle
             raise
-        # Its last handle is being closed by another thread, or was until an interrupt came.
-        with suppress(MemcoreError):  # whoever closes is told
+        # Another thread is closing its last handle, or was interrupted while doing so.
+        with suppress(MemcoreError):  # reported to the thread that closes it
             end(env)
 
 
 def _proven(store: LmdbStore) -> LmdbStore:
-    """A handle that may write with its key file. Without the lock on opening: it may have to wait.
+    """Verify that a handle may write with its key file. Runs without ``opening``, as it may block.
 
     Raises:
-        KeyFileError: it must not; the handle is closed.
+        KeyFileError: it may not; the handle is closed.
     """
     try:
         if store.vault is not None and not store.read_only:
@@ -515,10 +516,10 @@ def _proven(store: LmdbStore) -> LmdbStore:
 
 
 def _create(name: str, durability: str | None, access: KeyOptions | None, *, allowed: bool) -> None:
-    """Make a file with its key file, if it is to have one, unless another creator was first.
+    """Create a file, and its key file if encrypted, unless another process created it first.
 
-    Somebody may even have written by now: then there are data keys, and they are not in the way.
-    A creation that fails leaves its key file, which the next one uses: somebody may use it already.
+    That process may even have written already; the data keys that exist then do no harm. A failed
+    creation leaves its key file in place for the next attempt: another process may already use it.
     """
     if not allowed:
         raise StoreAccessError(f"{name}: there is no such file")
@@ -533,11 +534,11 @@ def _create(name: str, durability: str | None, access: KeyOptions | None, *, all
 
 
 def _is_empty(name: str) -> bool:
-    """Return True if a file of 0 bytes exists: a name that was reserved, as by ``tempfile``."""
+    """Return True if a file of 0 bytes exists: a reserved name, as ``tempfile`` creates it."""
     try:
         status = os.stat(name)
     except OSError:
-        return False  # opening it tells why
+        return False  # opening it reports the reason
     return stat.S_ISREG(status.st_mode) and not status.st_size
 
 
@@ -558,7 +559,7 @@ def _handle(
         vault = unlock(_format(env), env.path, access)
         if env.vault is None:
             env.vault = vault
-        elif vault is not None:  # the first one has the ciphers that are in use
+        elif vault is not None:  # keep the first vault: its ciphers are in use
             env.vault.ring.adopt(vault.ring)
     return LmdbStore(env, read_only=read_only)
 
@@ -577,7 +578,7 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
 def _shared(
     name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
 ) -> Environment:
-    """The environment of the file: the one that this process has, maybe closing, or a new one."""
+    """Return this process's environment of the file, which may be closing, or a new one."""
     with suppress(OSError):
         status = os.stat(name)
         for env in _known():
@@ -606,7 +607,7 @@ def _format(env: Environment) -> Format:
 
 
 def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
-    from tempfile import TemporaryDirectory  # noqa: PLC0415 - for databases in memory alone
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - only in-memory databases need it
 
     ring = None if access is None else new_ring(access, ":memory:")
     record = new_record("none", seed=None if ring is None else ring.seed)
@@ -616,7 +617,7 @@ def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
             build_file(name, record, sync=False)
             env = Environment(name, map_bytes=map_bytes)
             env.vault = None if ring is None else package.RowCipher(ring)
-            with opening.lock:  # a fork finds it whole, or not at all
+            with opening.lock:  # a fork sees it completely set up or not at all
                 env.attach(read_only=False)
                 env.private = True
                 env.path = ":memory:"
@@ -627,7 +628,7 @@ def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
 
 
 class SecretRow:
-    """The row of a secret that has no file yet."""
+    """Row that holds a secret until it has a file."""
 
     __slots__ = ("_store",)
 
@@ -645,7 +646,7 @@ class SecretRow:
         return None if value is None or key is None else package.waiting_secret(value, key[1])
 
     def kept(self) -> bytes | None:
-        """The secret, if it is kept there."""
+        """Return the secret held in the row, or None."""
         return self._kept(self._open().read(_secret_row))
 
     def is_used(self) -> bool:
@@ -653,11 +654,11 @@ class SecretRow:
         return self._open().read(_secret_row) is not None
 
     def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
-        """Keep what ``fn`` makes of what is kept, None: nothing; while no other process writes."""
+        """Replace the secret with ``fn(secret)``, None for no secret, under the write lock."""
         store = self._open()
         env = store.environment()
         if env.queue.led_here or get_ident() in env.barrier.live:
-            # Inside a transaction of this thread nothing can be kept, but a file can be made.
+            # Inside a transaction of this thread no row can be written, but a file can be.
             if fn(None) is not None:
                 raise StoreFullError(f"{env.path}: no space is left for its secret file; free some")
             return None
@@ -685,10 +686,10 @@ def _secret_row(txn: ReadTxn) -> bytes | None:
 
 
 class LmdbStore:
-    """One handle of an open store. Handles of the same file share environment and queue.
+    """Handle of an open store; handles of the same file share its environment and queue.
 
-    Nothing that it refers to refers back to it, so it is gone with its last user, and what it has
-    open with it.
+    Nothing that it references references it back, so it and everything it holds open are released
+    with its last reference.
     """
 
     __slots__ = (
@@ -715,26 +716,29 @@ class LmdbStore:
         if env is not None:
             try:
                 drop(env, id(self))
-            except BaseException:  # an interrupt, which the interpreter drops: nobody else does it
+            except BaseException:  # an interrupt: nothing else would release the handle
                 drop(env, id(self))
                 raise
 
     @property
     def durability(self) -> str:
-        """The mode of the file, which ``copy_compact`` may change."""
+        """Durability mode of the file, which ``copy_compact`` may change."""
         if self._env is not None and self._env.format is not None:
             self._durability = self._env.format.durability
         return self._durability
 
     @property
     def notifier(self) -> Notifier:
-        """Tells of the commits of this process, through whichever handle."""
+        """Notifier of commits made by this process, through any handle."""
         return self.environment().notifier
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
-        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
+        """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot.
 
-        An impatient read never waits for the lead: it raises MapMovedError instead.
+        A read that is not ``patient`` never waits for the lead.
+
+        Raises:
+            MapMovedError: not ``patient``, and the map has to be replaced first.
         """
         env = self._env
         if env is None:
@@ -742,14 +746,14 @@ class LmdbStore:
         return env.read(fn, patient=patient)
 
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
-        """Run ``fn`` in a write transaction, commit, return its result."""
+        """Run ``fn`` in a write transaction, commit it, and return the result."""
         env = self._env
         if env is None or self.read_only:
             self._refuse_write()
         return env.queue.call(fn, makes_room=makes_room)
 
     def alone(self, fn: Callable[[], T]) -> T:
-        """Run ``fn`` while no process writes; it has nothing to commit."""
+        """Run ``fn`` under the write lock; nothing is committed."""
         env = self.environment()
         if self.read_only:
             self._refuse_write()
@@ -764,17 +768,17 @@ class LmdbStore:
         large: bool = False,
         future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
-        """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
+        """Queue ``fn`` from ``loop``'s thread; the future completes after the commit."""
         if self.read_only:
             self._refuse_write()
         queue = self.environment().queue
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:
-        """Push everything committed so far to the device, the last meta page too, and anchor it.
+        """Flush everything committed so far, including the last meta page, and anchor it.
 
         Raises:
-            AuditError: everything is on the device, and the anchor is not.
+            AuditError: everything is on the device except the anchor.
         """
         self.make_durable()
         env = self.environment()
@@ -782,11 +786,11 @@ class LmdbStore:
             env.queue.call(env.audit.anchor, job=True)
 
     def make_durable(self) -> None:
-        """Flush, as ``flush`` but without an anchor: no power cut takes back earlier commits."""
+        """Flush without anchoring: no power failure can undo earlier commits."""
         env = self.environment()
         if env.read_only:
             return
-        env.hold(self._sync)  # a child of a fork opens here, and has its pin then
+        env.hold(self._sync)  # the child of a fork reopens here, which also pins its snapshot
         if env.steady_sync is not None:
             env.steady()
 
@@ -802,9 +806,9 @@ class LmdbStore:
         compact: bool = True,
         judge: Judge | None = None,
     ) -> None:
-        """Copy one consistent snapshot to a new file while others write.
+        """Copy one consistent snapshot to a new file without blocking writers.
 
-        The copy's structure is walked before it gets its name, or ``judge`` does so.
+        The copy's structure is verified, by ``judge`` if given, before it appears at ``target``.
         """
         final = os.path.realpath(os.fsdecode(os.fspath(target)))
         package.back_up(self.environment(), final, compact=compact, judge=judge)
@@ -812,7 +816,11 @@ class LmdbStore:
     def copy_compact(
         self, *, durability: str | None = None, judge: Judge | None = None
     ) -> tuple[int, int]:
-        """Swap the file for a compact copy of it, in another mode if asked; bytes before, after."""
+        """Replace the file with a compacted copy, optionally changing its durability mode.
+
+        Returns:
+            Size of the file before and after, in bytes.
+        """
         env = self.environment()
         if self.read_only:
             self._refuse_write()
@@ -824,14 +832,14 @@ class LmdbStore:
         )
 
     def wipe_records(self) -> None:
-        """Leave nothing of the last commits in the redo slots; what is stored stays."""
+        """Wipe the contents of the last commits from the redo slots; stored data is unaffected."""
         env = self.environment()
         env.queue.call(lambda _: package.wipe_slots(env), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
     ) -> None:
-        """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
+        """Put a copy of this store at ``target``; a file that it replaces is kept as ``kept``."""
         env = self.environment()
         owner = b"" if self.vault is None else self.vault.ring.owner
         if replace and os.path.lexists(target):
@@ -840,12 +848,12 @@ class LmdbStore:
             package.back_up(env, target, compact=False, judge=judge, owner=owner)
 
     def check(self) -> list[str]:
-        """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
+        """Verify the structure of the whole file, blocking writers; an empty list means clean."""
         env = self.environment()
         return env.check(env.walk)
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the file, the map and the queue."""
+        """Return statistics of the file, the map and the queue."""
         return self.environment().hold(self._figures)
 
     def _figures(self, raw: RawEnv) -> dict[str, Any]:
@@ -876,27 +884,30 @@ class LmdbStore:
 
     @property
     def needs_recovery(self) -> bool:
-        """True if this read-only handle sees the file one transaction short. Advisory.
+        """True if this read-only handle sees the file one transaction behind. Advisory.
 
-        A writer in the middle of a commit looks the same; opening the store for writing recovers
-        it.
+        A commit in progress looks the same. Opening the store for writing recovers it.
         """
         return self.environment().needs_recovery()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep every other process out of the file; StoreLockedError if one has it open."""
+        """Lock the file exclusively, keeping all other processes out.
+
+        Raises:
+            StoreLockedError: another process has it open.
+        """
         env = self.environment()
-        env.hold(lambda _: None)  # a child of a fork opens here
+        env.hold(lambda _: None)  # the child of a fork reopens here
         try:
             with exclusively(env.fd, env.path):
                 yield
         finally:
             if env.fd >= 0:
-                fcntl.flock(env.fd, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
+                fcntl.flock(env.fd, fcntl.LOCK_SH)  # an interrupt may have left it exclusive
 
     def close(self) -> None:
-        """Give the handle back; the last one waits for what is under way and closes the file."""
+        """Release the handle; the last one waits for pending work and closes the file."""
         env = self._env
         if env is None:
             return
@@ -906,7 +917,7 @@ class LmdbStore:
             self._give_back(env)
         except Exception:
             raise
-        except BaseException:  # an interrupt: go on, for nobody else would
+        except BaseException:  # an interrupt: finish, as nothing else would
             self._give_back(env)
             raise
 
@@ -917,7 +928,7 @@ class LmdbStore:
         close_if_unused(env)
 
     def environment(self) -> Environment:
-        """Return the open environment, for other modules of this package.
+        """Return the open environment, for the other modules of this package.
 
         Raises:
             ClosedError

@@ -1,4 +1,4 @@
-"""Transactions: a snapshot to read, a recording transaction to write."""
+"""Transactions: snapshots for reading, recording transactions for writing."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ __all__ = [
 
 
 _FIRST_KEY: Final = b"\x01"
-"""Keys below it are the store's own."""
+"""First key of the callers; lower ones are reserved for the store."""
 
 
 class RawCursor(Protocol):
     """Methods of a py-lmdb cursor that this module uses."""
 
     def set_range(self, key: bytes) -> bool:
-        """Go to the first key not below."""
+        """Move to the first key greater than or equal to ``key``."""
 
     def last(self) -> bool:
-        """Go to the last key."""
+        """Move to the last key."""
 
     def next(self) -> bool:
-        """Go one forth."""
+        """Move to the next row."""
 
     def prev(self) -> bool:
-        """Go one back."""
+        """Move to the previous row."""
 
     def key(self) -> bytes:
-        """The current key."""
+        """Return the current key."""
 
     def value(self) -> bytes:
-        """The current value."""
+        """Return the current value."""
 
     def delete(self) -> bool:
-        """Delete the current row and go to the next."""
+        """Delete the current row and move to the next."""
 
     def iternext(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from here on."""
+        """Iterate forward from the current row."""
 
     def iterprev(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from here back."""
+        """Iterate backward from the current row."""
 
     def close(self) -> None:
-        """Give the cursor back."""
+        """Close the cursor."""
 
 
 class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
     """Methods of a py-lmdb transaction that this package uses."""
 
     def id(self) -> int:
-        """The number of the snapshot that it makes or reads."""
+        """Return the number of the snapshot that it writes or reads."""
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value under a key."""
+        """Return the value of a key, or None."""
 
     def put(self, key: bytes, value: bytes, /) -> bool:
         """Write a row."""
@@ -79,13 +79,13 @@ class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
         """Delete a row."""
 
     def cursor(self) -> RawCursor:
-        """A cursor over the rows."""
+        """Open a cursor over the rows."""
 
     def commit(self) -> None:
         """Commit and end."""
 
     def abort(self) -> None:
-        """End without a trace; nothing happens after an end."""
+        """Roll back and end; a no-op after the end."""
 
 
 def _ended(*_: Any) -> NoReturn:
@@ -93,7 +93,7 @@ def _ended(*_: Any) -> NoReturn:
 
 
 class Snapshot:
-    """A read transaction. ``get`` is LMDB's own method: no frame lies between."""
+    """A read transaction. ``get`` is LMDB's own method, without a Python frame in between."""
 
     __slots__ = ("get", "raw", "vault")
 
@@ -103,14 +103,14 @@ class Snapshot:
         self.get: Callable[[bytes], bytes | None] = _ended
 
     def drop(self) -> RawTxn | None:
-        """Release LMDB's transaction and return it; later use is a typed error."""
+        """Detach LMDB's transaction and return it; later use raises InternalError."""
         raw, self.raw, self.get = self.raw, None, _ended
         return raw
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with ``start <= key < stop``."""
+        """Yield the rows with ``start <= key < stop``."""
         raw = self.raw
         if raw is None:
             _ended()
@@ -118,13 +118,17 @@ class Snapshot:
         return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """The first ``count`` rows from ``start`` on."""
+        """Return the first ``count`` rows from ``start`` on."""
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
 
 
 def stored(txn: ReadTxn) -> RawTxn:
-    """Return LMDB's own transaction, which reads rows as stored, not decrypted."""
+    """Return LMDB's own transaction, which reads rows as stored, not decrypted.
+
+    Raises:
+        InternalError: the transaction has ended.
+    """
     raw: RawTxn | None = getattr(txn, "raw", None)
     if raw is None:
         _ended()
@@ -159,7 +163,7 @@ def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, byt
 def _rows(
     raw: RawTxn, start: bytes, stop: bytes, reverse: bool, limit: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    # A bound longer than any key lies between two keys all the same: cut it to what LMDB takes.
+    # A bound may be longer than any key: truncate it to the length that LMDB accepts for seeking.
     seek = (stop if reverse else start)[:KEY_BYTES_MAX]
     cursor = raw.cursor()
     try:
@@ -192,22 +196,22 @@ def _rows(
 class WriteTxn(RecordingTxn):
     """A write transaction shared by the closures of one batch; records what it writes.
 
-    ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
-    such a transaction must not be committed even if the closure swallowed the error. ``puts`` are
-    the keys that were put, with the size of their values, for whoever estimates pages.
+    ``dirty`` means that the running closure has written; ``failed`` is the error of an operation
+    that LMDB refused: such a transaction must not be committed even if the closure swallowed the
+    error. ``puts`` maps the keys that were put to their value sizes, for estimating pages.
     """
 
     __slots__ = ()
     ended = staticmethod(_ended)
 
     def need_feature(self, feature: int) -> None:
-        """Set a feature bit: a memcore that does not know it refuses the file from now on."""
+        """Set a feature bit; a memcore that does not know it refuses the file from now on."""
         record = Format.unpack(stored(self).get(FORMAT_KEY), "the file")
         if not record.features & feature:
             self.put_own(FORMAT_KEY, record._replace(features=record.features | feature).pack())
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
-        """Remove all rows with ``start <= key < stop``; how many there were."""
+        """Delete all rows with ``start <= key < stop``; returns their number."""
         raw = self.raw
         if raw is None:
             _ended()
@@ -220,7 +224,7 @@ class WriteTxn(RecordingTxn):
                 key = cursor.key()
                 if key >= stop:
                     break
-                if key < start:  # a bound longer than any key was cut: its own prefix is outside
+                if key < start:  # a truncated bound may find its own prefix, which is outside
                     found = cursor.set_range(key + b"\0")
                     continue
                 self.dirty = True
@@ -240,7 +244,7 @@ class WriteTxn(RecordingTxn):
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with ``start <= key < stop``, this transaction's own writes included."""
+        """Yield the rows with ``start <= key < stop``, including this transaction's writes."""
         raw = self.raw
         if raw is None:
             _ended()
@@ -248,7 +252,7 @@ class WriteTxn(RecordingTxn):
         return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
+        """Return the first ``count`` rows from ``start`` on, this transaction's writes included."""
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
 
