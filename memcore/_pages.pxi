@@ -1,17 +1,17 @@
-# Pages of LMDB's trees as they lie in a file, judged without trusting a byte.
+# Pages of LMDB's trees as stored in a file, validated without trusting a byte.
 
 cdef enum:
     PAGE = 4096             # bytes, as in memcore.limits
-    HALVES = 2049           # places in a page where a node may begin or end
+    HALVES = 2049           # even offsets in a page, where a node may begin or end
     PAGE_HEADER = 16        # number u64, pad u16, flags u16, lower u16, upper u16
-    NODE_HEADER = 8         # of a leaf: size u32, flags u16, key bytes u16; then key and value
+    NODE_HEADER = 8         # in a leaf: size u32, flags u16, key bytes u16; then key and value
     PAGE_KEY_MAX = 511
     IS_BRANCH = 1           # flags of a page
     IS_LEAF = 2
-    IS_BIG = 1              # flag of a node: the value has pages of its own
+    IS_BIG = 1              # flag of a node: the value is on overflow pages
 
 cdef enum:
-    # The rules that a page may break, as in memcore.store.pages.
+    # Rules that a page may break, as in memcore.store.pages.
     RULE_SIZE = 1
     RULE_NUMBER = 2
     RULE_FLAGS = 3
@@ -32,10 +32,10 @@ cdef inline uint64_t _u64(const uint8_t *p) noexcept nogil:
 
 cdef int _page_rule(const uint8_t *page, Py_ssize_t size, uint64_t number,
                     bint branch) noexcept nogil:
-    """The first rule of its header and its nodes' places that a page breaks, or 0.
+    """The first rule about its header or its nodes' offsets that a page breaks, or 0.
 
-    The nodes tile the page from ``upper`` to its end: the places at which nodes begin, but for the
-    first, and the end of the page are those at which nodes end, each of them once.
+    The nodes tile the page from ``upper`` to its end: the offsets at which nodes begin, except the
+    first, plus the end of the page are exactly those at which nodes end, each of them once.
     """
     cdef uint8_t begins[HALVES]
     cdef uint8_t ends[HALVES]
@@ -86,7 +86,7 @@ cdef int _page_rule(const uint8_t *page, Py_ssize_t size, uint64_t number,
 
 cdef bint _key_before(const uint8_t *one, Py_ssize_t one_size,
                       const uint8_t *other, Py_ssize_t other_size) noexcept nogil:
-    """Whether a key of bytes comes before another."""
+    """Return True if one key sorts before another, bytewise."""
     cdef int order = memcmp(one, other, <size_t>(
         one_size if one_size < other_size else other_size))
     return order < 0 or (order == 0 and one_size < other_size)
@@ -95,10 +95,10 @@ cdef bint _key_before(const uint8_t *one, Py_ssize_t one_size,
 cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered,
                        const uint8_t *low, Py_ssize_t low_size,
                        const uint8_t *high, Py_ssize_t high_size) noexcept nogil:
-    """Whether the keys of a page are legal, ascend, and lie between their bounds (NULL: none).
+    """Return True if a page's keys are legal, ascend and lie between their bounds (NULL: none).
 
-    The first key of a branch stands for all that are lower. The lowest key of a leaf may be ``low``
-    itself. ``numbered``: keys are numbers of eight bytes, and the bounds bear them so.
+    The first key of a branch is ignored: it covers all lower keys. The lowest key of a leaf may
+    equal ``low``. ``numbered``: keys are 8-byte numbers, and so are the bounds.
     """
     cdef uint32_t lower = _u16(page + 12), node, at, size
     cdef const uint8_t *before = low
@@ -127,7 +127,7 @@ cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered,
 
 
 cdef list _leaf_rows(const uint8_t *p, type row, bint runs_only):
-    """The rows of a leaf that breaks no rule, or only those whose values have their own pages."""
+    """The rows of a valid leaf, or only those whose values are on overflow pages."""
     cdef uint32_t lower = _u16(p + 12), at, node, size
     cdef uint64_t value_size
     cdef list found = []
@@ -155,17 +155,17 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
 
     Args:
         page: its bytes.
-        number: the one that it must bear.
-        branch: it lies above the leaves.
-        numbered: its keys are numbers of eight bytes, little-endian, as in the list of free pages.
-        low, high: the keys lie between these, of which the lowest of a leaf may be ``low``; None:
-            there is no such bound. Of eight bytes if ``numbered``.
-        row: the tuple that a row of a leaf becomes: key, value, bytes of the value, and the page
-            where it begins if it has pages of its own.
-        runs_only: only rows whose values have pages of their own.
+        number: the page number that its header must hold.
+        branch: it is above the leaves.
+        numbered: its keys are 8-byte little-endian numbers, as in the list of free pages.
+        low, high: bounds of the keys, exclusive, except that the lowest key of a leaf may equal
+            ``low``; None: unbounded. 8 bytes each if ``numbered``.
+        row: the tuple type of a leaf's row: key, value, bytes of the value, and the page where the
+            value begins if it is on overflow pages.
+        runs_only: only rows whose values are on overflow pages.
 
     Returns:
-        ``(number of nodes, children, keys)`` of a branch, its first key left out;
+        ``(number of nodes, children, keys)`` of a branch, without its first key;
         ``(number of nodes, rows)`` of a leaf.
     """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(page)
@@ -201,48 +201,49 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
 # --- a walk over the trees of a file --------------------------------------------------------------
 
 cdef enum:
-    # What a walk may find beside the rules of a page.
-    RULE_OUTSIDE = 9        # a page is referred to that the file does not have
-    RULE_TWICE = 10         # a page is referred to again
-    RULE_RUN_OUTSIDE = 11   # a value leaves the file
+    # What a walk may find in addition to the rules of a page.
+    RULE_OUTSIDE = 9        # a reference to a page that the file does not have
+    RULE_TWICE = 10         # a page is referenced a second time
+    RULE_RUN_OUTSIDE = 11   # a value extends past the file
     RULE_RUN_ENDS = 12      # the file ends before a value begins
-    RULE_RUN_MARKED = 13    # the run of a value has another header
-    RULE_LIST_BYTES = 14    # a list of free pages has no whole numbers
-    RULE_LIST_COUNT = 15    # it claims more of them than it has
+    RULE_RUN_MARKED = 13    # a value's overflow run has a wrong header
+    RULE_LIST_BYTES = 14    # a list of free pages is not a whole number of entries
+    RULE_LIST_COUNT = 15    # it claims more entries than it has
     RULE_LIST_ORDER = 16
     RULE_LIST_OUTSIDE = 17
-    RULE_TOO_LARGE = 18     # there is no memory to note its pages
+    RULE_TOO_LARGE = 18     # out of memory for the bitmap of its pages
     NO_MEMORY = -1
-    NOT_READ = -2           # the system says why
+    NOT_READ = -2           # errno has the cause
 
 cdef enum:
-    METAS = 2               # pages before the first one of a tree
+    METAS = 2               # meta pages, before the first page of a tree
     IS_RUN = 4              # flags of the first page of a large value
     MISSING_PAGES_MAX = 1 << 24     # as in memcore.store.datafile: LMDB need not have written them
-    PAGE_COST = 40          # what it takes to read a page, in nodes verified
-    PAGES_AT_ONCE = 512     # judged before a signal is looked for
+    PAGE_COST = 40          # cost of reading a page, in nodes verified
+    PAGES_AT_ONCE = 512     # pages judged between two signal checks
     BYTES_AT_ONCE = 1 << 20
 
 
 cdef struct Place:
-    # A page that waits, and the bounds of its keys: where they lie among those that are kept, and
-    # how many bytes they have (-1: there is none).
+    # A pending page and the bounds of its keys: their offsets in ``_keys`` and their sizes in bytes
+    # (-1: unbounded).
     uint64_t page
     size_t low
     size_t high
-    size_t kept             # what was kept before this place needed more
+    size_t kept             # bytes of ``_keys`` in use before this place needed more
     int low_size
     int high_size
     int level               # levels below it
+    bint lowest             # it lies on the path to the lowest keys
 
 
 cdef inline uint64_t _child_of(const uint8_t *node) noexcept nogil:
-    """The page that a node of a branch refers to."""
+    """The page that a branch node points to."""
     return (_u16(node) | <uint64_t>_u16(node + 2) << 16 | <uint64_t>_u16(node + 4) << 32)
 
 
 cdef Py_ssize_t _read_at(int fd, uint8_t *to, size_t size, uint64_t at) noexcept nogil:
-    """As many bytes as there are of these; -1: the system says why."""
+    """Read up to ``size`` bytes, as many as the file has; -1: errno has the cause."""
     cdef Py_ssize_t got = pread(fd, to, size, <off_t>at)
     while got < 0 and errno.errno == errno.EINTR:
         got = pread(fd, to, size, <off_t>at)
@@ -250,41 +251,42 @@ cdef Py_ssize_t _read_at(int fd, uint8_t *to, size_t size, uint64_t at) noexcept
 
 
 cdef class TreeWalk:
-    """A walk over the trees of a file: judges pages, notes which are referred to.
+    """A walk over the trees of a file: validates pages and records which are referenced.
 
-    A walk over a part begins with the pages nearest to the root; one over all of them goes down
-    before it goes on, so that few pages wait at a time. Used by one thread.
+    A partial walk is breadth-first, beginning with the pages nearest to the root; a full walk is
+    depth-first, so that few pages are pending at a time. Used by one thread.
 
     Args:
         fd: the file, open for reading.
-        last_page: the last page that the meta page names.
+        last_page: the last page according to the meta page.
         damage: ``damage(tree, rule, page, number, size)`` makes the exception to raise.
-        row: the tuple that a row becomes, as in ``judge_page``.
+        row: the tuple type of a row, as in ``judge_page``.
 
-    ``rows`` counts those of the tree that was walked last, ``own`` the pages of trees and of values
-    that were referred to: not those that lists of free pages name.
+    ``rows`` counts the rows of the tree walked last, ``own`` the referenced pages of trees and of
+    values, without those named in lists of free pages.
     """
     cdef int _fd
-    cdef uint64_t _known            # pages that it has, or could: each has a bit
-    cdef uint8_t *_bits             # which pages were referred to
+    cdef uint64_t _known            # pages that it has, or could have: one bit each
+    cdef uint8_t *_bits             # bitmap of the referenced pages
     cdef object _damage
     cdef type _row
     cdef Place *_places
-    cdef size_t _at                 # the first place that waits, and the last
+    cdef size_t _at                 # the first pending place, and the end of them
     cdef size_t _count
     cdef size_t _room
     cdef uint8_t *_keys
     cdef size_t _kept
     cdef size_t _keys_room
-    cdef int _level                 # of the page looked at last
+    cdef int _level                 # of the page read last
     cdef bint _numbered
     cdef bint _busy
+    cdef bint _descends             # the leaf with the lowest keys is yet to be validated
     cdef uint64_t _looked
     cdef uint64_t _nodes_max
-    cdef uint64_t _fault            # the page where a rule was broken, and the bytes asked for
+    cdef uint64_t _fault            # the page where a rule was broken, and the bytes requested
     cdef uint64_t _fault_size
     cdef int _errno
-    cdef uint8_t _page[PAGE]        # the page looked at last
+    cdef uint8_t _page[PAGE]        # the page read last
     cdef readonly uint64_t rows
     cdef readonly uint64_t own
 
@@ -307,7 +309,7 @@ cdef class TreeWalk:
         free(self._keys)
 
     cdef int _take(self, uint64_t first, uint64_t pages) noexcept nogil:
-        """Note that pages are referred to, each for the first time."""
+        """Record references to pages, each the first one; 0, or the rule that this breaks."""
         cdef uint64_t page
         self._fault = first
         if first < METAS or first >= self._known or pages > self._known - first:
@@ -319,9 +321,9 @@ cdef class TreeWalk:
         return 0
 
     cdef int _run_rule(self, uint64_t first, uint64_t size) noexcept nogil:
-        """The rule that a run of pages for a value of so many bytes breaks, or 0.
+        """The rule that an overflow run for a value of ``size`` bytes breaks, or 0.
 
-        It may be longer: LMDB writes a value over a longer one that the same transaction wrote.
+        It may be longer: LMDB overwrites in place a longer value that the same transaction wrote.
         """
         cdef uint64_t pages = (PAGE_HEADER - 1 + size) // PAGE + 1, held
         cdef uint8_t header[PAGE_HEADER]
@@ -349,7 +351,7 @@ cdef class TreeWalk:
         return 0
 
     cdef int _keep(self, const uint8_t *key, int size, size_t *at) noexcept nogil:
-        """Keep a copy of a bound, and say where it lies. ``key`` is none of those that are kept."""
+        """Store a copy of a bound and set its offset. ``key`` must not point into ``_keys``."""
         cdef size_t wanted
         cdef uint8_t *grown
         at[0] = self._kept
@@ -366,7 +368,7 @@ cdef class TreeWalk:
         return 0
 
     cdef int _wait(self, Place place) noexcept nogil:
-        """Have a page wait."""
+        """Add a page to the pending ones."""
         cdef size_t wanted
         cdef Place *grown
         if self._count == self._room:
@@ -380,14 +382,18 @@ cdef class TreeWalk:
         return 0
 
     cdef bint _waits(self) noexcept nogil:
-        """Whether a page waits that may be looked at."""
-        return self._at < self._count and not (
-            self._nodes_max and self._looked >= self._nodes_max)
+        """Return True if a page is pending and the node limit is not reached.
+
+        The path to the lowest keys is validated first and always: every opening reads the rows
+        there, the file's format among them.
+        """
+        return self._at < self._count and (
+            not self._nodes_max or self._looked < self._nodes_max or self._descends)
 
     cdef int _next_rule(self) noexcept nogil:
-        """Look at the next page that waits; its children wait from now on. 0, or what it breaks.
+        """Validate the next pending page and add its children; 0, or the rule that it breaks.
 
-        There is one: ``_waits`` was asked.
+        Precondition: ``_waits()``.
         """
         cdef Place place, child
         cdef const uint8_t *p = self._page
@@ -403,13 +409,13 @@ cdef class TreeWalk:
         else:
             self._count -= 1
             place = self._places[self._count]
-        # Copied: its children's bounds are kept where these may lie, or make them move.
+        # Copied: storing the children's bounds may overwrite these, or move them.
         if place.low_size > 0:
             memcpy(low, self._keys + place.low, <size_t>place.low_size)
         if place.high_size > 0:
             memcpy(high, self._keys + place.high, <size_t>place.high_size)
         if not self._nodes_max:
-            self._kept = place.kept  # those before it need no more than that
+            self._kept = place.kept  # the places before it need no more than that
         self._level = place.level
         rule = self._take(place.page, 1)
         if rule:
@@ -430,6 +436,7 @@ cdef class TreeWalk:
         self._looked += (lower - PAGE_HEADER) // 2 + PAGE_COST
         if place.level <= 0:
             self.rows += (lower - PAGE_HEADER) // 2
+            self._descends = self._descends and not place.lowest
             return 0
         # Each child begins where the one before it ends; the outer bounds are the page's own.
         child.level, child.kept = place.level - 1, self._kept
@@ -449,13 +456,17 @@ cdef class TreeWalk:
                     return NO_MEMORY
             else:
                 child.high, child.high_size = last_bound, place.high_size
+            child.lowest = place.lowest and at == PAGE_HEADER
             if self._wait(child):
                 return NO_MEMORY
+            if child.lowest and self._nodes_max:  # next, before those that were pending
+                self._places[self._count - 1] = self._places[self._at]
+                self._places[self._at] = child
             child.low, child.low_size = child.high, child.high_size
         return 0
 
     cdef int _runs_rule(self) noexcept nogil:
-        """The rule that a run of a row on the leaf looked at last breaks, or 0."""
+        """The rule that an overflow run of the leaf read last breaks, or 0."""
         cdef const uint8_t *leaf = self._page
         cdef uint32_t at, node, size, lower = _u16(leaf + 12)
         cdef int rule
@@ -470,7 +481,7 @@ cdef class TreeWalk:
         return 0
 
     cdef int _begin(self, object tree, uint64_t nodes_max) except -1:
-        """Set out at the root of a tree: ``(name, root, depth, txnid)``."""
+        """Start at the root of a tree: ``(name, root, depth, txnid)``."""
         cdef uint64_t root = tree[1], txnid = tree[3]
         cdef int depth = tree[2]
         cdef uint8_t bound[8]
@@ -483,7 +494,8 @@ cdef class TreeWalk:
         self._numbered = txnid > 0
         place.page, place.low, place.high, place.kept, place.level = root, 0, 0, 0, depth - 1
         place.low_size = place.high_size = -1
-        if self._numbered:  # the keys are the transactions from 1 to ``txnid``
+        place.lowest = self._descends = True
+        if self._numbered:  # the keys are transaction ids from 1 to ``txnid``
             place.low_size = place.high_size = 8
             for i in range(8):
                 bound[i] = i == 0
@@ -498,7 +510,7 @@ cdef class TreeWalk:
         return 0
 
     cdef int _refuse(self, object tree, int rule) except -1:
-        """Raise for a rule that is broken."""
+        """Raise for a broken rule."""
         if rule == NO_MEMORY:
             raise MemoryError
         if rule == NOT_READ:
@@ -508,7 +520,7 @@ cdef class TreeWalk:
         raise self._damage(tree, rule, page, self._fault, self._fault_size)
 
     def judge(self, object tree, uint64_t nodes_max=0):
-        """Judge the pages of a tree and the runs of its values, up to so many nodes (0: all)."""
+        """Validate a tree's pages and overflow runs, up to ``nodes_max`` nodes (0: all)."""
         cdef int rule = 0, turn = 1
         self._begin(tree, nodes_max)
         self._busy = True
@@ -528,16 +540,22 @@ cdef class TreeWalk:
             self._refuse(tree, rule)
 
     def leaves(self, object tree, uint64_t nodes_max=0):
-        """Yield the rows of each leaf, up to so many nodes (0: all); runs are not looked at.
+        """Yield the rows of each leaf, up to ``nodes_max`` nodes (0: all), without their runs.
 
-        If all are asked for, the leaf with the highest keys comes first.
+        A full walk yields the leaf with the highest keys first.
         """
         cdef int rule = 0
         cdef list rows
         self._begin(tree, nodes_max)
-        while not self._busy and self._waits():
+        while self._waits():
+            if self._busy:
+                raise RuntimeError("a walk is used by one thread")
+            self._busy = True
             with nogil:
-                rule = self._next_rule()
+                self._level = 1
+                while not rule and self._level > 0 and self._waits():
+                    rule = self._next_rule()
+            self._busy = False
             if rule:
                 self._refuse(tree, rule)
             if self._level <= 0:
@@ -545,7 +563,7 @@ cdef class TreeWalk:
                 yield rows
 
     def run(self, uint64_t first, uint64_t size):
-        """The offset in the file of a value of ``size`` bytes in a run of pages that holds it."""
+        """The file offset of a value of ``size`` bytes on the overflow run at page ``first``."""
         cdef int rule
         with nogil:
             rule = self._run_rule(first, size)
@@ -554,7 +572,7 @@ cdef class TreeWalk:
         return first * PAGE + PAGE_HEADER
 
     def take_list(self, bytes data not None):
-        """Note the pages that a list of free ones names, the highest first; how many there are."""
+        """Record the pages of a free list, which are in descending order; returns their number."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef uint64_t size = <uint64_t>PyBytes_GET_SIZE(data), count, page, before = UINT64_MAX, i
         cdef int rule = 0
@@ -579,7 +597,7 @@ cdef class TreeWalk:
         return count
 
     def referred(self):
-        """The pages that were referred to, as a set."""
+        """The referenced pages, as a set."""
         cdef uint64_t byte, page
         cdef set found = set()
         for byte in range(self._known // 8 + 1):

@@ -122,7 +122,7 @@ def logger(name: str = "memcore") -> logging.Logger:
         try:
             import logging  # noqa: PLC0415
         except (ImportError, OSError):  # out of file descriptors, or at interpreter exit
-            return cast("logging.Logger", _Silence())
+            return cast("logging.Logger", _LateLogger(name))
         root = logging.getLogger("memcore")
         if not root.handlers:
             root.addHandler(logging.NullHandler())
@@ -133,8 +133,12 @@ def logger(name: str = "memcore") -> logging.Logger:
 _loggers: dict[str, logging.Logger] = {}
 
 
-class _Silence:
-    """Replaces a logger if ``logging`` cannot be loaded: records are dropped, and nothing fails."""
+class _LateLogger:
+    """Stands in for a logger until ``logging`` can be loaded; until then it drops records."""
 
-    def __getattr__(self, name: str) -> Callable[..., bool]:
-        return lambda *_, **__: False
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        found: Any = logger(self._name)
+        return (lambda *_, **__: False) if type(found) is _LateLogger else getattr(found, method)

@@ -159,7 +159,7 @@ def cut(
         complain("say --yes to forget entries of the audit")
         raise typer.Exit(ExitCode.REFUSED)
     audit = _audit(key_file, anchor=anchor)
-    with memcore.open(store, create=False, verify=is_judged(store), audit=audit) as db:
+    with memcore.open(store, create=False, verify=is_judged(), audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()
         count = db.cut_audit(older_than_seconds=seconds)
     print(f"cut {count:,} entries")

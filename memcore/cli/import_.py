@@ -113,7 +113,7 @@ def import_file(
     }
     ImportOptions(**options)  # invalid ones fail before a file is created
     started = time.perf_counter()
-    opening = {"counter": counter, "redact": redact, "verify": is_judged(store), **key_options()}
+    opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
     with (
         _lines(file) as (source, total),
         memcore.open(store, **opening) as db,

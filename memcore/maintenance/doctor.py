@@ -191,7 +191,7 @@ def _place(path: str) -> dict[str, Any]:
 
 def _store(path: str) -> dict[str, Any]:
     """Read the facts that need an open store."""
-    store = open_store(path, read_only=True, blind=True)
+    store = open_store(path, read_only=True, blind=True, verify=True)
     try:
         record = Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), path)
         found = store.stats()

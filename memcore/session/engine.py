@@ -30,12 +30,12 @@ from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
     FencedError,
-    InternalError,
     InvalidItemError,
     InvalidOptionError,
     LeaseHeldError,
     PolicyMismatchError,
     ReadOnlyError,
+    StoreLockedError,
 )
 from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTxn, SessionTxns
@@ -596,14 +596,14 @@ class Engine:
         a log of its own.
 
         Raises:
-            InternalError: such a nested read found that another process has grown the map.
+            StoreLockedError: such a nested read found that another process has grown the file.
         """
         if log.lock._is_owned():  # noqa: SLF001 - as Condition checks
             try:
                 return self.store.read(partial(fn, log.twin()), patient=False)
             except MapMovedError as error:
-                msg = "a read inside of another's work met a map that grew: read again later"
-                raise InternalError(msg) from error
+                msg = "another process grew the file while this thread was busy with it; read again"
+                raise StoreLockedError(msg) from error
         while True:
             with suppress(MapMovedError), log.lock:
                 return self.store.read(partial(fn, log), patient=False)

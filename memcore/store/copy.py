@@ -252,9 +252,10 @@ def _find_values(chunk: bytearray, start: int, lower: int, values: dict[int, int
 
 
 def _blank_end(fd: int, first: int, size: int, pages: int, path: str) -> None:
+    """Blank a run behind its value; it may hold the rest of a longer value that came before it."""
     end = PAGE_HEADER_BYTES + size
     left = pages * PAGE_BYTES - end
-    if not 0 <= left < PAGE_BYTES:
+    if left < 0:
         raise _unlike(path, first)
     if left and os.pread(fd, left, first * PAGE_BYTES + end).strip(b"\0"):
         os.pwrite(fd, bytes(left), first * PAGE_BYTES + end)

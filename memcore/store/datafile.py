@@ -201,15 +201,16 @@ def _require_regular(path: str, mode: int) -> None:
     raise StoreFormatError(f"{path}: is not a regular file; a memcore store is one regular file")
 
 
-def inspect(fd: int, path: str, *, metas_only: bool = False) -> Meta:
+def inspect(fd: int, path: str, *, held: bool = False, metas_only: bool = False) -> Meta:
     """Return the newest meta page of a file that passes a quick check.
 
     Other processes may commit meanwhile and reuse pages that no reader holds, so a finding counts
-    only if no commit intervened. Under a snapshot the pages do not change.
+    only if no commit intervened.
 
     Args:
         fd: the open file.
         path: its name in messages.
+        held: the caller holds a snapshot, under which the pages do not change.
         metas_only: check only the meta pages, not the trees.
 
     Raises:
@@ -225,7 +226,7 @@ def inspect(fd: int, path: str, *, metas_only: bool = False) -> Meta:
             if not metas_only:
                 _look(fd, meta, _LOOK_NODES, _LOOK_FREE_NODES)
         except DamageError as damage:
-            if seen == last:
+            if held or seen == last:
                 raise CorruptStoreError(
                     f"{path}: {damage}; restore a backup, or run check on a copy"
                 ) from None

@@ -303,7 +303,7 @@ class Environment(EnvironmentFields):
             map_bytes=self.map_bytes,
             expected=tuple(key for key in (self.key, self.next_key) if key is not None),
             oldest=self.oldest,
-            judge=(lambda fd: self.refuse(self.judge(fd))) if verify else None,
+            judge=(lambda fd, held: self.refuse(self.judge(fd, held))) if verify else None,
         )
         self.key, self.fd, self.format = found.key, found.fd, found.format
         self.raw = found.access.raw
@@ -383,21 +383,22 @@ class Environment(EnvironmentFields):
     def _begin_closed(self, **_: Any) -> Any:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
-    def walk(self, fd: int) -> list[str]:
+    def walk(self, fd: int, held: bool = False) -> list[str]:
         """Verify the whole structure of the file, reading it unmapped; returns the findings."""
         name = f"/dev/fd/{fd}" if self.private else self.path
-        return walked(fd, self.path, lambda: binding.verify(name))
+        return walked(fd, self.path, lambda: binding.verify(name), held=held)
 
-    def judge(self, fd: int) -> list[str]:
+    def judge(self, fd: int, held: bool = False) -> list[str]:
         """Check quickly for damage that LMDB must not encounter, a subset of ``walk``'s checks."""
-        return walked(fd, self.path, lambda: damage_of(fd, self.path))
+        return walked(fd, self.path, lambda: damage_of(fd, self.path), held=held)
 
-    def check(self, find: Callable[[int], list[str]]) -> list[str]:
-        """``walk`` or ``judge`` under a snapshot: no writer reuses the pages that it reads."""
-        try:
-            return self.read(lambda _: find(self.fd))
-        except OSError as error:
-            binding.raise_from(error, self.path)
+    def check(self, find: Callable[[int, bool], list[str]]) -> list[str]:
+        """Run ``walk`` or ``judge``, blocking writers unless the environment is read-only."""
+        if self.read_only:
+            # Other processes keep writing; the snapshot preserves the pages that the walk visits.
+            return self.read(lambda _: find(self.fd, self.is_locked))
+        # ``makes_room``: it writes nothing, so a full device must not refuse it.
+        return self.queue.call(lambda _: find(self.fd, False), makes_room=True)
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def attach(
     read_only: bool,
     map_bytes: int,
     expected: tuple[FileKey, ...],
-    judge: Callable[[int], None] | None,
+    judge: Callable[[int, bool], None] | None,
     oldest: int = FORMAT_OLDEST,
 ) -> Attachment:
     """Open the file at ``path``. Leaves nothing open on failure.
@@ -111,8 +111,8 @@ def attach(
         read_only: write nothing and recover nothing.
         map_bytes: address space to map initially.
         expected: the file must be one of these; empty: any file.
-        judge: called with the descriptor before LMDB reads a tree; raises to refuse the file.
-            None: the pages nearest to the roots are checked.
+        judge: called with the descriptor, and with True if a snapshot is held, before LMDB reads a
+            tree; raises to refuse the file. None: the pages nearest to the roots are checked.
         oldest: oldest format accepted.
     """
     fd = open_locked(path, read_only=read_only)
@@ -126,11 +126,22 @@ def attach(
         run = find_run(fd, path)
         if run.relaxed:
             settle(fd, run, path, read_only=read_only)
+        look: Callable[[bool], None] = partial(_inspect, fd, path)
+        if judge is not None:
+            look = partial(judge, fd)
         inspect(fd, path, metas_only=True)  # LMDB reads no more than these when it maps a file
-        look = partial(inspect, fd, path) if judge is None else partial(judge, fd)
+        is_alone = not os.path.lexists(path + LOCK)
+        if is_alone:  # nobody has it open, and a file that is refused gets no lock file beside it
+            look(False)
         mode = stat.S_IMODE(status.st_mode) & 0o666
         raw, record = _map(
-            path, run, look, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
+            path,
+            run,
+            None if is_alone else look,
+            read_only=read_only,
+            map_bytes=map_bytes,
+            mode=mode,
+            oldest=oldest,
         )
         access = file_access(raw, fd, run, durability=record.durability, read_only=read_only)
         raw = access.raw
@@ -149,6 +160,10 @@ def attach(
         binding.raise_from(error, path)
 
 
+def _inspect(fd: int, path: str, held: bool) -> None:
+    inspect(fd, path, held=held)
+
+
 def _same_file(path: str, status: os.stat_result, expected: tuple[FileKey, ...]) -> FileKey:
     key = (status.st_dev, status.st_ino)
     if expected and key not in expected:
@@ -159,7 +174,7 @@ def _same_file(path: str, status: os.stat_result, expected: tuple[FileKey, ...])
 def _map(
     path: str,
     run: RedoArea,
-    look: Callable[[], object],
+    look: Callable[[bool], None] | None,
     *,
     read_only: bool,
     map_bytes: int,
@@ -171,11 +186,13 @@ def _map(
     while True:
         raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
         try:
-            snapshot = raw.begin()  # keeps writers from reusing the pages being checked
-            try:
-                look()
-            finally:
-                snapshot.abort()
+            if look is not None:
+                snapshot = raw.begin()  # keeps writers from reusing the pages being checked
+                try:
+                    look(raw.flags()["lock"])
+                finally:
+                    snapshot.abort()
+                look = None
             record = _record(raw, run, path, oldest)
         except MapResized:  # another process has just grown the file
             raw.close()
@@ -310,24 +327,25 @@ def _is_full(path: str) -> bool:
 _WALKS: Final = 5
 
 
-def walked(fd: int, path: str, walk: Callable[[], list[str]]) -> list[str]:
+def walked(fd: int, path: str, walk: Callable[[], list[str]], *, held: bool = False) -> list[str]:
     """Verify the structure of a file without mapping it; returns the findings as messages.
 
-    Writers are not locked out: findings count only if no commit intervened.
+    Writers are not locked out: without a snapshot, findings count only if no commit intervened.
 
     Args:
         fd: the open file.
         path: its name in messages.
         walk: returns the findings.
+        held: the caller holds a snapshot, under which the pages do not change.
 
     Raises:
         StoreLockedError: others committed during each of several attempts.
     """
     for _ in range(_WALKS):
         try:
-            before = inspect(fd, path).txnid
+            before = inspect(fd, path, held=held).txnid
             findings = walk()
-            if not findings or newest_meta(fd, path).txnid == before:
+            if not findings or held or newest_meta(fd, path).txnid == before:
                 return findings
         except StoreLockedError:
             raise

@@ -413,7 +413,7 @@ class PageScan:
             walk = walk_of(self.fd, meta.last_page)
             for data in free_lists(self.fd, walk, tree):
                 found.update(pages_of(data))
-        except (DamageError, OSError):
+        except (DamageError, OSError, StoreAccessError):
             return None
         own |= walk.referred()
         return found

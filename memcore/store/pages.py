@@ -20,6 +20,7 @@ from struct import Struct, unpack_from
 from typing import Final, NamedTuple
 
 from memcore._fast import TreeWalk
+from memcore.errors import StoreAccessError
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
 # --- LMDB's B-trees, read from the raw file without trusting a byte -------------------------------
 
 PAGE_HEADER_BYTES: Final = 16
+_TOO_LARGE: Final = 18
 _PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _RUN_HEADER = Struct("<QHHI")  # first page, pad, flags, pages
 
@@ -74,7 +76,9 @@ def walk_of(fd: int, last_page: int) -> TreeWalk:
     return TreeWalk(fd, last_page, _damage, LeafRow)
 
 
-def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -> DamageError:
+def _damage(
+    tree: Tree | None, rule: int, page: bytes, number: int, size: int
+) -> DamageError | StoreAccessError:
     """Build the error for a violated rule, numbered as in ``_pages.pxi``.
 
     Args:
@@ -84,6 +88,8 @@ def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -
         number: page number; for a list that claims too many pages, their number.
         size: size of the value or the list in bytes.
     """
+    if rule == _TOO_LARGE:
+        return StoreAccessError(f"a file of {size} bytes needs more memory than there is to check")
     name = "a value" if tree is None else f"the {tree.name}"
     found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
     where = f"page {number} of {name}"
@@ -107,7 +113,6 @@ def _damage(tree: Tree | None, rule: int, page: bytes, number: int, size: int) -
             15: f"a list of free pages claims {number} entries in {size} bytes",
             16: "a list of free pages is out of order",
             17: "a list of free pages names pages outside the file",
-            18: f"the file has {size} bytes: too many for the memory that is left",
         }[rule]
     )
 

@@ -233,6 +233,9 @@ def with_types(serde: SerializerProtocol, extra: Collection[TypeName]) -> Serial
             clone = copy.copy(serde)
             clone.serde = inner
             return clone
+    if not isinstance(serde, EncryptedSerializer):
+        name = type(serde).__name__
+        _log.warning("%s decides itself what it builds: strict mode does not apply", name)
     return serde
 
 
