@@ -3,7 +3,7 @@
  *   text -> pieces (_bpe_pieces.h) -> tokens of each piece (_bpe_tokens.h)
  *
  * A piece is looked up in a small cache of short pieces, then as a whole in the vocabulary, and is
- * split only if it is no token.
+ * split only if it is not a token.
  */
 #include "_bpe_pieces.h"
 #include "_bpe_tokens.h"
@@ -56,7 +56,7 @@ uint8_t *bpe_scratch(bpe_work *w, size_t n) {
 
 /* --- texts ------------------------------------------------------------------------------------- */
 
-/* A piece of 2 to SHORT_BYTES bytes, and what it hashes to. */
+/* A piece of 2 to SHORT_BYTES bytes and its hash. */
 typedef struct {
     words key;
     uint64_t hash;
@@ -70,7 +70,7 @@ static inline piece piece_at(const uint8_t *p, size_t n, const uint8_t *end) {
 
 static inline cached *slot_of(bpe_work *w, uint64_t hash) { return &w->cache[hash >> (64 - CACHE_BITS)]; }
 
-/* Its count if it is in the cache or a token, else 0. */
+/* Its token count if it is cached or a token itself, else 0. */
 static inline int64_t look_up(bpe_vocab *v, bpe_work *w, const piece *it) {
     cached *slot = slot_of(w, it->hash);
     if (LIKELY(slot->lo == it->key.lo && (slot->hi & KEY_MASK) == it->key.hi))
@@ -97,8 +97,8 @@ static int64_t count_piece(bpe_vocab *v, bpe_work *w, const uint8_t *p, size_t n
 
 #define AHEAD 32
 
-/* Pieces are found AHEAD at a time and their places in memory fetched, so that the misses of the
- * processor's cache, most of the cost on texts that are new, overlap. */
+/* Pieces are found AHEAD at a time and their memory is prefetched, so that cache misses, most of
+ * the cost on new texts, overlap. */
 int64_t bpe_count_to(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t most) {
     text t = {v, s + n};
     piece ahead[AHEAD];
@@ -177,8 +177,8 @@ static inline int is_boundary(const uint8_t *p, const uint8_t *end) {
     return p == end || (*p & 0xC0) != 0x80;
 }
 
-/* Inside the piece at s + from.at, of n bytes: the last boundary with at most `most` tokens before
- * it (`before`), or the first one with at least so many. */
+/* Inside the piece of n bytes at s + from.at: the last boundary with at most `most` tokens before
+ * it (`before`), or the first one with at least that many. */
 static int cut_inside(bpe_vocab *v, bpe_work *w, const uint8_t *s, mark from, size_t n,
                       const uint8_t *end, int64_t most, int before, mark *found) {
     if (!grow_long(w, n)) return BPE_ENOMEM;
@@ -222,7 +222,7 @@ int bpe_cuts(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t head
     mark cut = now;
     int status = 0;
     unsigned width;
-    /* Where a tail follows, digits on both sides of the gap would group anew: see below. */
+    /* If a tail follows, digits on both sides of the gap would regroup: see below. */
     if (split.tokens >= 0 && tail > 0 && class_at(&t, s + split.at, &width) == NUM)
         cut = split;
     else if (split.tokens >= 0)
@@ -230,7 +230,7 @@ int bpe_cuts(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t head
     *first = (bpe_cut){(int64_t)cut.at, cut.tokens, now.tokens};
     if (status) return status;
 
-    int64_t need = now.tokens - tail;  /* tokens that have to go */
+    int64_t need = now.tokens - tail;  /* tokens to remove */
     cut = (mark){0, 0};
     if (need > 0) {
         size_t low = 0, high = (pieces - 1) / MARK_PIECES;
@@ -244,7 +244,7 @@ int bpe_cuts(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t head
             size_t size = (size_t)(next_piece(&t, s + cut.at) - (s + cut.at));
             int64_t found = count_piece(v, w, s + cut.at, size, t.end);
             if (found < 0) return (int)found;
-            /* Behind a cut inside a number all digits would group anew: that piece goes whole. */
+            /* After a cut inside a number all digits would regroup: that piece is removed whole. */
             if (cut.tokens + found >= need && class_at(&t, s + cut.at, &width) != NUM) {
                 status = cut_inside(v, w, s, cut, size, t.end, need, 0, &cut);
                 break;

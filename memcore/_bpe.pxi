@@ -47,8 +47,8 @@ cdef extern from "_bpe.h" nogil:
 
 cdef extern from *:
     """
-    /* A workspace out of those that are idle, NULL if none is, and back: one call each, since a
-       tracer runs between two lines of Cython, and lets other threads take one, too. */
+    /* Take an idle workspace (NULL: none) and give it back: one C call each, since a tracer runs
+       between two lines of Cython and lets other threads take one, too. */
     static inline bpe_work *memcore_take(bpe_work **idle, int *count) {
         return *count ? idle[--*count] : NULL;
     }
@@ -64,8 +64,8 @@ cdef extern from *:
 
 
 cdef enum:
-    IDLE_MAX = 16               # workspaces that wait for the next call
-    GIL_HELD_BYTES = 16384      # texts up to here are counted in less time than a release costs
+    IDLE_MAX = 16               # idle workspaces kept for later calls
+    GIL_HELD_BYTES = 16384      # up to this size, counting is cheaper than releasing the GIL
 
 cdef array _COUNTS = array("I")
 
@@ -80,12 +80,12 @@ ctypedef struct Utf8:
 cdef class Encoding:
     """A byte-pair encoding: exact counts, ids and cuts of texts; may be shared by threads.
 
-    Special tokens are ordinary text, and a surrogate that is no half of a pair counts as U+FFFD, as
-    tiktoken's ``encode_ordinary`` has it.
+    Special tokens are ordinary text, and an unpaired surrogate counts as U+FFFD, as in tiktoken's
+    ``encode_ordinary``.
     """
 
     cdef bpe_vocab *vocab
-    cdef Py_buffer file            # of the vocabulary: bytes, or a file that is mapped
+    cdef Py_buffer file            # the vocabulary: bytes, or a mapped file
     cdef bpe_work *idle[IDLE_MAX]
     cdef int idle_count
 
@@ -111,12 +111,12 @@ cdef class Encoding:
 
     @property
     def name(self):
-        """The encoding's name, as tiktoken has it."""
+        """The encoding's name in tiktoken."""
         return "cl100k_base" if bpe_pattern(self.vocab) == BPE_CL100K else "o200k_base"
 
     @property
     def n_tokens(self):
-        """Tokens of the vocabulary, special ones not included."""
+        """The number of tokens in the vocabulary, without special ones."""
         return bpe_size(self.vocab)
 
     def token(self, uint32_t number):
@@ -128,7 +128,7 @@ cdef class Encoding:
         found = bpe_token(self.vocab, number, &size)
         return PyBytes_FromStringAndSize(<const char *>found, <Py_ssize_t>size)
 
-    # One workspace a call: with the GIL released, several calls are under way.
+    # One workspace per call: with the GIL released, several calls run at the same time.
 
     cdef bpe_work *take(self) except NULL:
         cdef bpe_work *work = memcore_take(self.idle, &self.idle_count)
@@ -144,7 +144,7 @@ cdef class Encoding:
             bpe_work_free(work)
 
     cdef int utf8_of(self, str text, bpe_work *work, Utf8 *found) except -1:
-        """The text's UTF-8: its own bytes if it is ASCII, else written to the workspace."""
+        """The text as UTF-8: its own buffer if it is ASCII, else a copy in the workspace."""
         cdef size_t units = <size_t>PyUnicode_GET_LENGTH(text)
         cdef int kind
         cdef uint8_t *scratch
@@ -174,7 +174,7 @@ cdef class Encoding:
         return found
 
     cdef int64_t count_bytes(self, bytes text, bpe_work *work) except -1:
-        """Tokens of valid UTF-8."""
+        """The number of tokens of valid UTF-8."""
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(text)
         cdef size_t size = <size_t>PyBytes_GET_SIZE(text)
         cdef int64_t found
@@ -185,7 +185,7 @@ cdef class Encoding:
         return found
 
     def count(self, str text not None):
-        """Tokens of a text."""
+        """The number of tokens of a text."""
         cdef bpe_work *work = self.take()
         try:
             return self.count_text(text, work, INT64_MAX)
@@ -193,7 +193,7 @@ cdef class Encoding:
             self.give_back(work)
 
     def fits(self, str text not None, int64_t max_tokens):
-        """Whether a text has at most so many tokens; stops counting when it has more.
+        """Return True if a text has at most ``max_tokens`` tokens; stops counting past that.
 
         A token has 1 to 128 bytes, so most answers need no counting at all.
         """
@@ -211,7 +211,7 @@ cdef class Encoding:
             self.give_back(work)
 
     def count_many(self, texts not None):
-        """Tokens of each text of a list or tuple, as an ``array('I')``."""
+        """The number of tokens of each text of a list or tuple, as an ``array('I')``."""
         cdef Py_ssize_t at
         cdef tuple kept
         cdef array counts
@@ -261,7 +261,7 @@ cdef class Encoding:
             self.give_back(work)
 
     def measure(self, str text not None):
-        """``(tokens, digits, number pieces)`` of a text; a piece holds up to three digits."""
+        """``(tokens, digits, number pieces)`` of a text; a piece has up to three digits."""
         cdef bpe_work *work = self.take()
         cdef Utf8 utf8
         cdef bpe_measure found
@@ -279,15 +279,15 @@ cdef class Encoding:
     def truncate(
         self, str text not None, int64_t max_tokens, *, str keep not None="head", marker=None
     ):
-        """``(text, tokens kept, total)``: at most ``max_tokens`` tokens of it, the marker included.
+        """``(text, tokens kept, total)``: at most ``max_tokens`` tokens, including the marker.
 
-        ``keep`` says what stays: ``"head"``, ``"tail"`` or, with ``"middle"``, both ends and no
-        middle. The marker stands where something was taken out. Cuts lie between tokens and between
-        characters; the result is counted again, so it never exceeds the budget. A text that fits
-        comes back as it is.
+        ``keep`` selects what remains: ``"head"``, ``"tail"`` or, with ``"middle"``, both ends
+        without the middle. The marker replaces what was removed. Cuts are between tokens and
+        between characters; the result is counted again, so it never exceeds the budget. A text
+        that fits is returned unchanged.
 
         Raises:
-            ValueError: ``max_tokens`` is not positive, the marker alone is larger, or ``keep`` is
+            ValueError: ``max_tokens`` is not positive, the marker alone exceeds it, or ``keep`` is
                 none of the three.
         """
         cdef int64_t room, share, kept, total
@@ -315,15 +315,15 @@ cdef class Encoding:
             kept = self.count(found)
             if kept <= max_tokens:
                 return found, kept, total
-            # At the new ends and where the parts meet, tokens may differ from those of the text.
+            # At the new ends and where the parts join, tokens may differ from those of the text.
             room = max(room - (kept - max_tokens), 0)
             share = room if keep == "head" else 0 if keep == "tail" else room - room // 2
             before = before[:self.ends(before, share, 0)[0]]
             after = after[self.ends(after, 0, room - share)[1]:]
 
     cdef tuple ends(self, str text, int64_t head, int64_t tail):
-        """``(end, start, total)``, in one pass: where the longest beginning of at most ``head``
-        tokens ends, and where the longest end of at most ``tail`` tokens starts."""
+        """``(end, start, total)``, in one pass: the end of the longest prefix of at most ``head``
+        tokens, and the start of the longest suffix of at most ``tail`` tokens."""
         cdef bpe_work *work = self.take()
         cdef Utf8 utf8
         cdef bpe_cut first, last
@@ -340,7 +340,7 @@ cdef class Encoding:
 
 
 cdef Py_ssize_t _units(str text, int64_t size) noexcept:
-    """The index in a text of a byte of its UTF-8."""
+    """The index in a text of a byte offset in its UTF-8."""
     if PyUnicode_IS_ASCII(text):
         return <Py_ssize_t>size
     return <Py_ssize_t>bpe_units(PyUnicode_DATA(text), PyUnicode_KIND(text),
@@ -363,7 +363,7 @@ cdef extern from *:
     """
     #include <string.h>
 
-    /* Whether JSON holds a data URL: base64 is never counted as text. */
+    /* True if JSON contains a data URL: base64 is never counted as text. */
     static int memcore_has_data_url(const char *p, size_t n) {
         const char *end = p + n;
         for (; (p = memchr(p, ';', (size_t)(end - p))); p++)
@@ -375,7 +375,7 @@ cdef extern from *:
 
 
 cdef enum:
-    # What the key of a member says of it; the numbers are those of tokens/message.py.
+    # Roles of a member by its key; the numbers are those of tokens/message.py.
     KEY_HIDDEN = 1
     KEY_STRUCTURED = 2
     KEY_FRAMED = 4
@@ -385,7 +385,7 @@ cdef enum:
     KEY_CONTENT = 64
     KEY_TYPE = 128
     KEY_INLINE = 256
-    KEY_ODD = 512               # left to the reference
+    KEY_ODD = 512               # left to the reference implementation
 
     WALK_DEPTH_MAX = 64
     OPAQUE_CHARS = 256
@@ -394,17 +394,17 @@ cdef enum:
 @cython.final
 @cython.auto_pickle(False)
 cdef class MessageCounter:
-    """The rules of tokens/message.py for the messages that nearly all are: plain JSON, no media.
+    """The rules of tokens/message.py for the common case: messages of plain JSON without media.
 
-    Anything else goes to ``reference``, which must agree wherever this answers.
+    Anything else goes to ``reference``, which must agree wherever this class answers.
 
     Args:
         load: returns the Encoding; called once, by the first count.
         reference: counts a message, given it and its compact JSON.
-        keys: what the key of a member says of it.
-        kinds: values of ``type`` of objects that are media.
-        dumps: the compact JSON of a value, as bytes.
-        costs: tokens of a message, of a name, of a frame.
+        keys: the ``KEY_`` bits of a member by its key.
+        kinds: values of ``type`` that mark an object as media.
+        dumps: returns the compact JSON of a value as bytes.
+        costs: tokens per message, per name, per frame.
     """
 
     cdef object load, reference, dumps
@@ -423,7 +423,7 @@ cdef class MessageCounter:
         self.message_tokens, self.name_tokens, self.frame_tokens = costs
 
     def count(self, message, bytes encoded not None):
-        """Tokens of a message; ``encoded`` is its compact JSON."""
+        """The number of tokens of a message; ``encoded`` is its compact JSON."""
         cdef int64_t tokens
         cdef list texts
         if self.encoding is None:
@@ -432,11 +432,11 @@ cdef class MessageCounter:
                 PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded)):
             tokens = self.message_tokens
             texts = []
-            # Nothing runs in between that could change the message: texts are counted afterwards.
+            # The walk runs nothing that could change the message: texts are counted afterwards.
             if self.members(message, texts, &tokens, 0):
                 try:
                     return tokens + self.texts_of(texts)
-                except TypeError:  # the JSON of a structured member is not for `dumps`
+                except TypeError:  # `dumps` cannot serialise a structured member
                     pass
         return self.reference(message, encoded)
 
@@ -463,7 +463,7 @@ cdef class MessageCounter:
         return tokens
 
     cdef int members(self, object message, list texts, int64_t *tokens, int depth) except -1:
-        """Gather what a dict's members cost; 0 if this is for the reference."""
+        """Add up the cost of a dict's members; 0 if the reference has to count."""
         cdef object key = None, entry = None, found
         cdef Py_ssize_t at = 0
         cdef long said = 0
@@ -479,7 +479,7 @@ cdef class MessageCounter:
                 tokens[0] += self.frame_tokens
             if said & KEY_TYPE:
                 if type(entry) is not str:
-                    return 0  # a member of an enum is a string in JSON
+                    return 0  # an enum member is a string in JSON
                 if memcore_get(self.kinds, entry, _MISSING) is not _MISSING:
                     return 0
             if said & KEY_HIDDEN or (not said and _is_id(key)):
@@ -528,7 +528,7 @@ cdef class MessageCounter:
 
 
 cdef bint _has_space(object text) noexcept:
-    """Whether there is a space among the first characters: base64 has none."""
+    """Return True if there is a space among the first characters: base64 has none."""
     cdef Py_ssize_t at
     for at in range(min(PyUnicode_GET_LENGTH(text), OPAQUE_CHARS)):
         if PyUnicode_READ_CHAR(text, at) == u" ":
@@ -537,7 +537,7 @@ cdef bint _has_space(object text) noexcept:
 
 
 cdef bint _is_id(object key) noexcept:
-    """Whether a key is ``id`` or ends in ``_id`` or ``Id``."""
+    """Return True if a key is ``id`` or ends in ``_id`` or ``Id``."""
     cdef Py_ssize_t size = PyUnicode_GET_LENGTH(key)
     cdef Py_UCS4 i
     if size < 2 or PyUnicode_READ_CHAR(key, size - 1) != u"d":

@@ -1,6 +1,6 @@
-/* Internal: where the pieces of a text end, one match of the encoding's pattern each.
+/* Internal: splits a text into pieces, each one match of the encoding's pattern.
  *
- * The patterns are those of tiktoken_ext/openai_public.py, written out by hand; see the classes in
+ * The patterns are those of tiktoken_ext/openai_public.py, hand-coded; see the classes in
  * _bpe_vocab.h. */
 #ifndef MEMCORE_BPE_PIECES_H
 #define MEMCORE_BPE_PIECES_H
@@ -16,7 +16,7 @@ typedef struct {
     const uint8_t *end;
 } text;
 
-/* Class of the character at p < end, and its bytes. */
+/* Class of the character at p < end, and its number of bytes. */
 static inline unsigned class_at(const text *t, const uint8_t *p, unsigned *n) {
     unsigned c = t->v->ascii[*p];
     if (LIKELY(c != FURTHER)) {
@@ -43,7 +43,7 @@ static inline unsigned class_at(const text *t, const uint8_t *p, unsigned *n) {
                          (point & ((1u << BLOCK_BITS) - 1))];
 }
 
-/* Behind the run of characters of these classes that begins at p. */
+/* The end of the run of characters of these classes at p. */
 static inline const uint8_t *run_of(const text *t, const uint8_t *p, unsigned classes) {
     const uint8_t *ascii = t->v->ascii;
     unsigned n;
@@ -54,7 +54,7 @@ static inline const uint8_t *run_of(const text *t, const uint8_t *p, unsigned cl
     }
 }
 
-/* Behind a contraction ('s 't 're 've 'm 'll 'd, in any case) at p, or p. */
+/* The end of a contraction ('s 't 're 've 'm 'll 'd, in any case) at p, or p. */
 static const uint8_t *contraction(const text *t, const uint8_t *p) {
     if (t->end - p < 2 || *p != '\'') return p;
     unsigned a = p[1] | 0x20u, b = t->end - p > 2 ? p[2] | 0x20u : 0;
@@ -64,12 +64,12 @@ static const uint8_t *contraction(const text *t, const uint8_t *p) {
     return p;
 }
 
-/* o200k: behind a word that begins at p (not with its prefix), or NULL.
+/* o200k: the end of a word that begins at p (without its prefix), or NULL.
  *
  *   [UP BOTH MARK]* [LO BOTH MARK]+  |  [UP BOTH MARK]+ [LO BOTH MARK]*
  *
- * The classes BOTH and MARK are in both sets: `both` is where the first form ends if nothing in
- * lower case follows. `must_lower`: only the first form will do. */
+ * The classes BOTH and MARK are in both sets: `both` is where the first form ends if no lower case
+ * follows. `must_lower`: only the first form matches. */
 static const uint8_t *word_o200k(const text *t, const uint8_t *p, int must_lower) {
     const uint8_t *start = p, *both = NULL;
     unsigned n;
@@ -85,7 +85,7 @@ static const uint8_t *word_o200k(const text *t, const uint8_t *p, int must_lower
 }
 
 #if defined(__SSE2__)
-/* A bit for each of the 16 bytes that lies in low .. high (ASCII). */
+/* A bit for each of the 16 bytes that is in low .. high (ASCII). */
 static inline unsigned in_range(__m128i bytes, char low, char high) {
     __m128i above = _mm_cmpgt_epi8(bytes, _mm_set1_epi8((char)(low - 1)));
     __m128i below = _mm_cmplt_epi8(bytes, _mm_set1_epi8((char)(high + 1)));
@@ -93,8 +93,8 @@ static inline unsigned in_range(__m128i bytes, char low, char high) {
 }
 #endif
 
-/* Whitespace at p that begins no other piece; `to_end`: a run up to the end is one piece even if
- * there are newlines in it (cl100k). */
+/* The end of whitespace at p that begins no other piece; `to_end`: a run up to the end is one piece
+ * even if it contains newlines (cl100k). */
 static const uint8_t *whitespace(const text *t, const uint8_t *p, int to_end) {
     const uint8_t *last = p, *newline = NULL, *start = p;
 #if defined(__SSE2__)
@@ -134,7 +134,7 @@ static const uint8_t *number(const text *t, const uint8_t *p) {
     return p;
 }
 
-/* Punctuation at p, after an optional space: behind it, or NULL if it is none. */
+/* The end of punctuation at p, after an optional space, or NULL if there is none. */
 static const uint8_t *punctuation(const text *t, const uint8_t *p, int slash) {
     const uint8_t *at = *p == ' ' ? p + 1 : p;
     const uint8_t *to = run_of(t, at, BIT(OTHER) | BIT(MARK));
@@ -144,7 +144,7 @@ static const uint8_t *punctuation(const text *t, const uint8_t *p, int slash) {
 }
 
 #if defined(__SSE2__)
-/* o200k: behind a word of less than 16 ASCII letters at p; p if there is none or it is another. */
+/* o200k: the end of a word of fewer than 16 ASCII letters at p; p if there is no such word. */
 static inline const uint8_t *ascii_word(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
     unsigned upper = in_range(bytes, 'A', 'Z'), lower = in_range(bytes, 'a', 'z');
@@ -203,7 +203,7 @@ static const uint8_t *next_cl100k(const text *t, const uint8_t *p) {
     return whitespace(t, p, 1);
 }
 
-/* Behind the piece that begins at p. */
+/* The end of the piece that begins at p. */
 static inline const uint8_t *next_piece(const text *t, const uint8_t *p) {
     return t->v->pattern == BPE_O200K ? next_o200k(t, p) : next_cl100k(t, p);
 }

@@ -1,10 +1,10 @@
 /* Internal: the tokens of one piece, without merging.
  *
- * Splitting takes the longest token that may follow the one before it, and steps back if none can: a
- * sequence of tokens is the one that merging by rank ends with if and only if every pair of
- * neighbours is (H. van Antwerpen and A. Neubeck, "So many tokens, so little time: introducing a
- * faster, more flexible byte-pair tokenizer", GitHub 2024). Each place is left for good when it
- * turns out to be none, so the work is linear in the piece's length.
+ * Splitting takes the longest token that may follow the previous one, and backtracks if none can: a
+ * sequence of tokens is the result of merging by rank if and only if every pair of neighbours is
+ * (H. van Antwerpen and A. Neubeck, "So many tokens, so little time: introducing a faster, more
+ * flexible byte-pair tokenizer", GitHub 2024). A position found to be a dead end is never visited
+ * again, so the work is linear in the piece's length.
  */
 #ifndef MEMCORE_BPE_TOKENS_H
 #define MEMCORE_BPE_TOKENS_H
@@ -16,7 +16,7 @@
 #define CACHE_BITS 14
 #define KEY_MASK ((UINT64_C(1) << 60) - 1)
 
-/* The bytes of a piece, its length in bits 56 to 59 of hi and its count in the 4 above. */
+/* The bytes of a piece, its length in bits 56 to 59 of hi and its token count in the 4 above. */
 typedef struct {
     uint64_t lo, hi;
 } cached;
@@ -33,24 +33,24 @@ typedef struct {
 
 struct bpe_work {
     cached cache[1 << CACHE_BITS];
-    uint64_t apart[1 << APART_BITS];  /* pairs of tokens, and in the lowest bit if they stay apart */
+    uint64_t apart[1 << APART_BITS];  /* pairs of tokens; the lowest bit: they stay apart */
     uint8_t *scratch;
     size_t scratch_bytes;
     uint32_t *ids;      /* tokens of a long piece */
-    uint64_t *dead;     /* a bit for each place of it that cannot be reached */
+    uint64_t *dead;     /* a bit for each of its positions that is a dead end */
     size_t long_bytes;
-    mark *marks;        /* every MARK_PIECES-th piece of a text that is cut */
+    mark *marks;        /* every MARK_PIECES-th piece of a text being cut */
     size_t marks_room;
 };
 
-/* A token of a piece: its id, and above ID_BITS its size, which would else be one more miss. Not 0. */
+/* A token of a piece: its id, and above ID_BITS its size, which saves a cache miss. Never 0. */
 typedef uint32_t sized;
 
 static inline sized sized_of(uint32_t id, size_t n) { return id | (uint32_t)n << ID_BITS; }
 static inline uint32_t id_of(sized it) { return it & ID_MASK; }
 static inline size_t size_of(sized it) { return it >> ID_BITS; }
 
-/* The longest token of FAR_FROM bytes or more, at most `most`, at p; or 0. */
+/* The longest token at p of FAR_FROM to `most` bytes, or 0. */
 static inline sized longest_far(const bpe_vocab *v, const uint8_t *p, words w, size_t most) {
     uint32_t slot = far_slot(w.lo), lengths = v->far[slot];
     if (!lengths) return 0;
@@ -69,7 +69,7 @@ static inline sized longest_far(const bpe_vocab *v, const uint8_t *p, words w, s
     return 0;
 }
 
-/* The longest token of at most `most` bytes at p. */
+/* The longest token at p of at most `most` bytes. */
 static sized longest(const bpe_vocab *v, const uint8_t *p, size_t most, const uint8_t *end) {
     if (most < 2) return sized_of(v->byte_id[*p], 1);
     uint32_t id;
@@ -90,7 +90,7 @@ static sized longest(const bpe_vocab *v, const uint8_t *p, size_t most, const ui
     return id != NONE ? sized_of(id, 2) : sized_of(v->byte_id[*p], 1);
 }
 
-/* Whether there may be a token that begins in first .. p - 1 and ends in p + 1 .. stop. */
+/* True if there may be a token that begins in first .. p - 1 and ends in p + 1 .. stop. */
 static int may_cross(const bpe_vocab *v, const uint8_t *first, const uint8_t *p,
                      const uint8_t *stop, const uint8_t *end) {
     for (const uint8_t *from = p - 1; from >= first; from--) {
@@ -107,8 +107,8 @@ static int may_cross(const bpe_vocab *v, const uint8_t *first, const uint8_t *p,
     return 0;
 }
 
-/* Both parts of a token of two bytes or more, the left one in the low half; 0: none, the vocabulary
- * contradicts itself. */
+/* Both parts of a token of two bytes or more, the left one in the low half; 0: none, as the
+ * vocabulary contradicts itself. */
 static inline uint64_t parts_of(bpe_vocab *v, sized it) {
     uint64_t both = __atomic_load_n(&v->parts[id_of(it)], __ATOMIC_RELAXED);
     if (LIKELY(both)) return both;
@@ -121,8 +121,8 @@ static inline uint64_t parts_of(bpe_vocab *v, sized it) {
     return both;
 }
 
-/* Whether merging leaves `left`, which ends at p, and `right`, which begins there, apart: undo their
- * merges, latest first, and see that no merge across p comes before. 1, 0 or BPE_EVOCAB. */
+/* 1 if merging leaves `left`, which ends at p, and `right`, which begins there, apart, 0 if not, or
+ * BPE_EVOCAB: undo their merges, latest first, and check that no merge across p precedes them. */
 static int find_apart(bpe_vocab *v, const uint8_t *p, sized left, sized right, const uint8_t *end) {
     uint32_t limit = NONE;
     for (;;) {
@@ -133,16 +133,16 @@ static int find_apart(bpe_vocab *v, const uint8_t *p, sized left, sized right, c
         int undo_left = b == 1 || (a > 1 && id_of(left) > id_of(right));
         uint64_t both = parts_of(v, undo_left ? left : right);
         if (UNLIKELY(!both)) return BPE_EVOCAB;
-        /* Of merges of equal rank the one further left comes first. */
+        /* Of merges of equal rank the leftmost comes first. */
         limit = undo_left ? id_of(left) : id_of(right) + 1;
         if (undo_left) left = (sized)(both >> 32);
         else right = (sized)both;
     }
 }
 
-/* Whether `right`, at p, may follow `left`: 1, 0 or BPE_EVOCAB. `longest`: no longer token begins where
- * `left` does. What was asked lately is remembered; where tokens are short and nothing crosses p,
- * asking again is cheaper. */
+/* 1 if `right`, at p, may follow `left`, 0 if not, or BPE_EVOCAB. `is_longest`: no longer token
+ * begins where `left` does. Recent answers are cached; where tokens are short and nothing crosses
+ * p, computing the answer again is cheaper. */
 static inline int may_follow(bpe_vocab *v, bpe_work *w, const uint8_t *p, sized left, sized right,
                              int is_longest, const uint8_t *end) {
     const uint8_t *first = p - size_of(left) + is_longest;
@@ -158,7 +158,7 @@ static inline int may_follow(bpe_vocab *v, bpe_work *w, const uint8_t *p, sized 
     return found;
 }
 
-/* The longest token that is shorter than this one, of two bytes or more, and begins it. */
+/* The longest proper prefix of this token (of two bytes or more) that is itself a token. */
 static inline sized shorter_of(bpe_vocab *v, sized it) {
     sized found = __atomic_load_n(&v->shorter[id_of(it)], __ATOMIC_RELAXED);
     if (LIKELY(found)) return found;
@@ -168,12 +168,12 @@ static inline sized shorter_of(bpe_vocab *v, sized it) {
     return found;
 }
 
-/* Split n bytes that are no token; `out` has room for n, dead for a bit each and is zero. */
+/* Split n bytes that are not a token; `out` has room for n, `dead` for one bit each, all zero. */
 static int64_t split_into(bpe_vocab *v, bpe_work *w, const uint8_t *piece, size_t n,
                           const uint8_t *end, sized *out, uint64_t *dead) {
     size_t at = 0, k = 0;
-    int is_longest = 1, is_hint = 0;     /* the token at hand, of those that begin here */
-    int after_longest = 0;               /* the token before it, of those that begin there */
+    int is_longest = 1, is_hint = 0;     /* the current token, among those that begin here */
+    int after_longest = 0;               /* the previous token, among those that begin there */
     sized it = longest(v, piece, n, end);
     for (;;) {
         size_t size = size_of(it), to = at + size;
@@ -186,7 +186,7 @@ static int64_t split_into(bpe_vocab *v, bpe_work *w, const uint8_t *piece, size_
             at = to;
             if (at == n) return (int64_t)k;
             after_longest = is_longest;
-            /* Long runs are one token again and again, and it need not be the longest. */
+            /* Long runs repeat one token, which need not be the longest. */
             is_hint = !is_longest && size <= n - at && !memcmp(piece + at, p, size);
             is_longest = !is_hint;
             if (!is_hint) it = longest(v, piece + at, n - at, end);
@@ -197,19 +197,19 @@ static int64_t split_into(bpe_vocab *v, bpe_work *w, const uint8_t *piece, size_
         } else if (size > 1) {
             it = shorter_of(v, it);
             is_longest = 0;
-        } else {  /* nothing may begin here: what ended here is not the one */
+        } else {  /* no token may begin here: the one that ended here is wrong */
             if (UNLIKELY(!k)) return BPE_EVOCAB;
             dead[at / 64] |= UINT64_C(1) << (at % 64);
             it = out[--k];
             at -= size_of(it);
-            is_hint = 1;  /* all others of its place are open: it may have been a hint */
+            is_hint = 1;  /* it may have been a hint: try all other tokens at its position */
             is_longest = 0;
             after_longest = 0;
         }
     }
 }
 
-/* Have what the first lookups in a piece will read on its way before they wait for it. */
+/* Prefetch what the first lookups in a piece will read. */
 FETCHES fetch_ahead(const bpe_vocab *v, const uint8_t *p, size_t n, const uint8_t *end) {
     size_t stop = n < FETCHED_BYTES ? n : FETCHED_BYTES;
     for (size_t i = 0; i + 2 < stop; i++) {
@@ -236,7 +236,7 @@ static int grow_long(bpe_work *w, size_t n) {
     return 1;
 }
 
-/* Tokens of a piece that is no token; their ids in `out` if that is not NULL. */
+/* The number of tokens of a piece that is not a token; their ids in `out` unless that is NULL. */
 static int64_t split_piece(bpe_vocab *v, bpe_work *w, const uint8_t *p, size_t n, const uint8_t *end,
                            uint32_t *out) {
     sized small[SMALL_BYTES];
@@ -254,7 +254,7 @@ static int64_t split_piece(bpe_vocab *v, bpe_work *w, const uint8_t *p, size_t n
     return k;
 }
 
-/* Tokens of any piece. */
+/* The number of tokens of any piece; their ids in `out` unless that is NULL. */
 static int64_t tokens_of(bpe_vocab *v, bpe_work *w, const uint8_t *p, size_t n, const uint8_t *end,
                          uint32_t *out) {
     uint32_t id = find(v, p, n, end);

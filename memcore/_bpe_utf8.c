@@ -6,8 +6,8 @@ static inline uint32_t unit_at(const void *units, int kind, size_t i) {
     return kind == 2 ? ((const uint16_t *)units)[i] : ((const uint32_t *)units)[i];
 }
 
-/* The code point at i, and how many units it takes: a pair of surrogates is one code point, any
- * other surrogate is U+FFFD, as tiktoken has it. */
+/* The code point at i, and its number of units: a surrogate pair is one code point, any other
+ * surrogate is U+FFFD, as in tiktoken. */
 static inline uint32_t point_at(const void *units, int kind, size_t n, size_t i, unsigned *taken) {
     uint32_t point = unit_at(units, kind, i);
     *taken = 1;

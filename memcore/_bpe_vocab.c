@@ -1,5 +1,5 @@
-/* A vocabulary: from the files of memcore/vocab to tables, with every claim of theirs checked that the
- * rest of the counter relies on. docs/architecture.md draws the files. */
+/* A vocabulary: builds tables from the files of memcore/vocab and verifies everything in them that
+ * the rest of the counter relies on. docs/architecture.md describes the files. */
 #include "_bpe_vocab.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static const char *read_classes(bpe_vocab *v, const uint8_t *file, size_t n) {
     return NULL;
 }
 
-/* Whether lengths, splits and single bytes are what the rest relies on. */
+/* Check the lengths, splits and single bytes on which the rest relies. */
 static const char *read_tokens(bpe_vocab *v, const uint8_t *sizes, size_t blob) {
     size_t sum = 0;
     memset(v->byte_id, 0xFF, sizeof v->byte_id);
@@ -64,7 +64,7 @@ static void add(bpe_vocab *v, uint64_t hash, uint32_t id) {
 
 #define FETCHED_TOKENS 20
 
-/* Have the places on their way that a token will be written to: they are scattered. */
+/* Prefetch the locations to which a token will be written: they are scattered. */
 FETCHES fetch_for(const bpe_vocab *v, uint32_t id) {
     const uint8_t *p = v->bytes + start_of(v, id);
     size_t n = bytes_of(v, id);
@@ -106,7 +106,7 @@ void bpe_vocab_free(bpe_vocab *v) {
 
 #define ALIGNMENT 64
 
-/* The next n bytes of the arena; while there is none, only their number is counted. */
+/* The next n bytes of the arena; while there is no arena, only adds up the sizes. */
 static void *carve(bpe_vocab *v, size_t *used, size_t n) {
     void *found = v->arena ? (uint8_t *)v->arena + *used : NULL;
     *used += (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -127,8 +127,8 @@ static size_t lay_out(bpe_vocab *v, size_t n_classes) {
     return used;
 }
 
-/* All tables in one zeroed range, of which the system gives what is written to: the memos behind them
- * stay small where few texts are counted. */
+/* All tables in one zeroed allocation, whose pages the system commits when they are written: the
+ * memos at its end stay small where few texts are counted. */
 static int allocate(bpe_vocab *v, size_t n_classes) {
     v->n_slots = 2 * v->n;
     v->arena = calloc(1, lay_out(v, n_classes));

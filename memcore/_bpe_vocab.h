@@ -1,4 +1,4 @@
-/* Internal: a vocabulary in memory, and how tokens are looked up in it. */
+/* Internal: a vocabulary in memory, and token lookup in it. */
 #ifndef MEMCORE_BPE_VOCAB_H
 #define MEMCORE_BPE_VOCAB_H
 
@@ -13,7 +13,7 @@
 #define NONE UINT32_MAX
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
-/* For functions that only prefetch: gcc takes their calls for dead, and drops them. */
+/* For functions that only prefetch: gcc considers their calls dead code and drops them. */
 #define FETCHES static inline __attribute__((always_inline)) void
 
 /* --- the tables -------------------------------------------------------------------------------- */
@@ -30,33 +30,33 @@ enum { OTHER, UP, LO, BOTH, MARK, NUM, WS, NL };  /* classes of code points, as 
 #define HEADER_BYTES 32
 #define ID_BITS 18
 #define ID_MASK ((1u << ID_BITS) - 1)
-#define PAD 16           /* bytes of 0 behind the tokens: what reads words may read on */
-#define SIZE_BITS 8      /* of what is known of a token's place: its size, above that its start */
-#define LENGTHS_BITS 18  /* slots of the tables of lengths */
-#define LENGTHS_FAR 31   /* this bit and those above: tokens of so many bytes or more */
+#define PAD 16           /* zero bytes after the tokens: word-sized reads may overrun */
+#define SIZE_BITS 8      /* in a token's place: the low bits are its size, the others its start */
+#define LENGTHS_BITS 18  /* slots of the tables of lengths, as a power of two */
+#define LENGTHS_FAR 31   /* this bit stands for tokens of this many bytes or more */
 #define LONGEST_BITS 12
 
-#define SHORT_BYTES 15   /* bytes of a token, with their number, that make one key of 16 bytes */
+#define SHORT_BYTES 15   /* bytes of a token that with their length make up a 16-byte key */
 
 struct bpe_vocab {
-    void *arena;            /* the one allocation behind the tables; the file is not copied */
+    void *arena;            /* the single allocation of all tables; the file is not copied */
     int pattern;
     uint32_t n;
-    const uint8_t *splits;  /* in the file, by id: bytes of the left part of the last merge, 0 if one */
-    const uint8_t *bytes;   /* in the file: of all tokens in a row, and PAD more */
-    uint32_t *places;       /* by id: where its bytes begin, and in SIZE_BITS how many */
+    const uint8_t *splits;  /* in the file, by id: size of the last merge's left part, 0 if none */
+    const uint8_t *bytes;   /* in the file: all tokens concatenated, and PAD more */
+    uint32_t *places;       /* by id: the start of its bytes, and their number in SIZE_BITS */
     uint32_t *slots;        /* by hash, open addressing: tag above ID_BITS, id; NONE: empty */
     uint32_t n_slots;
-    uint64_t *parts;        /* memo: both parts of the last merge as `sized`, the left one low; 0: not yet */
+    uint64_t *parts;        /* memo: both parts of the last merge (`sized`, left low); 0: unset */
     uint8_t *near;          /* by hash of three bytes: lengths of the tokens that begin with them */
-    uint32_t *far;          /* by hash of six: lengths from six on */
-    uint32_t *shorter;      /* memo: the next shorter token it begins with, as `sized`; 0: not yet */
-    uint32_t *pair_id;      /* tokens of two bytes, by these */
+    uint32_t *far;          /* by hash of six bytes: the lengths from six on */
+    uint32_t *shorter;      /* memo: the next shorter token it begins with (`sized`); 0: unset */
+    uint32_t *pair_id;      /* tokens of two bytes, by those bytes */
     uint32_t *point_id;     /* tokens that are one character of three bytes, by code point */
     uint8_t *classes;       /* blocks of classes of code points, numbered by `index` */
     uint32_t byte_id[256];
     uint8_t longest[1 << LONGEST_BITS];  /* by hash of six bytes: the longest of LENGTHS_FAR or more */
-    uint64_t begun[1024];   /* a bit for each two bytes that a longer token begins with */
+    uint64_t begun[1024];   /* a bit for each pair of bytes with which a longer token begins */
     uint16_t index[POINTS >> BLOCK_BITS];
     uint8_t ascii[256];     /* classes of one-byte characters; FURTHER: the first byte of several */
 };
@@ -74,7 +74,7 @@ static inline uint64_t mix(uint64_t a, uint64_t b) {
     return (uint64_t)m ^ (uint64_t)(m >> 64);
 }
 
-/* Up to 16 bytes as two words; bytes behind `end` are not touched. */
+/* Up to 16 bytes as two words; bytes from `end` on are not read. */
 typedef struct {
     uint64_t lo, hi;
 } words;
@@ -93,8 +93,8 @@ static inline words load_words(const uint8_t *p, const uint8_t *end) {
     return w;
 }
 
-/* The first n of the bytes, at most SHORT_BYTES, with n in the highest byte: equal keys are equal
- * strings. No branch: lengths are as good as random. */
+/* The first n bytes, at most SHORT_BYTES, with n in the highest byte: equal keys mean equal
+ * strings. Branch-free: lengths are practically random. */
 static inline words key_of(words w, size_t n) {
     static const uint8_t ones[32] = {
         255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
@@ -116,7 +116,7 @@ static inline uint32_t tag_of(uint64_t hash) { return (uint32_t)(hash >> 50) << 
 
 #define FAR_FROM 6
 
-/* Slots of the tables of lengths for a token that begins with these bytes. */
+/* Slots in the tables of lengths for a token that begins with these bytes. */
 static inline uint32_t near_slot(uint64_t lo) {
     return ((uint32_t)(lo & 0xFFFFFF) * UINT32_C(0x9E3779B1)) >> (32 - LENGTHS_BITS);
 }
@@ -133,7 +133,7 @@ static inline size_t bytes_of(const bpe_vocab *v, uint32_t id) {
     return v->places[id] & ((1u << SIZE_BITS) - 1);
 }
 
-/* The slot where a token of this hash is, if none before it took its place; else it is in one behind. */
+/* The home slot of a token with this hash; if that was taken, the token is in a later slot. */
 static inline uint32_t first_slot(const bpe_vocab *v, uint64_t hash) {
     return (uint32_t)((hash & UINT32_MAX) * v->n_slots >> 32);
 }
@@ -153,7 +153,7 @@ static inline uint32_t find_key(const bpe_vocab *v, words key, uint64_t hash) {
     }
 }
 
-/* The id of the token of n bytes that `w` begins with, or NONE. */
+/* The id of the token formed by the first n bytes of `w`, or NONE. */
 static inline uint32_t find_short(const bpe_vocab *v, words w, size_t n) {
     words key = key_of(w, n);
     return find_key(v, key, hash_key(key));
@@ -174,7 +174,7 @@ static inline int has_bit(const uint64_t *bits, const uint8_t *p) {
     return bits[p[0] << 2 | p[1] >> 6] >> (p[1] & 63) & 1;
 }
 
-/* Whether three bytes are one character, and which. */
+/* True if three bytes are one character; point_of returns which. */
 static inline int is_point(const uint8_t *p) {
     return (p[0] & 0xF0) == 0xE0 && (p[1] & 0xC0) == 0x80 && (p[2] & 0xC0) == 0x80;
 }
@@ -183,7 +183,7 @@ static inline uint32_t point_of(const uint8_t *p) {
     return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
 }
 
-/* The id of the n bytes at p, or NONE; `end` is the end of what may be read. */
+/* The id of the token formed by the n bytes at p, or NONE; nothing from `end` on is read. */
 static inline uint32_t find(const bpe_vocab *v, const uint8_t *p, size_t n, const uint8_t *end) {
     if (n == 1) return v->byte_id[*p];
     if (n == 2) return v->pair_id[p[0] << 8 | p[1]];

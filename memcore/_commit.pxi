@@ -1,61 +1,61 @@
-# Group commit: calls, the batch of one transaction, its leader, and the queue of those that wait.
+# Group commit: calls, the batch of one transaction, its leader, and the queue of waiting calls.
 #
-# What is here is atomic for other threads, and for interrupts, as long as it runs no Python code:
-# both come in only where the interpreter runs. Objects that the garbage collector tracks are made
-# before the lines that must stay together, for a collection runs destructors. (A build without the
-# GIL would need a critical section around them.)
+# Code here is atomic with respect to other threads and to interrupts as long as it runs no Python
+# code: both can intervene only while the interpreter runs. Objects tracked by the garbage collector
+# are allocated before the lines that must stay together, because a collection runs finalizers. (A
+# build without the GIL would need critical sections around those lines.)
 
 cdef class AppendingTxn
 
 
 cdef enum:
-    NEW = 0             # states of a call; memcore.store.commit knows the last one
+    NEW = 0             # states of a call; memcore.store.commit repeats the last one
     QUEUED = 1
     TAKEN = 2
     LEAD = 3
     DONE = 4
 
 cdef enum:
-    THEN_COMMIT = 0     # what follows a batch that was run
+    THEN_COMMIT = 0     # next step after a batch has run
     THEN_AGAIN = 1
     THEN_GROW = 2
     THEN_GROW_AHEAD = 3
     CLEAR_BATCHES = 256
 
 cdef enum:
-    # What a batch takes of the space reserve.
-    ROOM_COMMIT = 32768     # bytes beside its rows: LMDB's free list, pages of the tree's growth
-    ROOM_NODE = 12          # head of a node, its place in the page, a byte to an even size
-    ROOM_NODE_MAX = 2030    # a larger row has its value on pages of its own
-    ROOM_RUN = 2            # leaves at both ends of a run of rows, which others' rows share
-    ROOM_HALF_FULL = 2      # leaves that split are half full at worst
-    ROOM_CROWDED = 14       # LMDB splits at the middle key: before large rows 1/14 is full at worst
-    ROOM_BRANCH = 8         # a branch holds as many leaves at least, with long keys and half full
-    ROOM_FEW = 4            # so many rows are not looked for in the tree: each is a run of its own
+    # Bounds for the space a batch takes, which must leave the reserve intact.
+    ROOM_COMMIT = 32768     # bytes in addition to its rows: LMDB's free list, growth of the tree
+    ROOM_NODE = 12          # node header, its slot in the page, padding to an even size
+    ROOM_NODE_MAX = 2030    # a larger row has its value on overflow pages
+    ROOM_RUN = 2            # leaves at both ends of a run of rows, shared with other rows
+    ROOM_HALF_FULL = 2      # leaves that split are at worst half full
+    ROOM_CROWDED = 14       # LMDB splits at the middle key: before large rows at worst 1/14 full
+    ROOM_BRANCH = 8         # least leaves of a branch, with long keys and half full
+    ROOM_FEW = 4            # up to this many rows are not looked up in the tree: each is a run
 
 cdef enum:
-    META_FLAG = 8           # of a page that is a meta page
+    META_FLAG = 8           # page flag of a meta page
 
-cdef uint64_t META_MAGIC = 0xBEEFC0DE   # of LMDB; the version of its format, 1, stands behind it
+cdef uint64_t META_MAGIC = 0xBEEFC0DE   # LMDB's; its format version, 1, follows
 
-cdef double LOOK_SECONDS = 0.5      # a waiter that nobody woke looks at its state
+cdef double LOOK_SECONDS = 0.5      # how often a waiter checks its state even if not woken
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class WriteRequest:
-    """One closure and what became of it.
+    """One closure and its outcome.
 
-    Its states: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) -> DONE. An
-    interrupted batch sends its undecided calls back to QUEUED.
+    States: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) -> DONE. An
+    interrupted batch returns its undecided calls to QUEUED.
     """
 
     cdef public object fn, result, error, future
-    cdef public object waiter           # the lock that its thread sleeps on
+    cdef public object waiter           # the lock its thread blocks on
     cdef public int state
     cdef public bint makes_room, done, struck, job
-    cdef WriteRequest after             # the next in the queue
-    cdef WriteRequest wakes             # whom its thread wakes once it is awake itself
+    cdef WriteRequest after             # the next call in the queue
+    cdef WriteRequest wakes             # the call that its thread wakes once awake itself
 
     def __init__(self, fn, *, bint makes_room=False):
         self.fn = fn
@@ -66,18 +66,18 @@ cdef class WriteRequest:
             try:
                 self.waiter.release()
             except RuntimeError:
-                pass  # it is awake: it had been given the lead before, or has looked by itself
+                pass  # already awake: it was given the lead before, or checked its state itself
         return 0
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class WriteBatch:
-    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
+    """The calls of one transaction; ``back`` holds those deferred to the next one.
 
-    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
-    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
-    ``refusal`` is what calls that make no room get: they must not be carried out now.
+    ``decided``: every call has its result or error; a single call may be ``done`` earlier.
+    ``hurried``: it runs on an event loop's thread, which never blocks and runs no others' calls.
+    ``refusal``: the error for calls that free no space, which must not run now.
     """
 
     cdef public WriteRequest own
@@ -92,7 +92,7 @@ cdef class WriteBatch:
         self.back = []
 
     def take_back(self, Py_ssize_t index):
-        """Leave the calls from ``index`` on to the next batch."""
+        """Defer the calls from ``index`` on to the next batch."""
         if not 0 <= index <= len(self.calls):
             raise ValueError("there is no such call in the batch")
         self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
@@ -115,29 +115,30 @@ cdef inline WriteBatch _batch_of(WriteRequest own):
 
 @cython.auto_pickle(False)
 cdef class RequestQueue:
-    """The calls that wait for a commit, and the lead: one thread at a time runs a batch.
+    """Queue of the calls waiting for a commit, and the lead: one thread at a time runs a batch.
 
-    The first caller leads: it runs everything that waits in one transaction on its own thread, and
-    hands the lead to the next one that waits. There is no timer: the next batch forms while this
-    one is being flushed. A lone caller touches no lock.
+    The first caller leads: it runs all waiting calls in one transaction on its own thread, then
+    hands the lead to the next waiter. There is no timer: the next batch forms while this one is
+    being flushed. An uncontended caller touches no lock.
 
-    Those whose batch is decided wake each other, one the next: a leader that woke them all would
-    have every one of them wait for the GIL at once.
+    The callers of a decided batch wake each other in a chain: a leader that woke them all would
+    make all of them contend for the GIL at the same time.
 
-    ``run`` executes a batch, ``reading`` holds the threads that read, ``most`` is how many calls
-    make a batch. A subclass has ``new_lock()``; ``writer_needed``, the error of a hurried batch
-    that would have to wait, and ``_hand_over(batch)`` for it; ``_refuse(where)``, which raises;
-    ``_wake_futures(calls)``; and ``_wake_writer()``, for calls without a thread of their own.
+    ``run`` executes a batch, ``reading`` holds the ids of reading threads, ``most`` is the maximum
+    number of calls in a batch. A subclass provides ``new_lock()``; ``writer_needed``, the error of
+    a hurried batch that would have to wait, and ``_hand_over(batch)``, which handles it;
+    ``_refuse(where)``, which raises; ``_wake_futures(calls)``; and ``_wake_writer()``, for calls
+    without a thread of their own.
     """
 
     cdef public object _run
     cdef object reading
     cdef Py_ssize_t most
-    cdef WriteRequest first, last       # those that wait, linked by ``after``
-    cdef public WriteBatch _batch       # the one that runs
-    cdef public bint _busy              # somebody leads, or was told to
-    cdef public bint _writer_leads      # that is the writer thread
-    cdef unsigned long owner            # the thread that leads
+    cdef WriteRequest first, last       # waiting calls, linked by ``after``
+    cdef public WriteBatch _batch       # the running batch
+    cdef public bint _busy              # a thread leads, or has been assigned the lead
+    cdef public bint _writer_leads      # that thread is the writer thread
+    cdef unsigned long owner            # id of the leading thread
 
     def __init__(self, run, reading, Py_ssize_t most):
         self._run = run
@@ -145,19 +146,19 @@ cdef class RequestQueue:
         self.most = most
 
     def reset(self):
-        """Forget everybody: in the child of a fork no other thread is left."""
+        """Drop all calls: in a forked child no other thread is left."""
         cdef WriteRequest call = self.first, after
         self.first = self.last = None
         self._batch = None
         self._busy = self._writer_leads = False
         self.owner = 0
-        while call is not None:  # one by one: a chain that is freed as a whole is a deep recursion
+        while call is not None:  # one by one: freeing the whole chain would recurse deeply
             after, call.after = call.after, None
             call = after
 
     @property
     def waiting(self):
-        """The calls that wait, in their order."""
+        """The waiting calls, in queue order."""
         cdef list found = []
         cdef WriteRequest call = self.first
         while call is not None:
@@ -210,7 +211,7 @@ cdef class RequestQueue:
         return 0
 
     cdef bint _lead_or_queue(self, WriteRequest call, unsigned long me, object waiter) except -1:
-        """Take the lead, or a place in the queue; False if that needs a ``waiter``."""
+        """Take the lead or queue the call; False if queueing needs a ``waiter``."""
         if not self._busy:
             call.state = LEAD
             self.owner = me
@@ -233,13 +234,13 @@ cdef class RequestQueue:
         return 0
 
     def call(self, fn, *, bint job=False, bint makes_room=False):
-        """Run ``fn`` in a batch and return its result; ``makes_room``: even on a full device.
+        """Run ``fn`` in a batch and return its result; with ``makes_room`` even on a full device.
 
-        A ``job`` runs alone and without a transaction: it has the lead, and so the environment.
+        A ``job`` runs alone, without a transaction: it holds the lead, and thus the environment.
 
         Raises:
-            InternalError: this thread reads, or leads.
-            Whatever ``fn`` raises, and what a commit does.
+            InternalError: this thread is reading or leading.
+            Whatever ``fn`` or the commit raises.
         """
         cdef unsigned long me = PyThread_get_thread_ident()
         cdef WriteRequest call, next_one
@@ -264,17 +265,17 @@ cdef class RequestQueue:
         error = call.error
         if error is None:
             return call.result
-        call.error = None  # its traceback holds frames, and these may hold the call
+        call.error = None  # its traceback references frames, and these may reference the call
         raise error
 
     cdef int _await(self, WriteRequest call) except -1:
-        """Sleep until the call is done or has the lead."""
+        """Block until the call is done or has the lead."""
         while call.state < LEAD:
             call.waiter.acquire(True, LOOK_SECONDS)
         return 0
 
     cdef int _leave(self, WriteRequest call) except -1:
-        """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
+        """On an interrupt, leave the queue, wait for the outcome or pass on the lead."""
         cdef WriteBatch batch = WriteBatch(call)
         while call.state == TAKEN:
             try:
@@ -292,7 +293,7 @@ cdef class RequestQueue:
         return 0
 
     def lead(self, WriteBatch batch not None):
-        """Take the lead for the batch of one call, and run it; False if another has the lead."""
+        """Take the lead for the batch of one call and run it; False if the lead is taken."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._busy:
             return False
@@ -315,13 +316,13 @@ cdef class RequestQueue:
         except self.writer_needed:
             self._hand_over(batch)
         except Exception as error:
-            own.error = error  # the caller's
+            own.error = error  # raised in the caller
         finally:
             self._settle(batch)
         return 0
 
     def take_more(self, WriteBatch batch not None):
-        """Move waiting calls into the running batch; whether there were any."""
+        """Move waiting calls into the running batch; True if there were any."""
         return self._take_more(batch)
 
     cdef bint _take_more(self, WriteBatch batch) except -1:
@@ -336,7 +337,7 @@ cdef class RequestQueue:
         return len(batch.calls) > before
 
     def settle(self, WriteBatch batch not None):
-        """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
+        """Complete or requeue each call of the batch, then pass on the lead."""
         self._settle(batch)
 
     cdef int _settle(self, WriteBatch batch) except -1:
@@ -344,13 +345,13 @@ cdef class RequestQueue:
         cdef list futures, back
         cdef Py_ssize_t at
         if own is not None and self.first is None and len(batch.calls) == 1 and not batch.back:
-            own.state = DONE  # nobody to wake, nobody to lead
+            own.state = DONE  # no one to wake, no one to lead next
             self.owner = 0
             self._busy = False
             self._batch = None
             return 0
         futures, back = [], []
-        # From here to the waking nothing runs Python code.
+        # From here until callers are woken nothing runs Python code.
         for at in range(len(batch.calls) - 1, -1, -1):
             call = batch.calls[at]
             if call is own:
@@ -374,7 +375,7 @@ cdef class RequestQueue:
             own.state = DONE
         self.owner = 0
         self._busy = self.first is not None
-        self._batch = None  # its closures know the handle, and that must not outlive its users
+        self._batch = None  # its closures reference the handle, which must not outlive its users
         if self._busy and self.first.future is None:
             heir = self.first
             heir.state = LEAD
@@ -389,7 +390,7 @@ cdef class RequestQueue:
         return 0
 
     cdef int _wake_others(self, list futures) except -1:
-        """Wake the writer thread if it leads, and the loops of futures, whatever interrupts."""
+        """Wake the writer thread if it leads, and the futures' loops, despite interrupts."""
         cdef object interrupt = None, error
         while True:
             try:
@@ -400,14 +401,14 @@ cdef class RequestQueue:
                 break
             except Exception:
                 raise
-            except BaseException as error:  # waking once more harms nothing
+            except BaseException as error:  # waking again is harmless
                 interrupt = error
         if interrupt is not None:
             raise interrupt
         return 0
 
     def claim(self, double patience_seconds):
-        """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
+        """Take the lead without a batch, until ``release``; None if that takes too long."""
         cdef unsigned long me = PyThread_get_thread_ident()
         cdef WriteRequest call = WriteRequest(None)
         call.job = True
@@ -432,7 +433,7 @@ cdef class RequestQueue:
         self._settle(WriteBatch(claimed))
 
     def enqueue(self, WriteRequest call not None):
-        """Queue a call that has a future; whether the writer thread has to be woken to lead it."""
+        """Queue a call that has a future; True if the writer thread must be woken to lead."""
         call.state = QUEUED
         self._append(call)
         if self._busy:
@@ -441,7 +442,7 @@ cdef class RequestQueue:
         return True
 
     def take_writer_lead(self):
-        """Begin to lead on the writer thread, if it was told to."""
+        """Take the lead on the writer thread; False if it was not assigned the lead."""
         if not self._writer_leads:
             return False
         self._writer_leads = False
@@ -450,10 +451,10 @@ cdef class RequestQueue:
 
 
 def file_size(int fd):
-    """The size of an open file in bytes; ``os.fstat`` makes an object of all that it knows.
+    """The size of an open file in bytes; unlike ``os.fstat`` it builds no result object.
 
     Raises:
-        OSError: the system refused.
+        OSError: the system call failed.
     """
     cdef struct_stat status
     if fstat(fd, &status) < 0:
@@ -464,9 +465,9 @@ def file_size(int fd):
 # --- the space reserve for deletions --------------------------------------------------------------
 
 def row_sizes(dict puts not None):
-    """``(runs, inline, crowded, large)`` of rows, by key and size, as if each stood alone.
+    """``(runs, inline, crowded, large)`` of rows, by key and size, as if each were its own run.
 
-    ``memcore.store.commit.Rows`` says what these are.
+    ``memcore.store.commit.Rows`` defines these fields.
     """
     cdef int64_t runs = 0, inline = 0, large = 0
     _sizes_of(puts, &runs, &inline, &large)
@@ -490,12 +491,12 @@ cdef int _sizes_of(dict puts, int64_t *runs, int64_t *inline, int64_t *large) ex
 
 
 def pages_for(rows not None, int64_t depth, int64_t pages):
-    """The pages that putting rows takes, at most.
+    """The maximum number of pages that putting rows takes.
 
     Args:
-        rows: as ``row_sizes``.
-        depth: of the tree as it was.
-        pages: all that it had: so many are copied at most.
+        rows: as returned by ``row_sizes``.
+        depth: of the tree before.
+        pages: all pages of the tree before; bounds how many are copied.
     """
     cdef int64_t runs, inline, crowded, large
     runs, inline, crowded, large = rows
@@ -511,10 +512,10 @@ cdef int64_t _pages_for(int64_t runs, int64_t inline, int64_t crowded, int64_t l
 
 
 def meta_figures(bytes head not None):
-    """``(depth, pages, free list's pages, last page)`` of the newest of a file's two meta pages.
+    """``(depth, pages, free list's pages, last page)`` of the newer of a file's two meta pages.
 
-    Depth and pages are the main tree's. ``head``: both pages. None if one of them breaks a rule;
-    ``memcore.store.datafile.parse_meta`` says which one.
+    Depth and pages are the main tree's. ``head`` holds both pages. None if either breaks a rule;
+    ``memcore.store.datafile.parse_meta`` reports which one.
     """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(head)
     cdef const uint8_t *newest = NULL
@@ -544,22 +545,22 @@ def meta_figures(bytes head not None):
 
 @cython.auto_pickle(False)
 cdef class ReserveFields:
-    """What is left beside the space reserve, as each commit looks at it. Used under the write lock.
+    """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
-    A subclass has ``_find_room(raw, puts, cost, known)``, which returns the cost anew.
+    A subclass provides ``_find_room(raw, puts, cost, known)``, which returns the recomputed cost.
     """
 
-    cdef public int64_t _left           # bytes that batches may take before it is measured again
+    cdef public int64_t _left           # bytes that batches may take before the next measurement
     cdef public int64_t _next           # the transaction for which that holds
-    cdef public int64_t _depth, _pages  # of the main tree when it was measured
+    cdef public int64_t _depth, _pages  # of the main tree at the last measurement
 
     def reserve(self, raw not None, dict puts not None):
-        """Return True if a batch that put these rows, by key and size, fits beside the reserve.
+        """Return True if a batch that put these rows, by key and size, leaves the reserve intact.
 
         The file is grown first, so that the reserve still exists after the batch has taken its
-        part, whatever else fills the device meanwhile. The space left is known only if the commit
-        before was one of these: other processes write, and deletions use pages before they free
-        any.
+        share, whatever else fills the device meanwhile. The space left is known only if the
+        previous commit went through here too: other processes write, and deletions use pages
+        before they free any.
         """
         cdef int64_t txnid = raw.id(), runs = 0, inline = 0, large = 0, cost
         _sizes_of(puts, &runs, &inline, &large)
@@ -574,29 +575,29 @@ cdef class ReserveFields:
         return True
 
 
-# --- the environment and its steady point, as a batch looks at them -------------------------------
+# --- the environment and its steady point, as a batch sees them -----------------------------------
 
 @cython.auto_pickle(False)
 cdef class SteadyFields:
-    """The pinned steady point of a relaxed file, as each batch looks at it.
+    """The pinned steady point of a relaxed file, as each batch checks it.
 
-    A subclass has ``sync()``, ``remind()`` and ``hasten()``; and ``writer_needed``, the error of a
-    hurried batch that would have to wait.
+    A subclass provides ``sync()``, ``remind()`` and ``hasten()``; and ``writer_needed``, the error
+    of a hurried batch that would have to wait.
     """
 
     cdef public object _raw             # the reader that pins the snapshot; None: nothing is pinned
-    cdef public object _thread          # it makes the points
-    cdef public bint is_busy            # a batch runs: the thread keeps the pin
-    cdef public bint _timing            # a point is due when the interval has passed
-    cdef public int64_t _made, _covered     # commits of this process; those that a point covers
-    cdef public int64_t commits_hurry       # so many uncovered ones hurry the thread,
-    cdef public int64_t commits_max         # and so many have the leader make a point
+    cdef public object _thread          # makes the steady points
+    cdef public bint is_busy            # a batch is running: the thread keeps the pin
+    cdef public bint _timing            # a point is due once the interval has elapsed
+    cdef public int64_t _made, _covered     # commits of this process; those covered by a point
+    cdef public int64_t commits_hurry       # this many uncovered commits hurry the thread,
+    cdef public int64_t commits_max         # this many make the leader create a point itself
 
     cdef int _ready(self, bint hurried) except -1:
         """Make a steady point if one is due before a batch begins its transaction. Needs the lead.
 
         Raises:
-            MapMovedError: another process grew the map; follow it and ask again.
+            MapMovedError: another process grew the map; follow it and retry.
             WriterNeeded: ``hurried``, and a point is due.
         """
         self.is_busy = True     # from here on the thread keeps the pin
@@ -618,57 +619,57 @@ cdef class SteadyFields:
 
 @cython.auto_pickle(False)
 cdef class EnvironmentFields:
-    """What a batch asks of the environment that it runs in.
+    """The environment as a batch uses it.
 
-    A subclass has ``follow_map()``; ``map_moved``, the errors that ask for it; and
+    A subclass provides ``follow_map()``; ``map_moved``, the errors that call for it; and
     ``writer_needed``, the error of a hurried batch that would have to wait.
     """
 
-    cdef public object raw              # LMDB's environment; None: a child of a fork, or closed
-    cdef public object begin            # begin(write=) of a transaction of it
+    cdef public object raw              # LMDB's environment; None: a forked child, or closed
+    cdef public object begin            # begin(write=), which starts a transaction in it
     cdef public RequestQueue queue
     cdef public object redo, vault, audit, notifier
     cdef public ReserveFields reserve
     cdef public SteadyFields steady_sync
 
     def begin_write(self, *, bint hurried=False):
-        """LMDB's write transaction; blocks while another process holds the write lock.
+        """Begin LMDB's write transaction; blocks while another process holds the write lock.
 
         Raises:
-            WriterNeeded: ``hurried``, and something has to be waited for first.
+            WriterNeeded: ``hurried``, and it would have to wait for something first.
         """
         cdef object error
         while True:
             try:
                 if self.raw is None:
-                    self.begin().abort()  # a child of a fork opens here; a closed store refuses
+                    self.begin().abort()  # a forked child opens here; a closed store raises
                 if self.steady_sync is not None:
                     self.steady_sync._ready(hurried)
                 return self.begin(write=True)
             except self.map_moved as error:
                 if hurried:
                     raise self.writer_needed from error
-                self.follow_map()  # which drops the pinned snapshot
+                self.follow_map()  # drops the pinned snapshot
 
 
 @cython.auto_pickle(False)
 cdef class BatchRunner:
-    """Runs the calls of a batch in one transaction, commits it, and settles what it comes to.
+    """Runs the calls of a batch in one transaction, commits it and decides their outcomes.
 
-    A subclass has ``map_full``, the error of a map without room, and ``writer_needed``, that of a
-    hurried batch; ``transaction``, the class of a write transaction; and what is rare:
+    A subclass provides ``map_full``, the error of a full map, and ``writer_needed``, that of a
+    hurried batch; ``transaction``, the class of a write transaction; and the rare paths:
     ``need_sound()``, ``sync()``, ``_grow(follows, hurried)``, ``_can_free(error, hurried)``,
     ``_fail(batch, error)``, ``_has_room(txn, batch, measured)``, ``_is_refused(call, refusal)``,
     ``_typed(error)``, ``_stored_alone(error)``, ``_refuse_forked()`` and
     ``_need_stored(txn, raw, txnid, error)``.
 
-    From the moment LMDB has committed until a batch is decided, everything runs in a loop that an
-    interrupt can only delay: what is stored must never be taken for what has to run again.
+    From LMDB's commit until the batch is decided, everything runs in a loop that an interrupt can
+    only delay: what is stored must never be mistaken for something that has to run again.
     """
 
     cdef public EnvironmentFields env
-    cdef public object txn              # that of the batch that runs
-    cdef public object poison           # str: why nothing may be written any more
+    cdef public object txn              # the running batch's
+    cdef public object poison           # str: why no more writes are allowed
     cdef public bint unsynced
     cdef public int64_t batches, closures
 
@@ -702,10 +703,10 @@ cdef class BatchRunner:
 
     @cython.nonecheck(True)
     cdef int _attempt(self, WriteBatch batch) except -1:
-        """Run the batch once and commit it; what has to be done before it runs again.
+        """Run the batch once and commit it; returns the next step, a ``THEN_`` code.
 
         Raises:
-            WriterNeeded: it is hurried, and something has to be waited for.
+            WriterNeeded: the batch is hurried and would have to wait for something.
         """
         cdef EnvironmentFields env = self.env
         cdef object raw = None
@@ -717,7 +718,7 @@ cdef class BatchRunner:
         if env.audit is not None:
             batch.refusal = env.audit.need_anchored(hurried=batch.hurried)
         if self.batches % CLEAR_BATCHES == CLEAR_BATCHES - 1 and env.raw is not None:
-            env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
+            env.raw.reader_check()  # pages pinned by killed readers must not grow the file forever
         try:
             raw = env.begin_write(hurried=batch.hurried)
             txn = self.transaction(raw, env.redo is not None, env.vault, env.audit)
@@ -730,7 +731,7 @@ cdef class BatchRunner:
                     if env.redo is not None and env.is_tight(txn.size):
                         return THEN_GROW_AHEAD
                     self._commit(txn, batch)
-                else:  # an interrupt makes it run again: there is nothing to be stored twice
+                else:  # an interrupt makes it run again: nothing can be stored twice
                     self._run_callbacks(list(txn.callbacks))
                     batch.decided = True
             return follows
@@ -740,9 +741,9 @@ cdef class BatchRunner:
             self.txn = None
             if env.steady_sync is not None:
                 env.steady_sync.is_busy = False
-            # From C: an interrupt at the first line of a method of ours would leave the lock to
-            # whoever keeps the error. Nothing happens to a transaction that was committed; one that
-            # a fork took from us is the parent's.
+            # Abort from C: an interrupt at the first line of a Python method of ours would leave
+            # the write lock held for as long as someone keeps the exception. Aborting a committed
+            # transaction is a no-op; one lost to a fork belongs to the parent.
             if raw is not None and (txn is None or txn.raw is not None):
                 raw.abort()
             if txn is not None:
@@ -751,10 +752,10 @@ cdef class BatchRunner:
     @cython.nonecheck(True)
     cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object redo,
                         bint *wrote) except -1:
-        """Run every call once, those that queue up meanwhile too; what follows, as ``_attempt``.
+        """Run every call once, including those queued meanwhile; returns as ``_attempt`` does.
 
-        ``wrote``: whether there is anything to commit. A closure that wrote and then raised has
-        spoilt the transaction: the others run again.
+        ``wrote`` is set to whether there is anything to commit. A closure that wrote and then
+        raised has spoilt the transaction: the others run again.
         """
         cdef RequestQueue queue = self.env.queue
         cdef Py_ssize_t index = 0, callbacks
@@ -786,7 +787,7 @@ cdef class BatchRunner:
                             batch.take_back(index)
                             wrote[0] = False
                             return THEN_AGAIN
-                        batch.take_back(index + 1)  # it is committed alone, with a second flush
+                        batch.take_back(index + 1)  # committed alone, with a second flush
                     wrote[0] = True
                 index += 1
             if queue.first is None or not queue._take_more(batch):
@@ -800,11 +801,11 @@ cdef class BatchRunner:
             call.result = call.fn(txn)
             if txn.audit is not None:
                 txn.audit.settle()
-            call.error = txn.failed  # set if the closure swallowed LMDB's refusal
+            call.error = txn.failed  # set if the closure swallowed an error of LMDB's
         except Exception as error:
             call.error = error
         except BaseException as error:
-            # An interrupt of this thread, unless this closure was running the last time as well.
+            # An interrupt of this thread, unless this closure was also running the last time.
             if call is batch.own or (batch.own is not None and not call.struck):
                 call.struck = True
                 raise
@@ -814,7 +815,7 @@ cdef class BatchRunner:
 
     @cython.nonecheck(True)
     cdef bint _fits(self, RecordingTxn txn, WriteBatch batch) except -1:
-        """Whether the batch leaves the space reserved for deletions untouched; as ``_has_room``."""
+        """Return True if the batch leaves the reserve for deletions intact, as ``_has_room``."""
         cdef WriteRequest call
         cdef bint measured = False
         if len(batch.calls) == 1 and txn.raw is not None:
@@ -827,10 +828,10 @@ cdef class BatchRunner:
 
     @cython.nonecheck(True)
     def _commit(self, RecordingTxn txn not None, WriteBatch batch not None):
-        """Record, commit, flush what the record does not cover, decide the batch.
+        """Record, commit, flush what the record does not cover, and decide the batch.
 
-        Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
-        interrupt (the batch is decided then).
+        Raises if nothing was stored (the batch stays undecided) or the outcome is unknown, or
+        re-raises an interrupt (the batch is decided by then).
         """
         cdef EnvironmentFields env = self.env
         cdef object raw = txn.raw, redo = env.redo, txnid
@@ -852,10 +853,10 @@ cdef class BatchRunner:
         while not batch.decided:
             try:
                 if self.poison:
-                    self.need_sound()  # a flush of another thread may have failed meanwhile
+                    self.need_sound()  # another thread's flush may have failed meanwhile
                 self.unsynced = redo is not None
                 if env.steady_sync is not None:
-                    env.steady_sync._commit()   # twice after an interrupt, which harms nothing
+                    env.steady_sync._commit()   # may count twice after an interrupt: harmless
                 if not flushed:
                     self.sync()
                     flushed = True
@@ -873,7 +874,7 @@ cdef class BatchRunner:
             raise interrupt
 
     cdef int _run_callbacks(self, list callbacks) except -1:
-        """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
+        """Run each in order; a failure goes to its own caller, an interrupted one runs again."""
         cdef WriteRequest owner
         cdef object callback, error
         while callbacks:

@@ -1,9 +1,9 @@
-"""The hot path: classify an item, hash its call ids, keep the ledger of a session.
+"""The hot path: classify an item, hash its call ids, maintain the ledger of a session.
 
-This module imports nothing of memcore and returns plain values and status codes. The algorithms
-are those of docs/architecture.md ("The ledger"); ``tests/oracle.py`` is their specification.
-Whatever an item holds, its own Python code is never run: strings are taken out of their
-subclasses, containers are read through the C API.
+This module imports nothing from memcore and returns plain values and status codes. The algorithms
+are described in docs/architecture.md ("The ledger"); ``tests/oracle.py`` is their specification.
+Python code of an item's own types never runs: instances of str subclasses are converted to plain
+str, containers are read through the C API.
 """
 
 cimport cython
@@ -43,11 +43,11 @@ cdef extern from "Python.h":
 
 
 def build_flavour():
-    """The flavour this extension was built in: ``release``, ``trace`` or ``sanitize``."""
+    """The build flavour of this extension: ``release``, ``trace`` or ``sanitize``."""
     return MEMCORE_FLAVOUR.decode("ascii")
 
 
-# --- what an item is ------------------------------------------------------------------------------
+# --- classification -------------------------------------------------------------------------------
 
 cdef enum:
     # Kinds. The numbers are stored in index records.
@@ -61,18 +61,18 @@ cdef enum:
     EVENT = 7
 
 cdef enum:
-    # Flags of an item. The low five bits are stored, the high ones live in the ledger only.
+    # Flags of an item. The low five bits are stored, the high ones exist only in the ledger.
     MODEL = 1           # emitted by the model
     MIXED = 2           # a result that carries other content too
-    THINKING = 4        # holds thinking blocks
+    THINKING = 4        # has thinking blocks
     ABANDON = 8         # an event that gives up a call
-    TURN = 16           # a result of a format that wants all results of a call item in one message
+    TURN = 16           # a result in a format that needs all results of a call item in one message
     STORED_FLAGS = 31
     OPENS = 32          # opens at least one call
-    DROPPED = 64        # an orphan: no context shows it
+    DROPPED = 64        # an orphan: no context includes it
 
 cdef enum:
-    # Sets of kinds, a bit for each.
+    # Sets of kinds, one bit each.
     MODEL_KINDS = 1 << 3 | 1 << 4 | 1 << 6
     OPENING_KINDS = 1 << 3 | 1 << 4
 
@@ -90,18 +90,19 @@ cdef enum:
     SERVER = 9
     CLASS_MASK = 0x3F
     BY_NAME = 0x40      # no id: binds first-in-first-out by name within its group
-    SECOND = 0x80       # opens: another id of the call before it; closes: a reference, no answer
+    SECOND = 0x80       # opens: another id of the previous call; closes: a reference, no answer
 
-# Flag bits in the low end of a key hash; the identity of a key is everything but KEY_SECOND.
+# Flags in the low bits of a key hash; the identity of a key is everything except KEY_SECOND.
 cdef uint64_t KEY_BY_NAME = 1
 cdef uint64_t KEY_SECOND = 2
 
 
 cdef extern from *:
     """
-    /* References of one's own to what others may take out meanwhile: between a borrowed one and
-       its increment nothing may run. Lines of Cython do not hold that: a tracer runs between two
-       of them, and what a line frees may have a finalizer, which lets other threads run. */
+    /* Strong references to objects that other threads may remove: nothing may run between
+       borrowing a reference and incrementing it. Lines of Cython do not guarantee that: a tracer
+       runs between them, and an object that a line frees may have a finalizer, which lets other
+       threads run. */
 
     static inline PyObject *memcore_get(PyObject *dict, PyObject *key, PyObject *missing) {
         PyObject *found = PyDict_GetItem(dict, key);
@@ -132,7 +133,7 @@ cdef extern from *:
     object memcore_get(object, object, object missing)
     object memcore_item(object, Py_ssize_t, object missing)
     object memcore_slot(object, Py_ssize_t offset, object unset)
-    # Sets the two variables, which must be local ones.
+    # Assigns the last two arguments, which must be local variables.
     bint memcore_next(object, Py_ssize_t *, object key, object entry)
 
 
@@ -148,7 +149,7 @@ cdef inline object _text(dict item, str name):
 
 
 cdef inline object _list(dict item, str name):
-    """The list under ``name``, else None; a tuple is a list, as it is once it was stored."""
+    """The list under ``name``, else None; a tuple counts as a list: it is stored as one."""
     cdef object found = memcore_get(item, name, None)
     if isinstance(found, list):
         return found
@@ -188,7 +189,7 @@ cdef int _scan_tool_calls(dict item, str name, list opens) except -1:
 
 
 cdef int _scan_assistant(dict item, list opens) except -1:
-    """Chat and LangChain: ``tool_calls``, ``invalid_tool_calls``, the deprecated call."""
+    """Chat and LangChain: ``tool_calls``, ``invalid_tool_calls``, the deprecated function call."""
     cdef object call
     _scan_tool_calls(item, "tool_calls", opens)
     _scan_tool_calls(item, "invalid_tool_calls", opens)
@@ -258,7 +259,7 @@ cdef int _scan_parts(list parts, bint model, list opens, list closes) except -1:
 
 
 cdef int _settle_server_calls(list opens, list closes) except -1:
-    """Server tools answered inside their own item are no open calls and no results."""
+    """Drop server tool calls answered within their own item: neither open calls nor results."""
     cdef set settled
     if opens and closes:
         settled = set(opens) & set(closes)
@@ -269,7 +270,7 @@ cdef int _settle_server_calls(list opens, list closes) except -1:
 
 
 cdef int _scan_role(dict item, str role, list opens, list closes) except -1:
-    """Chat, Anthropic, Gemini and Responses messages: everything that has a role."""
+    """Chat, Anthropic, Gemini and Responses messages: all items with a role."""
     cdef int flags = 0
     cdef bint model = role == "assistant" or role == "model" or role == "ai"
     cdef object blocks
@@ -314,7 +315,7 @@ cdef int _scan_langchain_ai(dict body, list opens, list closes) except -1:
 
 
 cdef int _scan_langchain(dict item, str kind, list opens, list closes) except -2:
-    """LangChain messages by type; -1 if the type is none of theirs."""
+    """LangChain messages by type; -1 if the type is not one of theirs."""
     cdef object role
     cdef object body = _dict(item, "data")
     if body is None:
@@ -357,7 +358,7 @@ cdef int _scan_constructor(dict item, list opens, list closes) except -2:
     return max(_scan_langchain(<dict>body, name, opens, closes), OPAQUE)
 
 
-# OpenAI Responses: the class of each type of call and of the output that answers it.
+# OpenAI Responses: the class of each call type and of the output type that answers it.
 cdef dict RESPONSE_CALLS = {
     "function_call": FUNCTION,
     "custom_tool_call": CUSTOM,
@@ -392,7 +393,7 @@ cdef int _scan_response_call(dict item, int cls, list opens, list closes) except
     cdef object call_id = _text(item, "id" if cls == MCP_APPROVAL else "call_id")
     _add(opens, cls, call_id)
     if cls == LOCAL_SHELL:
-        # The schema answers by ``id``, the SDK by ``call_id``: both ids name the call.
+        # The schema answers by ``id``, the SDK by ``call_id``: both ids identify the call.
         name = _text(item, "id")
         if call_id is None:
             _add(opens, cls, name)
@@ -436,7 +437,7 @@ cdef int _scan_response(dict item, str kind, list opens, list closes) except -1:
 
 
 cdef int _drop_repeats(list keys) except -1:
-    """An id that one item names twice is one call; calls without an id stay apart."""
+    """Merge repeats of an id within an item into one call; calls without an id stay separate."""
     cdef set seen
     if len(keys) > 1:
         seen = set(keys)
@@ -446,7 +447,7 @@ cdef int _drop_repeats(list keys) except -1:
 
 
 cdef int _keep(list keys, set chosen, bint once) except -1:
-    """Keep the keys that are chosen, each id but once; or else those that are not chosen."""
+    """Keep the chosen keys, each id only once; without ``once``, the keys not chosen."""
     cdef list kept = []
     cdef tuple key
     for key in keys:
@@ -459,7 +460,7 @@ cdef int _keep(list keys, set chosen, bint once) except -1:
 
 
 cdef int _scan_item(dict item, list opens, list closes) except -1:
-    """``kind | flags << 8`` of any dict; an unknown one is OPAQUE, never an error."""
+    """``kind | flags << 8`` of any dict; an unknown format is OPAQUE, never an error."""
     cdef int found
     cdef object role = _text(item, "role")
     cdef object kind = _text(item, "type")
@@ -484,9 +485,9 @@ cdef int _need_dict(object item) except -1:
 
 
 def classify(item):
-    """``(kind, opens, closes, flags)`` of one item of any supported wire format.
+    """``(kind, opens, closes, flags)`` of one item in any supported wire format.
 
-    ``opens`` and ``closes`` are tuples of ``(class, id)`` in the order of the item.
+    ``opens`` and ``closes`` are tuples of ``(class, id)`` in the item's order.
     """
     cdef list opens = []
     cdef list closes = []
@@ -497,7 +498,7 @@ def classify(item):
 
 
 def has_long_id(list messages not None, Py_ssize_t most):
-    """Whether a message makes a call whose id has more than ``most`` characters."""
+    """Return True if a message makes a call whose id has more than ``most`` characters."""
     cdef list opens = []
     cdef list closes = []
     cdef object message
@@ -547,7 +548,7 @@ cdef inline void _sip_round(uint64_t *v) noexcept nogil:
 
 
 cdef uint64_t _siphash13(uint64_t k0, uint64_t k1, const uint8_t *p, Py_ssize_t n) noexcept nogil:
-    """SipHash-1-3 (Aumasson and Bernstein): keyed, so nobody can construct collisions."""
+    """SipHash-1-3 (Aumasson and Bernstein): keyed, so that no one can construct collisions."""
     cdef uint64_t[4] v
     cdef uint64_t word = (<uint64_t>n) << 56
     cdef Py_ssize_t i = 0
@@ -642,10 +643,10 @@ cdef object _pack(int found, list opens, list closes, const uint8_t *seed):
 
 
 def pack_facts(item, bytes seed not None):
-    """The facts of an item as stored: ``kind u8 | flags u8 | n_close u16 | n_open u16 | keys``.
+    """The stored facts of an item: ``kind u8 | flags u8 | n_close u16 | n_open u16 | keys``.
 
     Each key is a keyed 64-bit hash of (class, id) under the 16-byte ``seed``. None if the item
-    holds more than 65,535 calls or results.
+    has more than 65,535 calls or results.
     """
     cdef const uint8_t *chars = _seed(seed)
     cdef list opens = []
@@ -657,7 +658,7 @@ def pack_facts(item, bytes seed not None):
 
 
 def pack_event(tuple abandons not None, bytes seed not None):
-    """The facts of an event; it gives up the calls whose ``(class, id)`` keys it names."""
+    """The facts of an event, which gives up the calls with these ``(class, id)`` keys."""
     cdef int found = EVENT | (ABANDON if abandons else 0) << 8
     return _pack(found, [], list(abandons), _seed(seed))
 
@@ -667,7 +668,7 @@ def pack_event(tuple abandons not None, bytes seed not None):
 cdef enum:
     JSON_DEPTH_MAX = 512
     JSON_NODES_MAX = 16_000_000
-    JSON_INT_BITS_MAX = 14_283  # the most whose decimal form always fits Python's 4,300 digits
+    JSON_INT_BITS_MAX = 14_283  # the most that always fit Python's limit of 4,300 decimal digits
     JSON_OK = 0
     JSON_NOT_FINITE = 1
     JSON_KEY = 2
@@ -722,11 +723,11 @@ cdef int _scan_json(object value, int depth, int64_t *nodes) except -1:
 
 
 def scan_json(object value):
-    """0 if ``value`` is JSON that reads back as it was written.
+    """0 if ``value`` is JSON that round-trips unchanged.
 
-    Subclasses count as what they derive from, and a tuple as a list. 1: NaN or infinity; 2: a key
-    that is no string; 3: a type that JSON has not; 4: nested deeper than 512 (or circular); 5: more
-    than 16 million nodes, or an integer too long for Python to write (about 4,300 digits).
+    Subclasses count as their base types, and a tuple as a list. 1: NaN or infinity; 2: a key that
+    is not a string; 3: a type that JSON does not have; 4: nested deeper than 512 (or circular);
+    5: more than 16 million nodes, or an integer too long for Python to write (about 4,300 digits).
     """
     cdef int64_t nodes = 0
     return _scan_json(value, 0, &nodes)
@@ -735,16 +736,16 @@ def scan_json(object value):
 # --- the ledger -----------------------------------------------------------------------------------
 
 cdef struct Call:
-    uint64_t key        # its identity; calls are numbered in the order of their positions
+    uint64_t key        # its identity; calls are numbered in order of position
     int32_t opener      # position of the item that opened it
-    int32_t closer      # position of the item that answered it or gave it up first, -1 while open
-    int32_t prev_same   # the call with the same key before it, -1 if none
-    int32_t main        # the call this is another id of, else itself
-    # Calls by name form a queue a group (run of calling items) and name:
+    int32_t closer      # position of the item that first answered it or gave it up, -1 while open
+    int32_t prev_same   # the previous call with the same key, -1 if none
+    int32_t main        # the call of which this is another id, else itself
+    # Calls by name form one queue per group (run of calling items) and name:
     int32_t group       # where the run starts, -1 for calls by id
     int32_t first       # the head of the queue; calls by id: itself
-    int32_t next_same   # the next of the queue, -1 at its end
-    int32_t cursor      # on the head: no open call lies before it in the queue; -1 if none is open
+    int32_t next_same   # the next in the queue, -1 at its end
+    int32_t cursor      # on the head: no open call precedes it in the queue; -1 if none is open
 
 cdef struct Calls:
     Call *at
@@ -761,8 +762,8 @@ cdef struct Closes:
     int32_t room
 
 cdef struct Mark:
-    int32_t by          # the position whose item made the mark
-    int32_t repair      # the greatest position so far at which a context needs a repair
+    int32_t by          # the position whose item set the mark
+    int32_t repair      # the greatest position so far at which a context needs repair
 
 cdef struct Ints:
     int32_t *at
@@ -770,20 +771,20 @@ cdef struct Ints:
     int32_t room
 
 cdef struct New:
-    # The item that is being appended.
+    # The item being appended.
     int kind
     int flags
     int n_close
     int n_open
     int32_t at
     int32_t low
-    int32_t repair      # the greatest position that it shows to need a repair, -1 if none
+    int32_t repair      # the greatest position that it shows to need repair, -1 if none
     int orphans         # how many of its results answer no call
     int given_up        # how many open calls it gave up
 
 
 cdef int _reserve(void **block, int32_t *room, Py_ssize_t need, size_t width) noexcept nogil:
-    """Make room for ``need`` elements; -1 if there is no memory (the block stays valid)."""
+    """Make room for ``need`` elements; -1 if out of memory (the block stays valid)."""
     cdef Py_ssize_t size = room[0]
     cdef void *grown
     if need <= size:
@@ -808,7 +809,7 @@ cdef int _grow(void **block, Py_ssize_t size, size_t width) noexcept nogil:
 
 
 cdef inline void _copy(void *target, const void *source, Py_ssize_t n, size_t width) noexcept nogil:
-    if n:  # memcpy wants valid pointers even for nothing
+    if n:  # memcpy requires valid pointers even for a size of 0
         memcpy(target, source, <size_t>n * width)
 
 
@@ -837,7 +838,7 @@ cdef inline uint64_t _identity(uint64_t key) noexcept nogil:
 
 
 cdef enum:
-    # Positions and sums stay far from the ends of int32 and int64.
+    # Positions and sums stay far below the maxima of int32 and int64.
     POSITIONS_MAX = 1 << 30
     TOKENS_MAX = 0xFFFFFFFF
     OPEN_TOKENS_MAX = 0x7FFFFFFF
@@ -846,7 +847,7 @@ cdef enum:
 
 @cython.final
 @cython.auto_pickle(False)
-@cython.no_gc  # a ledger refers to its base only, which refers to none
+@cython.no_gc  # a ledger references only its base, which references none
 cdef class Ledger:
     """The running index of one history.
 
@@ -854,33 +855,33 @@ cdef class Ledger:
     is safe iff low(r) >= i for every r >= i; appending r only invalidates a suffix of the safe
     cuts, so they are a monotone stack: pop while top > low(r), then push r if low(r) == r.
     ``base`` makes an overlay: a small ledger of uncommitted items on top of a committed one, which
-    it never changes; it binds and counts, but keeps no stacks. An overlay is of use until its base
+    it never changes; it binds and counts, but keeps no stacks. An overlay is valid until its base
     changes.
 
     Args:
-        start_mask: bit per kind at which a context may start.
-        glue: 1 keeps a reasoning item with what follows and calls that follow each other together,
-            2 keeps a thinking tool loop whole.
-        orphan: 0 leaves orphans out (they count nothing), 1 lets no cut be safe at or before one,
-            plus 2 if a result without any id is an orphan too.
-        open_tokens: what the synthetic result of one unanswered call may cost, in tokens.
-        expect_items, expect_calls: make room for that many at once.
+        start_mask: one bit per kind at which a context may start.
+        glue: 1 keeps a reasoning item with its successor and consecutive calls together, 2 keeps a
+            thinking tool loop whole.
+        orphan: 0 leaves orphans out (they count zero tokens), 1 makes every cut at or before one
+            unsafe, plus 2 if a result without any id is an orphan too.
+        open_tokens: maximum cost of the synthetic result of one unanswered call, in tokens.
+        expect_items, expect_calls: preallocate room for this many.
     """
 
     cdef Ledger base
-    cdef list entries           # overlay: (facts, tokens) in order, to fold
+    cdef list entries           # overlay: (facts, tokens) in order, for fold()
     cdef uint32_t start_mask
     cdef int glue, orphan
     cdef int64_t open_tokens
-    cdef int64_t stamp, base_stamp          # of this ledger; of the base when this was laid over it
+    cdef int64_t stamp, base_stamp          # of this ledger; of the base when this was created
     cdef int32_t base_n, base_calls, base_events
-    # Columns: one element a position, except sums (one more).
+    # Columns: one element per position; sums has one more.
     cdef int32_t n, room
     cdef int32_t *low
     cdef int64_t *sums          # sums[i] = tokens before position i, from sums[0] of the base
     cdef uint8_t *kinds
     cdef uint8_t *flags
-    # Ascending lists of positions, with the room of the columns.
+    # Ascending lists of positions, with the capacity of the columns.
     cdef int32_t *safe
     cdef int32_t *starts        # the safe cuts at which a context may start
     cdef int32_t *events
@@ -891,20 +892,20 @@ cdef class Ledger:
     cdef Closes closes
     cdef Calls shadow           # overlay: changed copies of calls of the base,
     cdef Ints shadowed          # and the numbers of those calls, ascending
-    # Hash table of the latest call of each key: 1 + index in calls, 0 marks a free slot.
+    # Hash table of the latest call with each key: 1 + index in calls, 0 marks a free slot.
     cdef uint32_t *slots
     cdef size_t slot_mask
     cdef int32_t n_open, n_turns, n_unbound
-    # The last item that a context can show, and what its successor needs to know: see _advance.
+    # The last item that a context can show, and the state its successor needs: see _advance.
     cdef int32_t last
     cdef int last_kind, last_flags
     cdef int32_t run            # where the newest run of calling items, or else of results, starts
-    cdef int32_t loop_start     # where the running thinking loop starts, -1 if none runs
+    cdef int32_t loop_start     # where the current thinking loop starts, -1 if none
     cdef bint reasoned          # the last item belongs to a reasoning item
-    # Open calls before `passed` count as unanswered: the last item but for results at the end and
+    # Open calls before `passed` count as unanswered: the last item except results at the end and
     # a run of CALLs before these (wire.message.Binding.ends); -1 if there is none.
     cdef int32_t passed
-    cdef int32_t newest         # the last item that is no event, -1 if there is none
+    cdef int32_t newest         # the last item that is not an event, -1 if there is none
 
     def __cinit__(self, *, uint32_t start_mask=0, int glue=0, int orphan=0,
                   long long open_tokens=0, Ledger base=None, Py_ssize_t expect_items=0,
@@ -937,7 +938,7 @@ cdef class Ledger:
         return 0
 
     cdef void _take_settings(self, Ledger other) noexcept:
-        """Settings and running state, all that is no array."""
+        """Copy settings and running state: everything except arrays."""
         self.start_mask = other.start_mask
         self.glue = other.glue
         self.orphan = other.orphan
@@ -983,10 +984,10 @@ cdef class Ledger:
             size += (self.slot_mask + 1) * sizeof(uint32_t)
         return size
 
-    # --- room -------------------------------------------------------------------------------------
+    # --- capacity ---------------------------------------------------------------------------------
 
     cdef int _make_room(self, Py_ssize_t items, Py_ssize_t closes, Py_ssize_t opens) except -1:
-        """Make all the room that so many more need: after it, nothing can fail half-way."""
+        """Reserve all memory for that many more: after it, nothing can fail half-way."""
         if self.n + items > self.room and self._grow_columns(self.n + items) < 0:
             raise MemoryError
         if self.base_n + self.n + items > POSITIONS_MAX:
@@ -1040,7 +1041,7 @@ cdef class Ledger:
     # --- the table of keys ------------------------------------------------------------------------
 
     cdef int _grow_table(self, size_t calls) noexcept:
-        """A table of at least twice as many slots as calls, filled anew."""
+        """Rebuild the table with at least twice as many slots as calls; -1 if out of memory."""
         cdef size_t mask = 15
         cdef uint32_t *slots
         cdef int32_t c
@@ -1064,7 +1065,7 @@ cdef class Ledger:
         return i
 
     cdef inline int32_t _latest(self, uint64_t identity) noexcept:
-        """The newest call with this key, -1 if there is none."""
+        """The latest call with this key, -1 if there is none."""
         cdef uint32_t found = 0
         if self.slots is not NULL:
             found = self.slots[self._slot(identity)]
@@ -1075,7 +1076,7 @@ cdef class Ledger:
     # --- calls ------------------------------------------------------------------------------------
 
     cdef inline Call *_call(self, int32_t c) noexcept:
-        """A call for reading. Call numbers run on from the base into the overlay."""
+        """A call for reading. Call numbers continue from the base into the overlay."""
         cdef int32_t i
         if c >= self.base_calls:
             return &self.calls.at[c - self.base_calls]
@@ -1085,7 +1086,7 @@ cdef class Ledger:
         return &self.base.calls.at[c]
 
     cdef inline Call *_call_to_change(self, int32_t c) noexcept:
-        """A call for writing, good until the next one: an overlay changes a copy."""
+        """A call for writing, valid until the next such call: an overlay changes a copy."""
         if c >= self.base_calls:
             return &self.calls.at[c - self.base_calls]
         return self._shadow(c)
@@ -1119,7 +1120,7 @@ cdef class Ledger:
         return c if at < 0 else at
 
     cdef int32_t _find_open(self, uint64_t key) noexcept:
-        """The call that a give-up of this key means, or -1: the newest that is open.
+        """The call that giving up this key refers to, or -1: the newest open one.
 
         By name: the first open one of the latest group, as for a result, before older groups.
         """
@@ -1151,7 +1152,7 @@ cdef class Ledger:
         if key & KEY_BY_NAME:
             self._queue(c, prev, group)
         else:
-            if prev >= 0:  # not every format lets an id come again
+            if prev >= 0:  # not every format allows an id to recur
                 new.repair = max(new.repair, self._call(prev).opener)
             if key & KEY_SECOND and c > 0 and self._call(c - 1).opener == new.at:
                 call.main = self._call(c - 1).main
@@ -1162,7 +1163,7 @@ cdef class Ledger:
         self.n_open += 1
 
     cdef void _queue(self, int32_t c, int32_t prev, int32_t group) noexcept:
-        """Put a call by name behind the one before it in its group."""
+        """Append a call by name to the queue of its group."""
         cdef int32_t first
         self._call_to_change(c).group = group
         if prev >= 0 and self._call(prev).group == group:
@@ -1173,7 +1174,7 @@ cdef class Ledger:
                 self._call_to_change(first).cursor = c
 
     cdef void _answer(self, New *new, uint64_t key) noexcept:
-        """Bind one result, reference or give-up of the new item."""
+        """Bind one result, reference or abandonment of the new item."""
         cdef int32_t c = self._find_open(key) if new.kind == EVENT else self._find(key)
         cdef Call *call
         if c < 0:
@@ -1188,7 +1189,7 @@ cdef class Ledger:
         if key & KEY_SECOND:
             return
         if call.closer >= 0 or new.kind != RESULT:
-            new.repair = new.at  # a late one is marked already: its call was left unanswered
+            new.repair = new.at  # a late result is already marked: its call was left unanswered
         self.closes.at[self.closes.n].position = new.at
         self.closes.at[self.closes.n].call = c
         self.closes.n += 1
@@ -1209,7 +1210,7 @@ cdef class Ledger:
     # --- append -----------------------------------------------------------------------------------
 
     cdef int _push(self, const uint8_t *facts, int64_t tokens) noexcept:
-        """Append one item for which there is room; returns how many of its results are orphans."""
+        """Append one item, for which there is room; returns how many of its results are orphans."""
         cdef New new
         cdef int32_t run
         cdef int i
@@ -1246,7 +1247,7 @@ cdef class Ledger:
         return new.orphans
 
     cdef inline void _pass(self, New *new) noexcept:
-        """Does the new item leave calls before it unanswered?"""
+        """Update ``passed``: whether the new item leaves earlier calls unanswered."""
         if new.kind == CALL:
             if self.newest < 0 or self._kind_at(self.newest) != CALL:
                 self.passed = self.newest
@@ -1255,7 +1256,7 @@ cdef class Ledger:
         self.newest = new.at
 
     cdef inline void _judge_result(self, New *new) noexcept:
-        """Is a result an orphan?"""
+        """Mark a result that is an orphan."""
         if not new.n_close:
             new.repair = new.at
             new.orphans = self.orphan >> 1 & 1
@@ -1263,10 +1264,10 @@ cdef class Ledger:
             new.flags |= DROPPED
 
     cdef inline void _inspect(self, New *new) noexcept:
-        """Would a context have to repair what the new item shows to be wrong?
+        """Set ``repair`` if the new item reveals something that a context would have to repair.
 
-        Right is one calling item, or a run of CALLs, that is followed at once by its results and
-        by nothing else until all are there. (_answer and _open have marked what they saw.)
+        Regular is one calling item, or a run of CALLs, followed immediately by its results and by
+        nothing else until all of them are there. (_answer and _open have marked their findings.)
         """
         cdef int32_t newest = -1
         if self.opened.n:
@@ -1284,7 +1285,7 @@ cdef class Ledger:
             new.repair = max(new.repair, newest)
 
     cdef inline void _advance(self, New *new, int32_t run) noexcept:
-        """Apply glue to the next item that a context can show, and move the state on."""
+        """Apply glue to the next item that a context can show, and advance the state."""
         if self.glue & 1:
             if new.flags & MODEL and (
                     self.reasoned or (new.kind == CALL and self.last_kind == CALL)):
@@ -1304,7 +1305,7 @@ cdef class Ledger:
         self.last_flags = new.flags
 
     cdef inline void _settle(self, New *new, int64_t tokens) noexcept:
-        """Write the columns of the new position and move the stacks."""
+        """Write the columns of the new position and update the stacks."""
         cdef int32_t i = self.n
         self.low[i] = new.low
         self.kinds[i] = <uint8_t>new.kind
@@ -1361,11 +1362,11 @@ cdef class Ledger:
              bytes counts=None, Py_ssize_t at=0):
         """Append records ``skip .. skip + take`` of an index page.
 
-        ``counts``, if given, holds their tokens as packed u32 from its ``at``-th on: what the
-        records say themselves does not count then.
+        ``counts``, if given, holds their tokens as packed u32 from its ``at``-th on and overrides
+        those in the records.
 
         Returns how many were appended; -1 if the page is malformed; -2 if a record was counted
-        by another counter than ``counter``. Below 0 nothing was appended.
+        by a counter other than ``counter``. Below 0 nothing was appended.
         """
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(page)
         cdef const uint8_t *end = p + PyBytes_GET_SIZE(page)
@@ -1413,7 +1414,7 @@ cdef class Ledger:
         return items
 
     def fold(self, Ledger overlay not None):
-        """Append what an overlay of this ledger collected, after its commit."""
+        """Append the items that an overlay of this ledger collected, after its commit."""
         if overlay.base is not self or overlay.base_stamp != self.stamp:
             raise ValueError("the overlay does not stand on the end of this ledger")
         cdef bytes facts
@@ -1427,7 +1428,7 @@ cdef class Ledger:
         for facts, tokens in entries:
             self._push(<const uint8_t *>PyBytes_AS_STRING(facts), <int64_t>tokens)
 
-    # --- take back --------------------------------------------------------------------------------
+    # --- truncation -------------------------------------------------------------------------------
 
     def appended_tokens(self, Py_ssize_t at):
         """The tokens of the ``at``-th item that an overlay collected."""
@@ -1436,11 +1437,11 @@ cdef class Ledger:
         return (<tuple>self.entries[at])[1]
 
     def appended(self):
-        """What an overlay collected: ``(facts, tokens)`` in order."""
+        """The items that an overlay collected: ``(facts, tokens)`` in order."""
         return [] if self.entries is None else self.entries[:]
 
     def truncate(self, Py_ssize_t length):
-        """Forget all positions from ``length`` on."""
+        """Drop all positions from ``length`` on."""
         cdef int32_t n
         if length < self.base_n or length > self.base_n + self.n:
             raise ValueError("truncate: no such length")
@@ -1450,7 +1451,7 @@ cdef class Ledger:
         if n == self.base_n + self.n:
             return
         if self.base is None:
-            # Reopened calls have closes, so there is never more of them.
+            # Open and reopened calls never exceed all calls.
             if _reserve(<void **>&self.opened.at, &self.opened.room, self.calls.n,
                         sizeof(int32_t)) < 0:
                 raise MemoryError
@@ -1474,7 +1475,7 @@ cdef class Ledger:
             self._unopen()
 
     cdef int32_t _calls_before(self, int32_t n) noexcept:
-        """How many calls were opened before position n."""
+        """The number of calls opened before position n."""
         cdef int32_t lo = 0
         cdef int32_t hi = self.calls.n
         cdef int32_t mid
@@ -1487,7 +1488,7 @@ cdef class Ledger:
         return self.base_calls + lo
 
     cdef void _reopen(self, const Close *close, int32_t kept) noexcept:
-        """Take back a close; calls from number ``kept`` on are about to go and are not listed."""
+        """Undo a close; calls from number ``kept`` on are about to be removed, so not listed."""
         cdef int32_t c = close.call
         cdef int32_t first
         if self._call(c).closer != close.position:  # it was not the first close of its call
@@ -1502,13 +1503,13 @@ cdef class Ledger:
             self.opened.n += 1
 
     cdef void _unopen(self) noexcept:
-        """Take back the newest call; its closes are gone already, so it is open."""
+        """Remove the newest call; its closes are already undone, so it is open."""
         cdef int32_t c = self.base_calls + self.calls.n - 1
         cdef Call *call = &self.calls.at[self.calls.n - 1]
         cdef size_t slot = self._slot(call.key)
         if call.prev_same >= self.base_calls:
             self.slots[slot] = <uint32_t>(call.prev_same - self.base_calls) + 1
-        else:  # its key came last into the table, so no other was placed past it
+        else:  # its key was inserted last, so no other key was probed past its slot
             self.slots[slot] = 0
         if call.first != c:
             self._call_to_change(call.prev_same).next_same = -1
@@ -1533,7 +1534,7 @@ cdef class Ledger:
             self.n_marks -= 1
         if self.base is not None:
             return
-        # What was taken back had popped no cut below lo; from there on the stacks are built anew.
+        # The removed items had popped no cut below lo; from there on the stacks are rebuilt.
         self.n_safe = _first_ge(self.safe, self.n_safe, lo)
         self.n_starts = _first_ge(self.starts, self.n_starts, lo)
         for i in range(lo, n):
@@ -1553,7 +1554,7 @@ cdef class Ledger:
         return r
 
     cdef void _recall(self) noexcept:
-        """Find out again what _advance knew at this length."""
+        """Recompute the state that _advance had at this length."""
         cdef int32_t last = self._shown_before(self.base_n + self.n)
         cdef int32_t r = last
         self.last = last
@@ -1624,30 +1625,30 @@ cdef class Ledger:
         memcpy(self.slots, other.slots, (self.slot_mask + 1) * sizeof(uint32_t))
         return 0
 
-    # --- ask --------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     @property
     def tokens(self):
-        """Tokens of the whole history (orphans and events count nothing)."""
+        """Tokens of the whole history: no left-out orphans, ``open_tokens`` per given-up call."""
         return self.sums[self.n]
 
     @property
     def open_count(self):
-        """How many calls are unanswered and not given up."""
+        """The number of calls that are unanswered and not given up."""
         return self.n_open
 
     @property
     def shown_count(self):
-        """How many items are no events."""
+        """The number of items that are not events."""
         return self.base_n + self.n - self.base_events - self.n_events
 
     @property
     def turns(self):
-        """How many user items there are."""
+        """The number of user items."""
         return self.n_turns
 
     cdef inline int32_t _open_before(self, int32_t i) noexcept:
-        """How many open calls lie before position i."""
+        """The number of open calls before position i."""
         cdef int32_t lo = 0
         cdef int32_t hi = self.opened.n
         cdef int32_t mid
@@ -1676,7 +1677,7 @@ cdef class Ledger:
 
         ``starts`` admits only cuts at which the policy lets a context start. The cost of a cut is
         the sum of its suffix plus ``open_tokens`` for each unanswered call in it: one that is open
-        though content follows that is neither a result nor a call of the same run.
+        although content follows that is neither a result nor a call of the same run.
         """
         self._need_stacks()
         cdef Ints stack = self._stack(starts)
@@ -1695,20 +1696,20 @@ cdef class Ledger:
         return stack.at[lo] if lo < stack.n else -1
 
     cdef int32_t _shown_position(self, int32_t k) noexcept:
-        """The position of the k-th item that is no event, counted from 0; n if there is none."""
+        """The position of the k-th item that is not an event, from 0; n if there is none."""
         cdef int32_t lo = 0
         cdef int32_t hi = self.n_events
         cdef int32_t mid
         while lo < hi:
             mid = lo + ((hi - lo) >> 1)
-            if self.events[mid] - mid <= k:  # so many items that are no events lie before it
+            if self.events[mid] - mid <= k:  # the number of non-events before it
                 lo = mid + 1
             else:
                 hi = mid
         return k + lo
 
     def cut_keep_last(self, Py_ssize_t keep, *, bint starts=False):
-        """The greatest cut that keeps at least ``keep`` items that are no events, or -1."""
+        """The greatest cut that keeps at least ``keep`` items that are not events, or -1."""
         self._need_stacks()
         cdef Ints stack = self._stack(starts)
         cdef int32_t shown = self.n - self.n_events
@@ -1729,7 +1730,7 @@ cdef class Ledger:
         return self.safe[i - 1] if i else -1
 
     def is_safe(self, Py_ssize_t position):
-        """Whether a cut at ``position`` splits nothing (the end is always safe)."""
+        """Return True if a cut at ``position`` splits nothing (the end is always safe)."""
         self._need_stacks()
         return self._is_safe(position)
 
@@ -1741,13 +1742,13 @@ cdef class Ledger:
         return i < self.n_safe and self.safe[i] == position
 
     def irregular_from(self, Py_ssize_t position):
-        """False only if the suffix from a cut at ``position`` is legal in every format as it is.
+        """False only if the suffix from a cut at ``position`` is legal in every format unchanged.
 
-        That is: the cut is safe, and behind it there is no event, no orphan, no result that is late
-        or interleaved or the second one of its call or mixed with other content or without an id,
-        no call that something else follows before its answer, no reasoning without its successor,
-        no id that comes again. Calls that nothing but results follow may be open. A True may be
-        wrong; whether the format lets a context start there is not judged.
+        That is: the cut is safe, and after it there is no event, no orphan, no result that is late,
+        interleaved, a second one for its call, mixed with other content or without an id, no call
+        followed by something else before its answer, no reasoning without its successor, no
+        repeated id. Calls followed only by results may be open. True may be a false positive;
+        whether the format lets a context start there is not checked.
         """
         self._need_stacks()
         if not self._is_safe(position) or self._last_repair() >= position:
@@ -1755,7 +1756,7 @@ cdef class Ledger:
         return self.last_kind == REASONING and self.last >= position
 
     def safe_cuts(self, *, bint starts=False):
-        """All safe cuts in ascending order (without the end)."""
+        """All safe cuts in ascending order, without the end."""
         self._need_stacks()
         cdef Ints stack = self._stack(starts)
         cdef list cuts = []
@@ -1765,7 +1766,7 @@ cdef class Ledger:
         return cuts
 
     def cost(self, Py_ssize_t position):
-        """Upper bound of the tokens of the suffix from ``position`` as a context renders it."""
+        """Upper bound on the tokens of the suffix from ``position`` as a context renders it."""
         self._need_stacks()
         if position < 0 or position > self.n:
             raise IndexError("cost: no such position")
@@ -1783,7 +1784,7 @@ cdef class Ledger:
         return self._kind_at(self._position(position))
 
     def is_dropped(self, Py_ssize_t position):
-        """Whether the item at ``position`` is an orphan that no context shows."""
+        """Return True if the item at ``position`` is an orphan that no context shows."""
         return self._flags_at(self._position(position)) & DROPPED != 0
 
     cdef int32_t _position(self, Py_ssize_t position) except -1:
@@ -1794,7 +1795,7 @@ cdef class Ledger:
         return <int32_t>position
 
     def leading(self, int kind):
-        """How many items at the head are of ``kind`` (events between them are counted too)."""
+        """The number of leading items of ``kind``, including events between them."""
         self._need_stacks()
         cdef int32_t i = 0
         cdef int32_t found = 0
@@ -1806,16 +1807,16 @@ cdef class Ledger:
 
     @property
     def unbound(self):
-        """How many results, references and give-ups found no call so far (truncated ones too)."""
+        """Number of results, references and abandonments without a call so far, also truncated."""
         return self.n_unbound
 
     @property
     def last_shown(self):
-        """The last position that a context can show, -1 if there is none."""
+        """The last position that a context can show, -1 if none."""
         return self.last
 
     def first_of(self, int kind):
-        """The first position of that kind, -1 if there is none."""
+        """The first position of that kind, -1 if none."""
         self._need_stacks()
         cdef int32_t i
         for i in range(self.n):
@@ -1837,7 +1838,7 @@ cdef class Ledger:
         return i if count <= 0 else min(first, self.n)
 
     def count_of(self, uint32_t kinds, Py_ssize_t start):
-        """How many items of the kinds (a mask of 1 << kind) there are from ``start`` on."""
+        """The number of items of the kinds (a mask of 1 << kind) from ``start`` on."""
         self._need_stacks()
         cdef Py_ssize_t i
         cdef Py_ssize_t found = 0
@@ -1857,7 +1858,7 @@ cdef class Ledger:
         return found
 
     def open_calls(self):
-        """``(position, ordinal)`` of the open calls: which call of the item it is, from 0."""
+        """``(position, ordinal)`` of the open calls; the ordinal numbers an item's calls from 0."""
         self._need_stacks()
         cdef list found = []
         cdef int32_t i
@@ -1880,7 +1881,7 @@ cdef class Ledger:
         return found
 
     def open_positions(self):
-        """Positions of the items whose calls are open, ascending, one entry a call."""
+        """Positions of the items with open calls, ascending, one entry per call."""
         self._need_stacks()
         cdef list positions = []
         cdef int32_t i
@@ -1892,7 +1893,7 @@ cdef class Ledger:
         """``(opener, closers, open)`` of the call that a result with this key answers, or None.
 
         That is the latest with this key; by name, the first open one of the latest group.
-        ``closers`` holds the positions of all that answered it or gave it up.
+        ``closers`` holds the positions of all items that answered it or gave it up.
         """
         self._need_stacks()
         cdef int32_t c = self._find(_hash_key(cls, text, _seed(seed)))
@@ -1923,14 +1924,14 @@ cdef class Ledger:
 
 
 cdef inline bint _in_loop(int kind, int flags) noexcept nogil:
-    """Whether a thinking tool loop goes on behind an item: it is a result or calls again."""
+    """Return True if a thinking tool loop continues past an item: it is a result or calls again."""
     return flags & OPENS != 0 if flags & MODEL else kind == RESULT
 
 
 # --- index records --------------------------------------------------------------------------------
 
 cdef inline Py_ssize_t _facts_bytes(const uint8_t *facts) noexcept nogil:
-    """The size of the facts; -1 if no item has such facts."""
+    """The size of the facts; -1 if they are invalid."""
     cdef int n_open = _u16(facts + 4)
     if facts[0] > EVENT or (n_open and not OPENING_KINDS >> facts[0] & 1):
         return -1
@@ -1938,7 +1939,7 @@ cdef inline Py_ssize_t _facts_bytes(const uint8_t *facts) noexcept nogil:
 
 
 cdef inline Py_ssize_t _record_bytes(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The size of the record at p; -1 if it is malformed or does not lie whole before end."""
+    """The size of the record at p; -1 if it is malformed or extends past ``end``."""
     cdef Py_ssize_t size
     if end - p < RECORD_HEADER + FACTS_HEADER:
         return -1
@@ -1987,9 +1988,9 @@ cdef inline uint64_t _take64(const uint8_t **p) noexcept nogil:
 
 @cython.auto_pickle(False)
 cdef class HeadFields:
-    """What the head of a session holds, and its stored form: little-endian, in this order.
+    """Fields of a session's head, and its stored form: little-endian, in this order.
 
-    A subclass has ``_begin_segment(session, lo, hi)`` and ``older_segments(txn, scope)``.
+    A subclass provides ``_begin_segment(session, lo, hi)`` and ``older_segments(txn, scope)``.
     """
 
     cdef public uint64_t revision, epoch, next_seq, count, chain, tokens
@@ -2005,7 +2006,7 @@ cdef class HeadFields:
     cdef public list segments   # of tuples (session, first seq, last seq)
 
     def changed(self):
-        """A copy, to be changed."""
+        """A copy that may be changed."""
         cdef type cls = type(self)
         cdef HeadFields other = cls.__new__(cls)
         other.revision = self.revision
@@ -2058,13 +2059,13 @@ cdef class HeadFields:
         return 0
 
     def pack(self):
-        """The body of the head's row; drawn in docs/architecture.md."""
+        """Encode the body of the head's row; docs/architecture.md has a diagram."""
         cdef Py_ssize_t policy_bytes = 0
         cdef Py_ssize_t counter_bytes = 0
-        cdef object policy_name = self.policy, counter_name = self.counter  # whose bytes are copied
+        cdef object policy_name = self.policy, counter_name = self.counter  # keep the bytes alive
         cdef const char *policy = PyUnicode_AsUTF8AndSize(policy_name, &policy_bytes)
         cdef const char *counter = PyUnicode_AsUTF8AndSize(counter_name, &counter_bytes)
-        cdef tuple segments = tuple(self.segments)  # as many as there is room made for
+        cdef tuple segments = tuple(self.segments)  # a copy: its length must match the allocation
         cdef Py_ssize_t count = len(segments)
         cdef uint64_t session, lo, hi
         cdef object segment
@@ -2109,7 +2110,7 @@ cdef class HeadFields:
         return out
 
     def load(self, bytes body not None):
-        """Take over everything of a packed body but its segments, and return those."""
+        """Set all fields from a packed body except the segments, and return those."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(body)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef Py_ssize_t at = HEAD_FIXED

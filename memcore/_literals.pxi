@@ -1,4 +1,4 @@
-# --- literal names in a text: Aho and Corasick ----------------------------------------------------
+# --- literal names in a text (Aho-Corasick) -------------------------------------------------------
 
 from cpython.unicode cimport PyUnicode_READ_CHAR
 
@@ -8,11 +8,11 @@ cdef extern from "Python.h":
     bint Py_UNICODE_ISALNUM(Py_UCS4) nogil
 
 cdef enum:
-    SPELLED_BELOW = 0x2E80      # from there on scripts write no blanks between words
+    SPELLED_BELOW = 0x2E80      # from here on, scripts put no spaces between words
 
 
 cdef inline bint _spells(uint32_t c) noexcept nogil:
-    """Whether a name that ends with such a character goes on with another one."""
+    """Return True for a character of a spaced script: no name may begin or end between two."""
     return c < SPELLED_BELOW and Py_UNICODE_ISALNUM(c)
 
 
@@ -20,22 +20,22 @@ cdef inline bint _spells(uint32_t c) noexcept nogil:
 @cython.auto_pickle(False)
 @cython.no_gc
 cdef class Literals:
-    """Names that are looked for all at once, in one pass over a text.
+    """Finds all of several names in one pass over a text.
 
     Args:
         names: at least one, none empty.
-        ignore_case: whether small and capital letters are the same.
+        ignore_case: compare letters case-insensitively.
     """
 
     cdef bint ignore_case
     cdef int32_t *fail          # the node of the longest proper suffix
-    cdef int32_t *length        # of the name that ends at a node, 0 if none does
+    cdef int32_t *length        # length of the name that ends at a node, 0 if none does
     cdef int32_t *shorter       # the next node along `fail` where a name ends, 0 if none
-    cdef uint64_t *edges        # open addressing: node << 21 | code point, plus 1
+    cdef uint64_t *edges        # hash table, open addressing: node << 21 | code point, plus 1
     cdef int32_t *target
     cdef uint64_t mask
     cdef int32_t nodes
-    cdef uint8_t begins[8192]   # of the first 65,536 code points, which begin a name: bits
+    cdef uint8_t begins[8192]   # bitmap of the code points below 65,536 that begin a name
 
     def __cinit__(self, list names not None, *, bint ignore_case=True):
         cdef Py_ssize_t total = 1
@@ -74,7 +74,7 @@ cdef class Literals:
         return Py_UNICODE_TOLOWER(c) if self.ignore_case else c
 
     cdef int32_t _go(self, int32_t node, uint32_t c) noexcept nogil:
-        """The node behind an edge, -1 if there is none."""
+        """The target node of an edge, -1 if there is none."""
         cdef uint64_t edge = (<uint64_t>node << 21 | c) + 1
         cdef uint64_t at = edge * <uint64_t>0x9E3779B97F4A7C15 >> 20 & self.mask
         while self.edges[at]:
@@ -106,7 +106,7 @@ cdef class Literals:
         self.length[node] = <int32_t>len(name)
 
     cdef void _link(self, list names):
-        """The suffixes of all nodes, those near the root first."""
+        """Compute the failure links of all nodes, breadth-first."""
         cdef list level = [], deeper
         cdef int32_t node, below, suffix, found
         cdef Py_ssize_t depth = 0
@@ -138,7 +138,7 @@ cdef class Literals:
             depth += 1
 
     def find(self, str text not None):
-        """``(start, stop)`` of the names in a text, in order; what overlaps is one."""
+        """``(start, stop)`` of the names in a text, in order; overlapping ones are merged."""
         cdef const void *data = PyUnicode_DATA(text)
         cdef int kind = PyUnicode_KIND(text)
         cdef Py_ssize_t n = PyUnicode_GET_LENGTH(text), i, start, first, stop

@@ -234,7 +234,7 @@ cdef struct Place:
     int low_size
     int high_size
     int level               # levels below it
-    bint lowest             # it lies on the path to the lowest keys
+    bint lowest             # it is on the path to the lowest keys
 
 
 cdef inline uint64_t _child_of(const uint8_t *node) noexcept nogil:
@@ -253,8 +253,9 @@ cdef Py_ssize_t _read_at(int fd, uint8_t *to, size_t size, uint64_t at) noexcept
 cdef class TreeWalk:
     """A walk over the trees of a file: validates pages and records which are referenced.
 
-    A partial walk is breadth-first, beginning with the pages nearest to the root; a full walk is
-    depth-first, so that few pages are pending at a time. Used by one thread.
+    A partial walk begins with the path to the lowest keys, then goes on with the pages nearest to
+    the root; a full walk is depth-first, so that few pages are pending at a time. Used by one
+    thread.
 
     Args:
         fd: the file, open for reading.

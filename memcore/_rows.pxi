@@ -1,19 +1,19 @@
-# Rows of items, opened many at a time: what codec.values.open_value, rows.item.decode_item and
-# decode_message do singly.
+# Rows of items, decoded in bulk: as codec.values.open_value, rows.item.decode_item and
+# decode_message do one at a time.
 
 cdef enum:
     SEAL = 10           # format, flags, checksum
     ITEM_HEADER = 16    # kind u8, flags u8, 0 u16, envelope length u32, created u64
-    ITEM_SALTED = 2     # of these flags: the envelope begins with a salt
+    ITEM_SALTED = 2     # an item flag: the envelope begins with a salt
     ITEM_SALT = 8
-    ROW_BLOB = 2        # of the seal's flags: the item JSON lies in a blob
+    ROW_BLOB = 2        # a flag of the seal: the item JSON is in a blob
     ROW_KEY_MAX = 511
 
-cdef uint64_t ROW_CLOCK = 4294967296 * 1000000  # the first microsecond that no row can hold
+cdef uint64_t ROW_CLOCK = 4294967296 * 1000000  # the first microsecond that a row cannot store
 
 
 cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -1:
-    """Whether a value begins as ``head`` says, holds an item's header and is sealed under key."""
+    """Return True if a value begins with ``head``, has an item's header and a valid checksum."""
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
     cdef const uint8_t *h = <const uint8_t *>PyBytes_AS_STRING(head)
     if PyBytes_GET_SIZE(value) < SEAL + ITEM_HEADER or v[0] != h[0] or v[1] != h[1]:
@@ -22,7 +22,7 @@ cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -
 
 
 cdef bint _is_sealed(bytes key, bytes value, object digest) except -1:
-    """Return whether a value has the checksum of its key and content."""
+    """Return True if a value's checksum matches its key and content."""
     cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -41,7 +41,7 @@ cdef bint _is_sealed(bytes key, bytes value, object digest) except -1:
 
 
 cdef object _item_json(bytes value):
-    """The item JSON of a proven value; None if its envelope is said to be longer than it is."""
+    """The item JSON of a verified value; None if its envelope length exceeds the value."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value) + SEAL
     cdef uint64_t at = v[4] | v[5] << 8 | v[6] << 16 | <uint64_t>v[7] << 24
@@ -52,7 +52,7 @@ cdef object _item_json(bytes value):
 
 
 cdef bint _too_deep(bytes encoded, object message) except -1:
-    """Whether JSON is nested deeper than any that is written: then its row is damaged."""
+    """Return True if JSON is nested deeper than is ever written: then its row is damaged."""
     cdef const char *text = PyBytes_AS_STRING(encoded)
     cdef Py_ssize_t i, opened = 0
     cdef int64_t nodes = 0
@@ -65,7 +65,7 @@ cdef bint _too_deep(bytes encoded, object message) except -1:
 
 cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes head,
                      object digest, object loads, type item, tuple kinds):
-    """The item of a row that is as most are, without an envelope; None for any other."""
+    """The item of a row of the common form, without an envelope; None for any other."""
     cdef const uint8_t *v
     cdef uint64_t envelope, created = 0
     cdef int i
@@ -93,9 +93,9 @@ cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes 
 
 
 def leading_rows(list rows, bytes prefix not None, uint64_t first, Py_ssize_t start=0):
-    """How many rows from ``start`` on have ``prefix`` and the seqs from ``first`` on, and no blob.
+    """Count the rows from ``start`` on with ``prefix``, consecutive seqs from ``first``, no blob.
 
-    Nothing of them is proven by that.
+    This does not verify their contents.
     """
     cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix)
     cdef const uint8_t *k
@@ -123,10 +123,11 @@ def leading_rows(list rows, bytes prefix not None, uint64_t first, Py_ssize_t st
 def open_items(list rows, uint64_t first, list tokens not None, bytes head not None,
                object digest, object loads, type item not None, tuple kinds not None,
                object slow):
-    """The items of rows of the seqs from ``first`` on, made as ``item(seq, kind, ...)`` is.
+    """The items of rows with the seqs from ``first`` on, built like ``item(seq, kind, ...)``.
 
-    ``tokens`` are theirs, ``head`` is how most values begin, ``digest`` proves them, ``loads``
-    decodes JSON. A row that is not as most are goes to ``slow(seq, key, value, tokens)``.
+    ``tokens`` are the items' counts, ``head`` is the common beginning of values, ``digest`` is
+    their checksum function, ``loads`` decodes JSON. A row of any other form goes to
+    ``slow(seq, key, value, tokens)``.
     """
     cdef Py_ssize_t at = 0
     cdef bytes key, value
@@ -150,8 +151,8 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
                   object digest, object loads):
     """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on.
 
-    ``head`` is how their values begin, ``digest`` proves them, ``loads`` decodes JSON. None if a
-    row is missing, of another form or damaged: then each needs a look of its own.
+    ``head`` is the beginning of their values, ``digest`` their checksum function, ``loads`` decodes
+    JSON. None if a row is missing, of another form or damaged: the caller then checks each one.
     """
     cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix)
     cdef const uint8_t *k
@@ -193,7 +194,7 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
 
 
 cdef object _fresh(object value):
-    """A copy of a JSON value that shares what never changes."""
+    """A copy of a JSON value that shares only immutable parts."""
     cdef object key = None, entry = None
     cdef Py_ssize_t at = 0
     cdef dict whole
@@ -203,7 +204,7 @@ cdef object _fresh(object value):
         whole = (<dict>value).copy()
         while memcore_next(whole, &at, key, entry):
             if type(entry) is dict or type(entry) is list:
-                whole[key] = _fresh(entry)  # no new key: the walk goes on
+                whole[key] = _fresh(entry)  # an existing key: the iteration stays valid
         return whole
     if type(value) is list:
         row = (<list>value).copy()
@@ -215,7 +216,7 @@ cdef object _fresh(object value):
 
 
 def fresh_json(list values not None, object absent):
-    """Copies of JSON values that nobody else can reach, without those that are ``absent``."""
+    """Private copies of JSON values, without those that are ``absent``."""
     cdef object value
     cdef list found = []
     for value in values:
@@ -224,17 +225,17 @@ def fresh_json(list values not None, object absent):
     return found
 
 
-# --- Sessions as a list shows them: rows of many sessions, read with one cursor -------------------
+# --- listings of sessions: rows of many sessions, read with one cursor ----------------------------
 
 cdef enum:
-    LISTED_SESSION = 0x05       # first byte of the rows of a session
-    LISTED_HEAD = 0x01          # and which of them
+    LISTED_SESSION = 0x05       # first byte of a session's rows
+    LISTED_HEAD = 0x01          # row kinds
     LISTED_ITEM = 0x03
     LISTED_STATE = 0x0B
     STATE_ROWS = 18             # prefix of a session's state: kind, scope, session, row
     SESSION_KEY = 26
     COUNTER_BITS = 62
-    PASSED_BYTES = 1024         # what it costs to pass over a version of a field, in bytes copied
+    PASSED_BYTES = 1024         # cost of skipping a version of a field, in bytes copied
     PASSED_MAX = 32 * 1024
 
 
@@ -280,9 +281,9 @@ cdef inline Py_ssize_t _offset(const uint8_t *text, Py_ssize_t size, bytes what)
 @cython.final
 @cython.auto_pickle(False)
 cdef class SessionRows:
-    """Reader of the rows that a list shows of many sessions, with one cursor.
+    """Reads with one cursor the rows of many sessions that a listing shows.
 
-    It answers for sound rows of the usual form alone; None means that the caller has to look.
+    It handles only sound rows of the usual form; None means that the caller has to check.
 
     Args:
         cursor: a cursor of LMDB's transaction; the caller closes it.
@@ -290,10 +291,10 @@ cdef class SessionRows:
         opened: decrypts the value of a row; None: nothing is encrypted.
         digest: the checksum function of values.
         policies: the names of pair policies, as bytes.
-        event: how the JSON of an event that holds its time begins.
-        rest: how the JSON of an event that never does begins.
-        meta: how the meta of an item that holds its time begins.
-        stamp: the key of the time, which is the last of its object.
+        event: the beginning of the JSON of an event that contains its time.
+        rest: the beginning of the JSON of an event that never does.
+        meta: the beginning of the meta of an item that contains its time.
+        stamp: the key of the time, the last one of its object.
     """
 
     cdef object seek, following, get, opened, digest, policies
@@ -311,7 +312,7 @@ cdef class SessionRows:
         self.no_request, self.told = b',"request_id":null}', b'{"request_id":'
 
     def names(self, bytes start not None, bytes prefix not None, Py_ssize_t most):
-        """Names and numbers of the name rows from ``start`` on, and whether these are all.
+        """Names and numbers of the name rows from ``start`` on, and whether they are complete.
 
         They are not if there are more than ``most``, or a row is not of the usual form.
         """
@@ -328,7 +329,7 @@ cdef class SessionRows:
             if not _starts(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), prefix):
                 break
             v = <const uint8_t *>PyBytes_AS_STRING(value)
-            size = PyBytes_GET_SIZE(value) - SEAL - 9  # the number in front, 00 behind
+            size = PyBytes_GET_SIZE(value) - SEAL - 9  # without the number before and the 00 after
             if len(found) >= most or size < 1 or v[0] != VALUE_FORMAT or v[1]:
                 return found, False
             if v[SEAL + 8 + size] or memchr(v + SEAL + 8, 0, <size_t>size) is not NULL:
@@ -343,7 +344,7 @@ cdef class SessionRows:
         return found, True
 
     cdef bytes _opened(self, bytes key, bytes value, int flags):
-        """The decrypted and proven value, if it has none but these flags; else None."""
+        """The decrypted and verified value if it has no other flags than these; else None."""
         if self.opened is not None:
             value = self.opened(key, value)
         if value is None or PyBytes_GET_SIZE(value) < SEAL:
@@ -354,7 +355,7 @@ cdef class SessionRows:
 
     cdef int _add(self, list parts, Py_ssize_t length, bytes key, bytes value, object names,
                   int *flags) except -1:
-        """Add a member of a JSON object to the parts; 0 if the row is not of the usual form."""
+        """Append a member of a JSON object to the parts; 0 if the row is not of the usual form."""
         cdef bytes packed
         cdef object name, own
         cdef const char *v
@@ -401,7 +402,7 @@ cdef class SessionRows:
                 if (PyBytes_GET_SIZE(last) == size + 8 and not memcmp(
                         PyBytes_AS_STRING(last), PyBytes_AS_STRING(key), <size_t>size)):
                     passed += PASSED_BYTES + PyBytes_GET_SIZE(newest)
-                    if passed > PASSED_MAX:  # a seek a field costs less
+                    if passed > PASSED_MAX:  # one seek per field costs less
                         return None
                 elif not self._add(parts, length, last, newest, names, &flags):
                     return None
@@ -442,7 +443,7 @@ cdef class SessionRows:
 
     cdef bint _is_head(self, uint64_t scope, uint64_t session, bytes value, uint64_t *revision,
                        uint64_t *owner, uint64_t *last) except -1:
-        """Return whether a head is sound; sets its revision and the place of its last item."""
+        """Return True if a head is sound; sets its revision and the location of its last item."""
         cdef const uint8_t *p
         cdef uint64_t fields[21]
         cdef uint64_t items, lo, before = 0
@@ -458,7 +459,7 @@ cdef class SessionRows:
         segments = fields[20] >> 56
         if not segments or size != HEAD_FIXED + policy + counter + SEGMENT_BYTES * segments:
             return False
-        for i in range(15):  # the numbers, but for the prefix hash; the times and recounts follow
+        for i in range(15):  # the numbers, except the prefix hash; the times and recounts follow
             if i != 4 and fields[i] >> COUNTER_BITS:
                 return False
         if fields[10] >= fields[2]:
@@ -529,7 +530,7 @@ cdef class SessionRows:
         return self._stamped(text, size - 1) if _starts(text, size, self.meta) else None
 
     cdef object _stamped(self, const uint8_t *text, Py_ssize_t size):
-        """The number under the last key of an object, if that is ``stamp``; else None."""
+        """The number under the last key of an object if that key is ``stamp``; else None."""
         cdef Py_ssize_t length = PyBytes_GET_SIZE(self.stamp)
         cdef Py_ssize_t at = size - 1
         cdef object found
@@ -539,7 +540,7 @@ cdef class SessionRows:
             at -= 1
         if at <= length or not _starts(text + at - length, length, self.stamp):
             return None
-        if text[at - length - 1] != c"," and text[at - length - 1] != c"{":  # else it ends another
+        if text[at - length - 1] != c"," and text[at - length - 1] != c"{":  # end of a longer key
             return None
         try:
             found = float(PyBytes_FromStringAndSize(<const char *>text + at, size - 1 - at))

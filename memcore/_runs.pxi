@@ -1,10 +1,10 @@
-# Runs: many numbers and other atoms of a list in one string of bytes. The forms are those of
+# Runs: many numbers and other atoms of a list packed into one byte string. The formats are those of
 # graph/manifest.py; tests/property/test_fast_runs.py has them in plain Python.
 
 cdef extern from *:
     """
-    /* What sort of atom an entry of a list is, and its bits: nothing of it runs, and nobody keeps
-       it, so the list may go on to be changed by others. */
+    /* The tag and bits of a list's entry: this runs none of its code and keeps no reference to it,
+       so other threads may go on changing the list. */
     static inline int memcore_atom(PyObject *list, Py_ssize_t at, int64_t *bits) {
         PyObject *value;
         int overflow = 0;
@@ -33,7 +33,7 @@ cdef extern from *:
     int memcore_atom(object, Py_ssize_t, int64_t *bits) noexcept
 
 cdef enum:
-    ATOM_NONE = 0       # these are the tags of mixed runs, too
+    ATOM_NONE = 0       # also the tags in mixed runs
     ATOM_FALSE = 1
     ATOM_TRUE = 2
     ATOM_FLOAT = 3
@@ -41,14 +41,14 @@ cdef enum:
     ATOM_TEXT = 5
     ATOM_HUGE = 6       # an integer of more than 64 bits
     ATOM_OTHER = 7
-    RUN_MIN = 16        # so many atoms behind each other become runs
+    RUN_MIN = 16        # this many consecutive atoms become runs
     UNIT_MIN = 512
     UNIT_MAX = 4096
     TEXT_CHARS_MAX = 16
 
 cdef struct Atoms:
     uint8_t *tags
-    uint8_t *marks      # of two that are low enough, the first one ends a unit
+    uint8_t *marks      # of two consecutive ones low enough, the first ends a unit
     int64_t *bits
 
 
@@ -59,7 +59,7 @@ cdef inline double _as_double(int64_t bits) noexcept nogil:
 
 
 cdef inline bint _joins(int tag, int64_t bits, bint numbers) noexcept nogil:
-    """Whether an atom may be a part of a run; of ``numbers``, which hold no text and no integer."""
+    """Return True if an atom may join a run; one of ``numbers`` has no texts and no integers."""
     if numbers:
         return tag <= ATOM_FLOAT
     return tag <= ATOM_HUGE and (tag != ATOM_TEXT or bits <= TEXT_CHARS_MAX)
@@ -67,7 +67,7 @@ cdef inline bint _joins(int tag, int64_t bits, bint numbers) noexcept nogil:
 
 cdef int _form_of(const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop, bint numbers,
                   bint finite) noexcept nogil:
-    """The form of a segment; 0 if it is not to be stored as runs."""
+    """The format of a segment; 0 if it may not be stored as runs."""
     cdef Py_ssize_t at, floats = 0, ints = 0
     cdef double number
     for at in range(start, stop):
@@ -81,14 +81,14 @@ cdef int _form_of(const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop, bint nu
             if finite and not isfinite(number):
                 return 0
             if numbers and isfinite(number) and floor(number) == number:
-                return 0  # it could be the number of a card
+                return 0  # it could be a card number
     if floats == stop - start:
         return c'd'
     return c'q' if ints == stop - start else c'm'
 
 
 cdef void _mark_numbers(const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
-    """The mark of a number: the exclusive or of its bytes."""
+    """Set the mark of each number: the exclusive or of its bytes."""
     cdef Py_ssize_t at
     cdef uint64_t bits
     for at in range(start, stop):
@@ -100,7 +100,7 @@ cdef void _mark_numbers(const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop) n
 
 
 cdef int _mark_mixed(list values, const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop) except -1:
-    """The mark of an atom among others: a number's hash, a text's length."""
+    """Set the mark of each atom of a mixed run: a number's hash, a text's length."""
     cdef Py_ssize_t at
     cdef double number
     cdef object value
@@ -119,7 +119,7 @@ cdef int _mark_mixed(list values, const Atoms *atoms, Py_ssize_t start, Py_ssize
 
 
 cdef Py_ssize_t _unit_end(const uint8_t *marks, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
-    """Where the unit that begins at ``start`` ends."""
+    """The end of the unit that begins at ``start`` (content-defined)."""
     cdef Py_ssize_t latest = min(start + UNIT_MAX, stop), at = start + UNIT_MIN
     while at + 1 < latest:
         if marks[at] <= 7 and marks[at + 1] <= 3:
@@ -160,7 +160,7 @@ cdef bytes _pack_numbers(const int64_t *bits, Py_ssize_t count, int form):
 
 
 cdef object _pack_mixed(list values, const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop):
-    """The content of a mixed run; None if a text is none that UTF-8 holds."""
+    """The content of a mixed run; None if a text cannot be encoded as UTF-8."""
     cdef Py_ssize_t at, size = 1 + 4 + stop - start
     cdef list texts = []
     cdef object value
@@ -170,7 +170,7 @@ cdef object _pack_mixed(list values, const Atoms *atoms, Py_ssize_t start, Py_ss
         if atoms.tags[at] == ATOM_TEXT:
             value = memcore_item(values, at, None)
             if type(value) is not str or PyUnicode_GET_LENGTH(value) > TEXT_CHARS_MAX:
-                return None  # another thread got hold of the list
+                return None  # another thread changed the list
             try:
                 body = PyUnicode_AsUTF8String(value)
             except UnicodeEncodeError:
@@ -203,7 +203,7 @@ cdef object _pack_mixed(list values, const Atoms *atoms, Py_ssize_t start, Py_ss
 
 cdef int _pack_segment(list values, const Atoms *atoms, Py_ssize_t start, Py_ssize_t stop,
                        int form, list found) except -1:
-    """Add the runs of a segment; none of them if one cannot be made."""
+    """Append the runs of a segment; none of them if one cannot be made."""
     cdef Py_ssize_t at = start, end
     cdef list runs = []
     cdef object content
@@ -226,10 +226,11 @@ cdef int _pack_segment(list values, const Atoms *atoms, Py_ssize_t start, Py_ssi
 
 
 def pack_runs(list values not None, bint numbers, bint finite):
-    """``(start, stop, content)`` of the runs that a list is stored by, in its order.
+    """``(start, stop, content)`` of the runs in which a list is stored, in order.
 
-    Only of ``numbers`` (and None, True, False), none of them an integer, or of all atoms; with
-    ``finite``, what holds NaN or an infinity is left to the serialiser to refuse.
+    With ``numbers``, only segments of floats (and None, True, False) without a float of integral
+    value; otherwise of all atoms. With ``finite``, segments with NaN or an infinity are left for
+    the serialiser to reject.
     """
     cdef Py_ssize_t count = len(values), at = 0, stop
     cdef list found = []
@@ -327,7 +328,11 @@ cdef list _unpack_mixed(const uint8_t *p, Py_ssize_t left):
 
 
 def unpack_run(bytes content not None):
-    """The values of a run; ValueError if it is none, or holds more than any that is written."""
+    """The values of a run.
+
+    Raises:
+        ValueError: it is malformed, or has more values than are ever written.
+    """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(content)
     cdef Py_ssize_t left = PyBytes_GET_SIZE(content) - 1, at
     cdef int form, width

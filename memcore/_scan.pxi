@@ -1,12 +1,12 @@
-# --- what is sensitive in a text ------------------------------------------------------------------
+# --- finding sensitive data in a text -------------------------------------------------------------
 #
-# One pass over a copy in which every code point is a byte: ASCII as it is, full-width forms as what
-# they stand for, all else 0x80 (0x81: invisible). So offsets in it are offsets in the text. A table
-# says at which bytes something may begin. What is looked at there is bounded, or is not looked
-# at again, so that no text takes more than linear time; `work` counts the steps, for the tests.
+# One pass over a copy in which every code point is one byte: ASCII unchanged, full-width forms as
+# their ASCII equivalents, all else 0x80 (0x81: invisible). So its offsets are offsets in the text.
+# A table lists the bytes at which something may begin. What is examined from there is bounded, or
+# is not examined again, so that every text takes linear time; `work` counts the steps, for tests.
 #
-# A text with escapes (\u0040, %40, &#64;) or invisible characters is scanned twice: as it is, and
-# decoded without what is invisible, with a map that leads back. What either pass finds counts.
+# A text with escapes (\u0040, %40, &#64;) or invisible characters is scanned twice: unchanged, and
+# decoded without the invisible ones, with a map of the offsets. The findings of both passes count.
 
 cdef enum:
     # Classes: memcore/privacy/policy.py has the names.
@@ -25,9 +25,9 @@ cdef enum:
     C_IPV6 = 12
 
 cdef enum:
-    # What may begin at a byte.
+    # Triggers: the kind of finding that a byte may begin.
     T_DIGIT = 1
-    T_LETTER = 2        # the first of a key, or of "Bearer"; the J of a web token
+    T_LETTER = 2        # the first letter of a key, or of "Bearer"; the J of a web token
     T_AT = 3
     T_COLON = 4
     T_EQUAL = 5
@@ -41,31 +41,31 @@ cdef enum:
     P_UPPER = 4
     P_LETTER = 6
     P_ALNUM = 7
-    P_LOCAL = 8         # of the part of an address before the @
-    P_KEY = 16          # of a key: alphanumeric, _ and -
-    P_BEARER = 32       # of a bearer token
+    P_LOCAL = 8         # legal in the part of an address before the @
+    P_KEY = 16          # legal in a key: alphanumeric, _ and -
+    P_BEARER = 32       # legal in a bearer token
     P_HEX = 64
     P_QUOTE = 128
     P_SPACE = 256
-    P_END = 512         # ends a value that has no quotes
+    P_END = 512         # ends an unquoted value
     P_BASE64 = 1024
-    P_BREAK = 2048      # before it begins a value that is said
-    P_LEAD = 4096       # stands between such a value and the words before it
+    P_BREAK = 2048      # a value in prose begins after it
+    P_LEAD = 4096       # may separate such a value from the words before it
 
 cdef enum:
     INVISIBLE = 0x81
     GIL_HELD_CHARS = 16384
     KEY_BODY_MAX = 16384
     PREFIX_MAX = 10
-    WRAPPED_LEAST = 6       # of a key that goes on in the next line
+    WRAPPED_LEAST = 6       # least characters on each line of a key wrapped over two
     BACKSLASHES_MAX = 8     # before an escape: JSON in JSON in JSON
 
 cdef extern from *:
     """
-    /* Keys of known providers: the prefix ('?' is any small letter), how many characters of which
-       alphabet follow at least (0 alphanumeric, 1 also _ and -, 2 also -, 3 capitals and digits),
-       and whether there are exactly so many. By first letter: an A, an L, or one with a sign among
-       the next ten (a dot: see _sign). */
+    /* Keys of known providers: the prefix ('?' is any lower-case letter), the least number of
+       characters that follow, their alphabet (0 alphanumeric, 1 also _ and -, 2 also -, 3 capitals
+       and digits), and whether that number is exact. Grouped by first letter, which is an A or an
+       L, or has a sign among the next ten characters (a dot: see _sign). */
     typedef struct { const char *prefix; int size, least, alphabet, exact; } memcore_key;
     #define KEY(prefix, least, alphabet, exact) {prefix, sizeof(prefix) - 1, least, alphabet, exact}
     static const memcore_key MEMCORE_KEYS[] = {
@@ -112,16 +112,16 @@ ctypedef struct Found:
 ctypedef struct Scan:
     const uint8_t *t
     Py_ssize_t n
-    const void *raw         # the text itself, for words that are not ASCII
+    const void *raw         # the text itself, for non-ASCII words
     int kind
     int classes
     int context
     Found *found
     Py_ssize_t count
     Py_ssize_t room
-    Py_ssize_t floor        # the end of what an address may not swallow
-    Py_ssize_t judged       # up to where it is known which words are announced as secrets
-    Py_ssize_t footer_from      # from there on, the next footer of a private key was sought
+    Py_ssize_t floor        # end of the findings that an address may not absorb
+    Py_ssize_t judged       # up to here, values in prose have been examined
+    Py_ssize_t footer_from      # start of the last search for the footer of a private key
     Py_ssize_t footer
     Py_ssize_t footer_stop
     int64_t work
@@ -190,7 +190,7 @@ cdef inline bint _on(const Scan *s, int number) noexcept nogil:
 cdef inline bint _says(
     const Scan *s, Py_ssize_t i, const char *word, Py_ssize_t size
 ) noexcept nogil:
-    """Whether the word (small letters and other ASCII) stands at an offset, in any case."""
+    """Return True if a word (lower-case ASCII) is at an offset, in any case."""
     cdef Py_ssize_t k
     cdef uint8_t c
     if i < 0 or i + size > s.n:
@@ -205,7 +205,7 @@ cdef inline bint _says(
 
 
 cdef inline bint _escape_before(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether the letter at an offset belongs to an escape: \\n in JSON that is text."""
+    """Return True if the letter at an offset belongs to an escape: \\n in JSON kept as text."""
     cdef uint8_t c = _byte(s, i)
     if _byte(s, i - 1) != c'\\':
         return False
@@ -213,7 +213,7 @@ cdef inline bint _escape_before(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef inline bint _begins(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether no word or key goes on at an offset."""
+    """Return True if an offset is not in the middle of a word or key."""
     return i == 0 or not _has(s, i - 1, P_KEY) or _escape_before(s, i - 1)
 
 
@@ -235,14 +235,14 @@ cdef void _emit(Scan *s, Py_ssize_t start, Py_ssize_t stop, int number) noexcept
 cdef inline Py_ssize_t _emit_whole(
     Scan *s, Py_ssize_t start, Py_ssize_t stop, int number
 ) noexcept nogil:
-    """As ``_emit``, for what no address may swallow; where to go on."""
+    """Emit a finding that no address may absorb; returns where to continue."""
     _emit(s, start, stop, number)
     s.floor = stop
     return stop
 
 
 cdef Py_ssize_t _placeholder(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """The end of the placeholder that begins at an offset, -1 if none does."""
+    """The end of the placeholder at an offset, -1 if there is none."""
     cdef Py_ssize_t j = i + 1, k
     cdef uint8_t c
     while j < s.n and j - i <= 41 and (_PROPERTY[s.t[j]] & (P_UPPER | P_DIGIT) or s.t[j] == c'_'):
@@ -264,7 +264,7 @@ cdef Py_ssize_t _placeholder(const Scan *s, Py_ssize_t i) noexcept nogil:
 # --- addresses ------------------------------------------------------------------------------------
 
 cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
-    """Where the part before the @ begins; ``at`` if there is none."""
+    """The start of the part before the @; ``at`` if there is none."""
     cdef Py_ssize_t start = at
     while start > s.floor and _has(s, start - 1, P_LOCAL):
         start -= 1
@@ -281,16 +281,16 @@ cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
 
 
 cdef inline bint _is_ideographic_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether a stop that names of hosts may have in place of a dot stands at an offset (RFC 3490).
+    """Return True at an ideographic full stop, which host names may have for a dot (RFC 3490).
 
-    It ends sentences, too: only the first dot of a domain is taken for one.
+    It also ends sentences: only the first dot of a domain may be one.
     """
     return (_byte(s, i) == 0x80 and _has(s, i + 1, P_ALNUM)
             and (_point(s, i) == 0x3002 or _point(s, i) == 0xFF61))
 
 
 cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where the domain ends that begins at an offset; -1 if none does."""
+    """The end of the domain at an offset; -1 if there is none."""
     cdef Py_ssize_t at = i, label = i, end = -1, letters
     cdef bint dotted = False
     while True:
@@ -302,7 +302,7 @@ cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
         while _has(s, letters, P_LETTER):
             letters += 1
         if dotted and (letters - label >= 2):
-            # A last label of letters; what follows it without a dot is no part of the address.
+            # A last label of letters; what follows it without a dot is not part of the address.
             if letters == at or _has(s, letters, P_DIGIT) or _byte(s, letters) == c'-':
                 end = at if _says(s, label, b"xn--", 4) else letters
         if _byte(s, at) != c'.' and (dotted or not _is_ideographic_stop(s, at)):
@@ -315,7 +315,7 @@ cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _email(Scan *s, Py_ssize_t at) noexcept nogil:
-    """Where the address ends whose @ is at an offset, -1 if it is none; it is emitted."""
+    """Emit the address whose @ is at an offset; returns its end, -1 if it is not an address."""
     cdef Py_ssize_t start, stop
     if not _on(s, C_EMAIL):
         return -1
@@ -326,14 +326,14 @@ cdef Py_ssize_t _email(Scan *s, Py_ssize_t at) noexcept nogil:
     if stop < 0:
         return -1
     while s.count and s.found[s.count - 1].start >= start:
-        s.count -= 1    # a number in the address
+        s.count -= 1    # a number within the address
     if s.count and s.found[s.count - 1].stop > start:
         start = s.found[s.count - 1].stop
     return _emit_whole(s, start, stop, C_EMAIL)
 
 
 cdef bint _octets(const Scan *s, Py_ssize_t i, Py_ssize_t *stop) noexcept nogil:
-    """Whether four decimal bytes with dots between them stand at an offset."""
+    """Return True if four dot-separated decimal bytes are at an offset; sets their end."""
     cdef int part, value, size
     for part in range(4):
         if part:
@@ -352,7 +352,7 @@ cdef bint _octets(const Scan *s, Py_ssize_t i, Py_ssize_t *stop) noexcept nogil:
 
 
 cdef Py_ssize_t _ipv4(Scan *s, Py_ssize_t i) noexcept nogil:
-    """The end of an IPv4 address that begins at an offset, -1 if none does."""
+    """The end of the IPv4 address at an offset, -1 if there is none."""
     cdef Py_ssize_t stop = i
     if _has(s, i - 1, P_LETTER) or _byte(s, i - 1) == c'.' or _byte(s, i - 1) == c'_':
         return -1
@@ -362,7 +362,7 @@ cdef Py_ssize_t _ipv4(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _ipv6(Scan *s, Py_ssize_t colon) noexcept nogil:
-    """Where to go on after a colon: behind the IPv6 address whose first it is; -1 if none."""
+    """Emit the IPv6 address whose first colon is at an offset; returns its end, -1 if none."""
     cdef Py_ssize_t i = colon, size, tail = 0
     cdef int groups = 0, digits = 0
     cdef bint gap = False
@@ -412,7 +412,7 @@ cdef Py_ssize_t _ipv6(Scan *s, Py_ssize_t colon) noexcept nogil:
 # --- keys and tokens ------------------------------------------------------------------------------
 
 cdef bint _is_mixed(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
-    """Whether it is no word: digits beside letters, or letters of both cases."""
+    """Return True if a token is not a plain word: it has digits, or letters of both cases."""
     cdef int seen = 0
     while i < stop:
         seen |= _PROPERTY[s.t[i]] & P_ALNUM
@@ -433,7 +433,7 @@ cdef inline bint _of_alphabet(const Scan *s, Py_ssize_t i, int alphabet) noexcep
 
 
 cdef bint _has_prefix(const Scan *s, Py_ssize_t i, const memcore_key *key) noexcept nogil:
-    """Whether the prefix of a key stands at an offset."""
+    """Return True if the prefix of a key is at an offset."""
     cdef int k = 0
     while k < key.size and i + k < s.n:
         if key.prefix[k] == c'?':
@@ -446,7 +446,7 @@ cdef bint _has_prefix(const Scan *s, Py_ssize_t i, const memcore_key *key) noexc
 
 
 cdef bint _is_prefix(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether any prefix stands at an offset."""
+    """Return True if any key's prefix is at an offset."""
     cdef int at = _FIRST_KEY[_byte(s, i)]
     while 0 <= at < MEMCORE_KEYS_COUNT and <uint8_t>MEMCORE_KEYS[at].prefix[0] == s.t[i]:
         if _has_prefix(s, i, &MEMCORE_KEYS[at]):
@@ -456,7 +456,7 @@ cdef bint _is_prefix(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _next_line(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where the next line begins if one ends at an offset, in JSON that is text too; else -1."""
+    """The start of the next line if one ends at an offset, also as escapes of JSON; else -1."""
     cdef Py_ssize_t at = i
     if _byte(s, at) == c'\\' and _byte(s, at + 1) == c'r':
         at += 2
@@ -476,7 +476,7 @@ cdef Py_ssize_t _next_line(const Scan *s, Py_ssize_t i) noexcept nogil:
 cdef Py_ssize_t _wrapped(
     Scan *s, Py_ssize_t body, Py_ssize_t stop, const memcore_key *key
 ) noexcept nogil:
-    """Where a key ends that goes on in the next line; -1 if it does not."""
+    """The end of a key that continues on the next line; -1 if it does not."""
     cdef Py_ssize_t line = _next_line(s, stop), at, least = key.least
     cdef int seen = 0
     if line < 0 or stop - body < (2 if key.exact else WRAPPED_LEAST):
@@ -491,16 +491,16 @@ cdef Py_ssize_t _wrapped(
     if at - line < WRAPPED_LEAST or at - line + stop - body < least or _is_prefix(s, line):
         return -1
     if not (seen & P_DIGIT and seen & P_LETTER):
-        return -1       # rather a word
+        return -1       # probably a word
     if stop - body >= least and at - line < 2 * WRAPPED_LEAST and seen != P_ALNUM:
-        return -1       # rather the next word
+        return -1       # probably the next word
     if at < s.n and not _has(s, at, P_END) and s.t[at] != c'\\' and s.t[at] != c'.':
-        return -1       # rather a name that something is assigned to
+        return -1       # probably a name that is assigned to
     return at
 
 
 cdef Py_ssize_t _provider_key(Scan *s, Py_ssize_t i) noexcept nogil:
-    """The end of a provider's key that begins at an offset, -1 if none does."""
+    """The end of the provider's key at an offset, -1 if there is none."""
     cdef int at = _FIRST_KEY[s.t[i]], k
     cdef const memcore_key *key
     cdef Py_ssize_t j, stop
@@ -530,7 +530,7 @@ cdef Py_ssize_t _provider_key(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _segments(Scan *s, Py_ssize_t i, int least, int most) noexcept nogil:
-    """The end of segments of base64url with dots between them; -1 if there are too few."""
+    """The end of dot-separated base64url segments; -1 if there are too few."""
     cdef Py_ssize_t j = i, begun = i
     cdef int count = 0
     while count < most:
@@ -550,7 +550,7 @@ cdef Py_ssize_t _segments(Scan *s, Py_ssize_t i, int least, int most) noexcept n
 
 
 cdef Py_ssize_t _key_at(Scan *s, Py_ssize_t i, int *number) noexcept nogil:
-    """The end of a key or web token that begins at an offset, -1 if none does."""
+    """The end of the key or web token at an offset, -1 if there is none."""
     cdef Py_ssize_t stop
     if i >= s.n or not _begins(s, i):
         return -1
@@ -567,7 +567,7 @@ cdef Py_ssize_t _key_at(Scan *s, Py_ssize_t i, int *number) noexcept nogil:
 
 
 cdef bint _is_authorization(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether an Authorization header, or a key of that name, is what an offset is the value of."""
+    """Return True if an offset is the value of an Authorization header or of a key so named."""
     cdef Py_ssize_t at = i
     cdef int k
     for k in range(8):
@@ -579,7 +579,7 @@ cdef bint _is_authorization(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _bearer(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a B or b: behind the token that follows, -1 if none does."""
+    """Emit the token after "Bearer" or "Basic" at an offset; returns its end, -1 if none."""
     cdef Py_ssize_t at, stop
     cdef int number = 0, least = 16
     if not _on(s, C_TOKEN):
@@ -610,7 +610,7 @@ cdef Py_ssize_t _bearer(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _letter(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a letter that may belong to a key."""
+    """Examine a letter that may belong to a key; returns where to continue."""
     cdef Py_ssize_t stop = -1, start = i
     cdef int number = 0
     if s.t[i] == c'J':
@@ -627,7 +627,7 @@ cdef Py_ssize_t _letter(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _sign(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a sign that may stand in the prefix of a key, or begin a private key."""
+    """Examine a sign that may be in a key's prefix or begin a private key; where to continue."""
     cdef Py_ssize_t start = i, stop
     cdef int number = 0
     if s.t[i] == c'-' and _byte(s, i + 1) == c'-':
@@ -647,7 +647,7 @@ cdef Py_ssize_t _sign(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _footer(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where the next footer of a private key ends, -1 if there is none."""
+    """The end of the next footer of a private key, -1 if there is none."""
     cdef Py_ssize_t at = i, stop
     if s.footer_from <= i <= s.footer:
         return s.footer_stop
@@ -667,7 +667,7 @@ cdef Py_ssize_t _footer(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _private_key(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a dash: behind the private key (PEM) that begins there."""
+    """Emit the private key (PEM) that a dash begins; returns where to continue."""
     cdef Py_ssize_t head, stop, at, line
     if not _says(s, i, b"-----begin ", 11):
         return i + 1
@@ -682,7 +682,7 @@ cdef Py_ssize_t _private_key(Scan *s, Py_ssize_t i) noexcept nogil:
         head += 1
     stop = _footer(s, head)
     if stop < 0 or stop - head > KEY_BODY_MAX:
-        # Cut off: as long as there are long runs of base64.
+        # Truncated: continue as long as there are long runs of base64.
         stop = at = head
         while at < s.n:
             while _has(s, at, P_SPACE) or _escape_before(s, at) or _byte(s, at) == c'\\':
@@ -736,7 +736,7 @@ cdef void _scan_range(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
 
 
 cdef Py_ssize_t _colon(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a colon: of a URL with a password, of an assignment, of an address."""
+    """Examine a colon (URL with a password, assignment, IPv6, login); where to continue."""
     cdef Py_ssize_t end = -1, at, colon = -1, last = -1, n
     if _byte(s, i + 1) == c'/' and _byte(s, i + 2) == c'/':
         if not _on(s, C_PASSWORD):
@@ -749,7 +749,7 @@ cdef Py_ssize_t _colon(Scan *s, Py_ssize_t i) noexcept nogil:
                 last = at
             elif s.t[at] == c'[' and _placeholder(s, at) > 0:
                 if last < 0:
-                    colon = s.n     # redacted before
+                    colon = s.n     # already redacted
             elif s.t[at] == c'<' or s.t[at] == c'>' or s.t[at] == c'{' or s.t[at] == c'$':
                 if last < 0:
                     colon = s.n     # a template
@@ -771,7 +771,7 @@ cdef Py_ssize_t _colon(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _login(Scan *s, Py_ssize_t colon) noexcept nogil:
-    """Where the password ends of a -u user:password, whose colon is at an offset; -1 if none is."""
+    """Emit the password of ``-u user:password`` with its colon at an offset; its end, or -1."""
     cdef Py_ssize_t at = colon, stop
     if _has(s, colon + 1, P_END):
         return -1
@@ -791,7 +791,7 @@ cdef Py_ssize_t _login(Scan *s, Py_ssize_t colon) noexcept nogil:
 
 
 cdef inline uint8_t _plain(uint32_t c) noexcept nogil:
-    """The byte of a code point: ASCII, what another form of it stands for, or 0x80 and 0x81."""
+    """The byte for a code point: ASCII or the ASCII equivalent, else 0x80 or 0x81."""
     if c < 128:
         return <uint8_t>c
     if 0x3001 <= c < 0xFE00:
@@ -823,7 +823,7 @@ cdef inline uint8_t _plain(uint32_t c) noexcept nogil:
 
 
 cdef inline bint _is_invisible(uint32_t c) noexcept nogil:
-    """Whether Unicode calls it Default_Ignorable: it is shown as nothing at all."""
+    """Return True for code points that Unicode calls Default_Ignorable: they are not displayed."""
     return (
         c == 0xAD or c == 0x34F or c == 0x61C or c == 0x115F or c == 0x1160 or c == 0x17B4
         or c == 0x17B5 or 0x180B <= c <= 0x180F or 0x200B <= c <= 0x200F or 0x202A <= c <= 0x202E
@@ -849,10 +849,10 @@ cdef void _flatten(const void *data, int kind, Py_ssize_t n, uint8_t *out) noexc
 include "_scan_escapes.pxi"
 
 
-# --- the text, and what escapes and invisible characters hide -------------------------------------
+# --- the text decoded: escapes and invisible characters -------------------------------------------
 
 cdef void _scan_decoded(Scan *s) noexcept nogil:
-    """Add what is found once a text is decoded, at the offsets of the text itself."""
+    """Add the findings in the decoded text, at the offsets of the text itself."""
     cdef Scan d = s[0]
     cdef size_t size = <size_t>s.n
     cdef Py_ssize_t *origin = <Py_ssize_t *>malloc((size + 1) * sizeof(Py_ssize_t))
@@ -869,7 +869,7 @@ cdef void _scan_decoded(Scan *s) noexcept nogil:
         _scan_plain(&d)
         for i in range(d.count):
             stop = origin[d.found[i].stop]
-            while s.t[stop - 1] == INVISIBLE:   # behind the value
+            while s.t[stop - 1] == INVISIBLE:   # after the value
                 stop -= 1
             d.found[i].start, d.found[i].stop = origin[d.found[i].start], stop
         s.work += s.n + d.work
@@ -883,7 +883,7 @@ cdef void _scan_decoded(Scan *s) noexcept nogil:
 
 
 cdef void _unite(Scan *s, Scan *d) noexcept nogil:
-    """Merge what two scans found; of findings that overlap the longer says what they are."""
+    """Merge the findings of two scans; of overlapping ones the longer determines the class."""
     cdef Scan both
     cdef Found found
     cdef Found *last
@@ -912,7 +912,7 @@ cdef void _unite(Scan *s, Scan *d) noexcept nogil:
 # --- one text -------------------------------------------------------------------------------------
 
 cdef void _scan_plain(Scan *s) noexcept nogil:
-    """Scan a text as its bytes say."""
+    """Scan a text without decoding it."""
     s.floor = s.judged = s.footer_from = 0
     s.footer = s.footer_stop = -1
     s.work = s.n
@@ -966,23 +966,23 @@ cdef void _begin(Scan *s, str text, int classes, int context) noexcept:
 
 
 def find_sensitive(str text not None, int classes, int context=0):
-    """What of the classes (bits) is in a text: ``(start, stop, class number)`` in order, disjoint.
+    """Find data of the classes (bits): ``(start, stop, class number)`` in order, disjoint.
 
-    ``context``: what ``key_context`` says of the key that the text stands under.
+    ``context``: the ``key_context`` of the key whose value the text is.
     """
     cdef int64_t work = 0
     return _scanned(text, classes, context, &work)
 
 
 def sensitive_work(str text not None, int classes, int context=0):
-    """How many steps ``find_sensitive`` takes, for tests of its linear time."""
+    """The number of steps that ``find_sensitive`` takes, for tests of its linear time."""
     cdef int64_t work = 0
     _scanned(text, classes, context, &work)
     return work
 
 
 cpdef int key_context(str key) except -1:
-    """The classes (bits) for which a JSON key gives the context: phone_number, 卡号, password."""
+    """The classes (bits) for which a JSON key gives context: phone_number, 卡号, password."""
     cdef Scan s
     cdef bytearray copy
     _begin(&s, key, 0, 0)
@@ -993,7 +993,7 @@ cpdef int key_context(str key) except -1:
     return _context_of(&s)
 
 
-# --- whole values, before they are walked ---------------------------------------------------------
+# --- pre-check of whole values --------------------------------------------------------------------
 
 cdef enum:
     NUMBER_LEAST = 1000
@@ -1002,7 +1002,7 @@ cdef enum:
 
 
 cdef bint _json_may_hold(Scan *s) noexcept nogil:
-    """Whether JSON in a text may hold what its serialised form does not show to the scanner."""
+    """Return True if JSON in a text may hold data that its serialised form hides from a scan."""
     cdef Py_ssize_t i, at
     cdef int run = 0, k
     cdef uint8_t c
@@ -1081,5 +1081,5 @@ cdef bint _may_hold(object value, int classes, int context, int depth) except -1
 
 
 def holds_sensitive(object value, int classes):
-    """False if nothing of the classes can be in a JSON value; True if it has to be walked."""
+    """False if a JSON value cannot hold data of the classes; True if it has to be walked."""
     return _may_hold(value, classes, 0, 0)

@@ -1,4 +1,4 @@
-# Escapes and invisible characters: what a text says once it is decoded.
+# Escapes and invisible characters: decoding a text.
 
 from libc.string cimport memchr
 
@@ -27,7 +27,7 @@ cdef extern from *:
 cdef Py_ssize_t _hexadecimal(
     const Scan *s, Py_ssize_t i, int least, int most, uint32_t *point
 ) noexcept nogil:
-    """Where hexadecimal digits (8 at most) end, and the number; -1 if they are too few."""
+    """The end of hexadecimal digits (at most 8); -1 if too few or no code point."""
     cdef Py_ssize_t at = i
     cdef uint32_t value = 0
     while at - i < most and _has(s, at, P_HEX):
@@ -40,7 +40,7 @@ cdef Py_ssize_t _hexadecimal(
 
 
 cdef Py_ssize_t _percent(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept nogil:
-    """As ``_escape`` for %40, %2540, %u0040, and UTF-8 in several such bytes."""
+    """Decode, like ``_escape``, %40, %2540, %u0040, and UTF-8 in several such bytes."""
     cdef Py_ssize_t at = i + 1, stop, following
     cdef uint32_t unit = 0
     cdef int k, more
@@ -65,14 +65,14 @@ cdef Py_ssize_t _percent(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept 
 
 
 cdef Py_ssize_t _behind_zeros(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where the zeros end that lead a number, however many; its last digit may be one."""
+    """Skip a number's leading zeros, however many; its last digit may be one."""
     while _byte(s, i) == c'0' and _has(s, i + 1, P_HEX):
         i += 1
     return i
 
 
 cdef Py_ssize_t _entity(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept nogil:
-    """As ``_escape`` for &#64;, &#x40;, &commat; and &amp;commat;."""
+    """Decode, like ``_escape``, &#64;, &#x40;, &commat; and &amp;commat;."""
     cdef Py_ssize_t at = i + 1, stop
     cdef uint32_t value = 0
     cdef int k
@@ -101,10 +101,10 @@ cdef Py_ssize_t _entity(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept n
 
 
 cdef Py_ssize_t _escape(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept nogil:
-    """Where the escape ends that begins at an offset, and what it stands for; -1 if none does.
+    """Decode the escape at an offset; returns its end and sets its code point; -1 if none.
 
-    Those of JSON, Python and JavaScript, of URLs, of HTML, and a sign behind a backslash, as in
-    Markdown. Line breaks and tabs are left to who looks for words.
+    Escapes of JSON, Python and JavaScript, of URLs, of HTML, and a sign after a backslash, as in
+    Markdown. Line breaks and tabs are left to the code that looks for words.
     """
     cdef Py_ssize_t at = i
     cdef uint8_t c = s.t[i]
@@ -129,7 +129,7 @@ cdef Py_ssize_t _escape(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept n
 
 
 cdef bint _is_disguised(const Scan *s) noexcept nogil:
-    """Whether there is anything that decoding would change."""
+    """Return True if decoding would change anything."""
     cdef const uint8_t *end = s.t + s.n
     cdef const uint8_t *at
     cdef uint32_t point = 0
@@ -146,7 +146,7 @@ cdef bint _is_disguised(const Scan *s) noexcept nogil:
 
 
 cdef Py_ssize_t _decode(const Scan *s, uint32_t *points, Py_ssize_t *origin) noexcept nogil:
-    """Write what a text says and where each character begins; how many there are."""
+    """Write the decoded characters and the offset of each; returns their number."""
     cdef Py_ssize_t i = 0, n = 0, stop
     cdef uint8_t c
     while i < s.n:

@@ -1,19 +1,19 @@
-# Numbers: ids of residents and students, telephones, cards, IPv4 addresses.
+# Numbers: resident and student ids, telephone and card numbers, IPv4 addresses.
 
 cdef enum:
     DIGITS_MAX = 24
     GROUPS_MAX = 8
 
 ctypedef struct Chain:
-    # Groups of digits with a blank or a dash between them.
+    # Groups of digits separated by a space or a dash.
     uint8_t digit[24]
     int groups
-    int upto[8]             # how many digits to the end of each group
-    Py_ssize_t stop[8]      # where each ends
+    int upto[8]             # number of digits up to the end of each group
+    Py_ssize_t stop[8]      # end of each group
 
 
 cdef Py_ssize_t _read_chain(Scan *s, Py_ssize_t i, Chain *chain) noexcept nogil:
-    """Read the groups from an offset on; where the first ends. No groups if it is too long."""
+    """Read the groups from an offset on; returns the end of the first. No groups if too long."""
     cdef Py_ssize_t at = i, first = i
     cdef int size, total = 0
     chain.groups = 0
@@ -46,7 +46,7 @@ cdef inline int _size(const Chain *chain, int group) noexcept nogil:
 
 
 cdef int _value(const Chain *chain, int first, int count) noexcept nogil:
-    """The number that some of the digits make."""
+    """The number formed by ``count`` digits from ``first`` on."""
     cdef int k, value = 0
     for k in range(first, first + count):
         value = 10 * value + chain.digit[k]
@@ -54,7 +54,7 @@ cdef int _value(const Chain *chain, int first, int count) noexcept nogil:
 
 
 cdef bint _in_token(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
-    """Whether digits are a part of something like a hash: letters touch them, and it is long."""
+    """Return True if digits are part of a hash or the like: adjacent to letters, and long."""
     cdef Py_ssize_t start = i, end = stop
     cdef bint hexadecimal = True
     if not _has(s, i - 1, P_LETTER) and not _has(s, stop, P_LETTER):
@@ -71,7 +71,7 @@ cdef bint _in_token(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
     return end - start >= (24 if hexadecimal else 40)
 
 
-# --- ids of residents -----------------------------------------------------------------------------
+# --- resident ids ---------------------------------------------------------------------------------
 
 cdef bint _is_province(int code) noexcept nogil:
     return (
@@ -90,7 +90,7 @@ cdef bint _is_date(int year, int month, int day) noexcept nogil:
 
 
 cdef bint _is_resident(const Chain *chain, int last) noexcept nogil:
-    """Whether 17 digits and ``last`` (10: X) are an id by GB 11643: province, date, ISO 7064."""
+    """Return True if 17 digits and ``last`` (10: X) satisfy GB 11643: province, date, ISO 7064."""
     cdef int k, weight = 1, total = last
     if not _is_province(_value(chain, 0, 2)):
         return False
@@ -138,7 +138,7 @@ cdef Py_ssize_t _mobile(
             continue
         if chain.digit[prefix] != 1 or chain.digit[prefix + 1] < 3:
             continue
-        k = 1 if prefix and chain.upto[0] == prefix else 0     # the group where the number begins
+        k = 1 if prefix and chain.upto[0] == prefix else 0     # the number's first group
         grouped = g == k or (
             g == k + 2 and _size(chain, k) - (prefix if k == 0 else 0) == 3
             and _size(chain, k + 1) == 4
@@ -146,7 +146,7 @@ cdef Py_ssize_t _mobile(
         if not grouped and not plus and not _phone_context(s, i):
             continue
         if g == 0 and _byte(s, i - 1) == c'.' and _has(s, i - 2, P_DIGIT):
-            return -1       # of a fraction
+            return -1       # part of a fraction
         if g == 0 and _byte(s, chain.stop[0]) == c'.' and _has(s, chain.stop[0] + 1, P_DIGIT):
             if not _phone_context(s, i):
                 return -1
@@ -158,7 +158,7 @@ cdef Py_ssize_t _mobile(
 
 
 cdef bint _is_country(int first, int second, int third) noexcept nogil:
-    """Whether a country code of the E.164 plan begins with these digits."""
+    """Return True if an E.164 country code begins with these digits."""
     if first == 1 or first == 7:
         return True
     if first == 2:
@@ -173,7 +173,7 @@ cdef bint _is_country(int first, int second, int third) noexcept nogil:
 cdef Py_ssize_t _read_phone(
     Scan *s, Py_ssize_t i, int most, int *digits, int *groups, bint *is_date
 ) noexcept nogil:
-    """Where the number ends that begins at an offset, with blanks, dashes, dots, parentheses."""
+    """The end of the number at an offset, with spaces, dashes, dots and parentheses."""
     cdef Py_ssize_t at = i, stop = i, next_at
     cdef int size, first = 0, sep
     digits[0] = groups[0] = 0
@@ -219,7 +219,7 @@ cdef int _value_at(const Scan *s, Py_ssize_t i, Py_ssize_t size) noexcept nogil:
 
 
 cdef Py_ssize_t _bracketed_mobile(Scan *s, Py_ssize_t i, Py_ssize_t *start) noexcept nogil:
-    """The end of a Chinese mobile number behind (+86), whose 86 is at an offset; else -1."""
+    """The end of a Chinese mobile number after (+86) with the 86 at an offset; else -1."""
     cdef Chain chain
     cdef Py_ssize_t at = i + 3
     if not _says(s, i - 2, b"(+86)", 5):
@@ -232,7 +232,7 @@ cdef Py_ssize_t _bracketed_mobile(Scan *s, Py_ssize_t i, Py_ssize_t *start) noex
 
 
 cdef Py_ssize_t _phone(Scan *s, Py_ssize_t i, Py_ssize_t *start) noexcept nogil:
-    """The end of another telephone number: one with a + or with a word before it; else -1."""
+    """The end of any other telephone number, preceded by a + or by a word; else -1."""
     cdef int digits = 0, groups = 0
     cdef bint is_date = False
     cdef Py_ssize_t stop
@@ -267,7 +267,7 @@ cdef bint _is_luhn(const Chain *chain, int total) noexcept nogil:
 
 
 cdef bint _is_issued(const Chain *chain, int total) noexcept nogil:
-    """Whether an issuer numbers its cards so: the first digits, and how many there are."""
+    """Return True if an issuer uses this prefix with this number of digits."""
     cdef int two = _value(chain, 0, 2), three = _value(chain, 0, 3), four = _value(chain, 0, 4)
     if chain.digit[0] == 4:                                         # Visa
         return total == 13 or total == 16 or total == 19
@@ -289,7 +289,7 @@ cdef bint _is_issued(const Chain *chain, int total) noexcept nogil:
 
 
 cdef bint _is_card_shape(const Chain *chain, int last) noexcept nogil:
-    """Whether cards are written in such groups."""
+    """Return True if card numbers are written in such groups."""
     cdef int g
     if last == 0:
         return True
@@ -304,7 +304,7 @@ cdef bint _is_card_shape(const Chain *chain, int last) noexcept nogil:
 
 
 cdef Py_ssize_t _card(Scan *s, Py_ssize_t i, const Chain *chain) noexcept nogil:
-    """The end of a card's number, -1 if the chain does not begin with one."""
+    """The end of a card number, -1 if the chain does not begin with one."""
     cdef int g = chain.groups, total
     while g > 0:
         g -= 1
@@ -313,7 +313,7 @@ cdef Py_ssize_t _card(Scan *s, Py_ssize_t i, const Chain *chain) noexcept nogil:
             continue
         if not _is_issued(chain, total) or not _is_luhn(chain, total):
             continue
-        # Four groups of four are written so for nothing else, hardly ever.
+        # Four groups of four are hardly ever anything else.
         if g == 3 and total == 16 or _card_context(s, i, chain.stop[g]):
             if not _in_token(s, i, chain.stop[g]):
                 return chain.stop[g]
@@ -323,7 +323,7 @@ cdef Py_ssize_t _card(Scan *s, Py_ssize_t i, const Chain *chain) noexcept nogil:
 # --- all of them ----------------------------------------------------------------------------------
 
 cdef Py_ssize_t _number(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after digits: behind the number that was found, or behind these digits."""
+    """Examine digits; returns where to continue: after the number found, or after these digits."""
     cdef Chain chain
     cdef Py_ssize_t first = _read_chain(s, i, &chain), stop, start = i
     cdef int size
@@ -362,7 +362,7 @@ cdef Py_ssize_t _number(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _found(Scan *s, Py_ssize_t start, Py_ssize_t stop, int number) noexcept nogil:
-    """Emit a number, not what was found before it."""
+    """Emit a number, without the part that an earlier finding covers."""
     if s.count and start < s.found[s.count - 1].stop:
         start = s.found[s.count - 1].stop
     _emit(s, start, stop, number)

@@ -1,17 +1,17 @@
-# Words that give a number or a value its context: phone, card number, 学号, password.
+# Words that give context to a number or a value: phone, card number, 学号, password.
 
 cdef extern from *:
     """
     enum {
         W_PHONE = 1, W_CARD = 2, W_STUDENT = 4, W_PASSWORD = 8, W_SECRET = 16,
-        W_CODE = 32,    /* of digits: a PIN, a code that is sent */
-        W_VETO = 64,    /* takes a shorter word back: "page token" is no secret */
+        W_CODE = 32,    /* of digits: a PIN, a one-time code */
+        W_VETO = 64,    /* overrides a shorter word: "page token" is not a secret */
         W_LOOSE = 128,  /* also at the end of a longer word */
-        W_SURE = 256,   /* names nothing else: client_secret, and not "token" */
-        W_FINDS = 127,  /* those that are looked for by the last letters */
-        W_VERB = 512    /* "is" and the like, by the last letters alone */
+        W_SURE = 256,   /* unambiguous: client_secret, but not "token" */
+        W_FINDS = 127,  /* groups that are looked up by the last letters */
+        W_VERB = 512    /* "is" and the like, recognised by the last letters alone */
     };
-    /* By last letter. A blank stands for a separator or none: phone_number, phoneNumber. */
+    /* Grouped by last letter. A space matches a separator or nothing: phone_number, phoneNumber. */
     typedef struct { const char *text; int size, groups; } memcore_word;
     #define WORD(text, groups) {text, sizeof(text) - 1, groups}
     static const memcore_word MEMCORE_WORDS[] = {
@@ -133,16 +133,16 @@ cdef extern from *:
     int MEMCORE_SIGNS_COUNT
 
 cdef enum:
-    PHONE_GAP_MAX = 24      # between a word and the number it speaks of
+    PHONE_GAP_MAX = 24      # between a word and the number it refers to
     STUDENT_GAP_MAX = 4
     CARD_BEFORE_MAX = 40
     CARD_BEHIND_MAX = 16
-    SECRET_CHARS_MAX = 256  # of which it is asked whether they look like a secret
-    SPOKEN_GAP_MAX = 24     # between a word and the "is" behind it
-    SPOKEN_CHARS_MAX = 64   # of a value behind such words
+    SECRET_CHARS_MAX = 256  # longer values count as secrets unchecked
+    SPOKEN_GAP_MAX = 24     # between a word and the "is" after it
+    SPOKEN_CHARS_MAX = 64   # of a value after such words
 
 cdef enum:
-    # Contexts that a key gives, beside bits of classes.
+    # Contexts that a key gives, in addition to the bits of classes.
     K_CODE = 1 << 21
     K_SURE = 1 << 22
 
@@ -152,7 +152,7 @@ cdef uint16_t _LAST_TWO[1024]
 
 
 cdef void _fill_words() noexcept:
-    """By the last letter, and by the last two, which groups have a word that ends so."""
+    """Index the groups of words by their last letter, and by their last two."""
     cdef int c, at
     cdef const memcore_word *word
     cdef const char *verbs = b"issastobest"
@@ -181,7 +181,7 @@ _fill_words()
 
 
 cdef inline int _pair(uint8_t a, uint8_t b) noexcept nogil:
-    """Where ``_LAST_TWO`` has what ends with two letters, in any case."""
+    """The index in ``_LAST_TWO`` of two letters, in any case."""
     return (a & 31) << 5 | b & 31
 
 
@@ -191,7 +191,7 @@ cdef inline uint32_t _point(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _word_stands(const Scan *s, Py_ssize_t stop, const memcore_word *word) noexcept nogil:
-    """Whether the word ends at an offset and is no part of another."""
+    """Return True if the word ends at an offset and is not part of another."""
     cdef Py_ssize_t i = stop
     cdef int k = word.size
     cdef uint8_t c
@@ -213,7 +213,7 @@ cdef bint _word_stands(const Scan *s, Py_ssize_t stop, const memcore_word *word)
 
 
 cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
-    """Those of some groups that have a word which ends at an offset."""
+    """The groups, among these, with a word that ends at an offset."""
     cdef int at, k, found = 0
     cdef uint8_t c = _byte(s, stop - 1)
     cdef const memcore_sign *sign
@@ -251,7 +251,7 @@ cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
 
 
 cdef int _context_of(Scan *s) noexcept:
-    """The classes for which a key gives the context."""
+    """The classes for which a key gives context."""
     cdef Py_ssize_t i
     cdef int found = 0, classes = 0
     for i in range(1, s.n + 1):
@@ -275,7 +275,7 @@ cdef int _context_of(Scan *s) noexcept:
 
 
 cdef bint _leads(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether hardly anything stands before an offset, or before it and what was found last."""
+    """Return True if little, and no digit, precedes an offset, after the last finding if any."""
     cdef Py_ssize_t from_ = s.found[s.count - 1].stop if s.count else 0
     if i - from_ > 12:
         return False
@@ -287,7 +287,7 @@ cdef bint _leads(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _phone_context(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether the number at an offset is said to be one of a telephone."""
+    """Return True if the context marks the number at an offset as a telephone number."""
     cdef Py_ssize_t at = i
     cdef uint8_t c
     if s.context >> C_PHONE & 1 and _leads(s, i):
@@ -307,7 +307,7 @@ cdef bint _phone_context(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _student_context(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether a word at most 4 characters before says that a number is a student's."""
+    """Return True if a word at most 4 characters before marks a number as a student id."""
     cdef Py_ssize_t at = i
     if s.context >> C_STUDENT_ID & 1 and _leads(s, i):
         return True
@@ -321,7 +321,7 @@ cdef bint _student_context(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _card_context(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
-    """Whether cards are spoken of around a number."""
+    """Return True if there is a word for cards around a number."""
     cdef Py_ssize_t at
     if s.context >> C_CARD & 1:
         return True
@@ -339,12 +339,12 @@ cdef bint _card_context(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
     return False
 
 
-# --- values by the words before them --------------------------------------------------------------
+# --- values identified by the words before them ---------------------------------------------------
 
 cdef bint _is_part(
     const Scan *s, Py_ssize_t i, Py_ssize_t at, Py_ssize_t stop, const char *word, Py_ssize_t size
 ) noexcept nogil:
-    """Whether a word is a part of a name: user_password, userPassword."""
+    """Return True if a word is part of a name: user_password, userPassword."""
     if at + size > stop or not _says(s, at, word, size):
         return False
     if at + size < stop and _has(s, at + size, P_LOWER):
@@ -353,7 +353,7 @@ cdef bint _is_part(
 
 
 cdef bint _is_word_of(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
-    """Whether a value only names what it should be: a type, nothing, a description."""
+    """Return True if a value merely describes what belongs there: a type, null, a description."""
     cdef Py_ssize_t n = stop - i, k
     if (
         (n == 6 and (_says(s, i, b"sha256", 6) or _says(s, i, b"sha512", 6)
@@ -385,7 +385,7 @@ cdef bint _is_word_of(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nog
 
 
 cdef bint _is_template(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
-    """Whether a value is a variable of a template, a row of stars, or the same character again."""
+    """Return True if a value is a template variable, or repeats one character, such as stars."""
     cdef uint8_t c = s.t[i], d = _byte(s, i + 1)
     if c == c'<' or (c == c'$' and (d == c'{' or d == c'(')) or (c == c'{' and d == c'{'):
         return True
@@ -401,7 +401,7 @@ cdef bint _is_template(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept no
 cdef bint _is_secret(
     const Scan *s, Py_ssize_t i, Py_ssize_t stop, int group, bint quoted, bint near
 ) noexcept nogil:
-    """Whether a value that a word announces is one. ``near``: right behind a =, or a 密码：."""
+    """Return True if a value announced by a word is a secret. ``near``: right after = or 密码：."""
     cdef Py_ssize_t n = stop - i, k
     cdef int seen = 0
     cdef bint special = False, dotted = False, under = False, called = False
@@ -443,7 +443,7 @@ cdef bint _is_secret(
 
 
 cdef inline Py_ssize_t _behind_backslashes(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """What stands behind the backslashes at an offset: each text inside of another doubles them."""
+    """The offset after the backslashes at an offset: each level of nested text doubles them."""
     cdef Py_ssize_t at = i
     while _byte(s, at) == c'\\' and at - i < BACKSLASHES_MAX:
         at += 1
@@ -451,7 +451,7 @@ cdef inline Py_ssize_t _behind_backslashes(const Scan *s, Py_ssize_t i) noexcept
 
 
 cdef inline bint _word_ends(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether a value without quotes ends at an offset, be it before an escaped quote or break."""
+    """Return True if an unquoted value ends at an offset, also before an escaped quote or break."""
     cdef Py_ssize_t at
     if s.t[i] != c'\\':
         return _has(s, i, P_END)
@@ -462,12 +462,12 @@ cdef inline bint _word_ends(const Scan *s, Py_ssize_t i) noexcept nogil:
 cdef Py_ssize_t _value_stop(
     Scan *s, Py_ssize_t i, uint8_t quote, Py_ssize_t escaped, Py_ssize_t most
 ) noexcept nogil:
-    """Where a value ends: at its quote, at the end of the word, before a placeholder.
+    """The end of a value: at its quote, at the end of the word, before a placeholder.
 
-    Its quotes stand behind ``escaped`` backslashes; those in it behind more, and each backslash
-    in it is written as twice as many.
-    At most ``most`` and 1 are looked at: a caller who refuses longer ones must not walk one long
-    word again from each place in it.
+    Its quotes are preceded by ``escaped`` backslashes; quotes in it by more, and each backslash in
+    it is written as twice as many.
+    At most ``most`` + 1 characters are examined: a caller that rejects longer values must not walk
+    one long word again from each position in it.
     """
     cdef Py_ssize_t at = i, behind, more
     while at < s.n and at - i <= most:
@@ -495,9 +495,9 @@ cdef Py_ssize_t _value_stop(
 
 
 cdef bint _is_given(Scan *s, Py_ssize_t i, int signs) noexcept nogil:
-    """Whether a word is given a value behind its equals signs, which end at an offset.
+    """Return True if the equals signs that end at an offset assign a value to a word.
 
-    Two signs before a blank give nothing, nor does one at the end of a line or of a quoted text.
+    Two signs before a space assign nothing, nor does one at the end of a line or a quoted text.
     """
     cdef Py_ssize_t at = i, quote
     cdef uint8_t c
@@ -512,7 +512,8 @@ cdef bint _is_given(Scan *s, Py_ssize_t i, int signs) noexcept nogil:
     quote = _behind_backslashes(s, at)
     if not _has(s, quote, P_QUOTE):
         return quote == at or not _escape_before(s, quote)
-    # What closes the text around it has no value behind it; the same quote again is an empty one.
+    # A quote that closes the surrounding text is followed by no value; the same quote again is an
+    # empty value.
     at = quote + 1
     c = _byte(s, at)
     if c == 0 or c == c':' or (c == c'\\' and _escape_before(s, at + 1)):
@@ -521,10 +522,10 @@ cdef bint _is_given(Scan *s, Py_ssize_t i, int signs) noexcept nogil:
 
 
 cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
-    """Where an unquoted password ends that may hold separators itself.
+    """The end of an unquoted password that may contain separators itself.
 
-    It goes on behind one up to the last word with a digit, as long as no word is given a value:
-    a = that nothing follows is the password's own. What is escaped is judged once it is decoded.
+    It continues past one up to the last word with a digit, as long as no word is assigned a value:
+    a = followed by nothing belongs to the password. Escapes are examined once decoded.
     """
     cdef Py_ssize_t at = stop, start
     cdef uint32_t point = 0
@@ -557,7 +558,7 @@ cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
 
 
 cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a = or a colon: behind the secret that follows, -1 if none does."""
+    """Emit the secret that follows a = or a colon; returns its end, -1 if there is none."""
     cdef Py_ssize_t at = i, stop, escaped = 0
     cdef int group, k, number = 0
     cdef uint8_t quote = 0
@@ -604,7 +605,7 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _whole_secret(Scan *s) noexcept nogil:
-    """Whether the key makes a secret of the whole text; it is emitted then."""
+    """Emit the whole text if its key marks it as a secret; returns whether it did."""
     cdef int number = 0, group = 0
     cdef Py_ssize_t i
     if s.context >> C_PASSWORD & 1 and _on(s, C_PASSWORD):
@@ -625,10 +626,10 @@ cdef bint _whole_secret(Scan *s) noexcept nogil:
     return True
 
 
-# --- values that are said: "my password is hunter2", 验证码是 482913 ------------------------------
+# --- values in prose: "my password is hunter2", 验证码是 482913 -----------------------------------
 
 cdef Py_ssize_t _code_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where a code of 4 to 8 digits ends, or one of two groups of three; -1 if there is none."""
+    """The end of a code of 4 to 8 digits, or of two groups of three; -1 if there is none."""
     cdef Py_ssize_t at = i
     while at - i < 9 and _has(s, at, P_DIGIT):
         at += 1
@@ -641,7 +642,7 @@ cdef Py_ssize_t _code_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _is_counted(const Scan *s, Py_ssize_t stop) noexcept nogil:
-    """Whether digits that end at an offset are a number of something: bits, days, 位."""
+    """Return True if digits that end at an offset count something: bits, days, 位."""
     cdef Py_ssize_t at = stop
     cdef uint32_t c
     if _byte(s, at) == c' ' or _byte(s, at) == c'-':
@@ -667,7 +668,7 @@ cdef bint _is_counted(const Scan *s, Py_ssize_t stop) noexcept nogil:
 cdef Py_ssize_t _before_quotes(
     const Scan *s, Py_ssize_t i, bint *colon, bint *broken
 ) noexcept nogil:
-    """What stands before quotes, brackets, blanks, one line break and a colon or an equals sign."""
+    """The offset before quotes, brackets, spaces, one line break, and colons or equals signs."""
     cdef Py_ssize_t at = i
     cdef uint32_t point
     cdef uint8_t c
@@ -691,7 +692,7 @@ cdef Py_ssize_t _before_quotes(
 
 
 cdef Py_ssize_t _before_verb(const Scan *s, Py_ssize_t i) noexcept nogil:
-    """What stands before "is", "'s", "was", "to", 是, 为, 改成了 and the like; ``i`` if none does."""
+    """The offset before "is", "'s", "was", "to", 是, 为, 改成了 and the like; ``i`` if there is none."""
     cdef Py_ssize_t at = i
     cdef uint32_t c
     cdef int k
@@ -732,7 +733,10 @@ cdef Py_ssize_t _before_verb(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef int _announced(Scan *s, Py_ssize_t i, bint *bare) noexcept nogil:
-    """The groups of the words that say what stands at an offset; ``bare``: right before it."""
+    """The groups of the words that announce the value at an offset.
+
+    ``bare``: set if they directly precede it, without a colon or verb.
+    """
     cdef int groups = W_PASSWORD | W_SECRET | W_CODE | W_SURE, found
     cdef bint colon = False, broken = False
     cdef Py_ssize_t at = _before_quotes(s, i, &colon, &broken), verb = _before_verb(s, at), end
@@ -770,9 +774,9 @@ cdef int _announced(Scan *s, Py_ssize_t i, bint *bare) noexcept nogil:
 
 
 cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after the digit or the @ at an offset: behind the value that it belongs to.
+    """Emit the value in prose to which the digit or @ at an offset belongs; returns its end.
 
-    -1 if no words before it say that it is a secret.
+    -1 if no words before it mark it as a secret.
     """
     cdef Py_ssize_t start = i, floor = max(s.floor, s.judged), stop, end, lead
     cdef int group
@@ -796,7 +800,7 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
         _LAST_TWO[_pair(_byte(s, lead - 2), s.t[lead - 1])]
         & (W_PASSWORD | W_SECRET | W_CODE | W_VERB)
     )):
-        return -1       # as nearly always
+        return -1       # the usual case
     group = _announced(s, start, &bare)
     if not group:
         return -1
@@ -819,7 +823,7 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _is_said(const Scan *s, Py_ssize_t i, Py_ssize_t stop, bint bare) noexcept nogil:
-    """Whether a value behind a word for passwords is one: letters with digits, or with an @."""
+    """Return True if a value after a word for passwords is one: letters with digits or an @."""
     cdef Py_ssize_t k
     cdef int seen = 0
     cdef bint at = False, dashed = False
@@ -834,5 +838,5 @@ cdef bint _is_said(const Scan *s, Py_ssize_t i, Py_ssize_t stop, bint bare) noex
             not _is_counted(s, stop)
         )
     if dashed and seen & (P_UPPER | P_LOWER) != P_LETTER:
-        return False        # rather a name: step-2, 2024-rules
+        return False        # probably a name: step-2, 2024-rules
     return _is_secret(s, i, stop, W_PASSWORD, False, not bare and stop - i >= 5)

@@ -1,17 +1,17 @@
-# A session inside a write transaction: what every append reads and renews of it.
+# A session inside a write transaction: the parts that every append reads and updates.
 
 cdef enum:
-    TAIL_RECORDS = 32       # of a small index page, as in memcore.limits
-    BLOCK_RECORDS = 1024    # of a merged one, as there
-    BREATH_ITEMS = 256      # items between two offers of the interpreter lock
-    HEAD_SEGMENTS = 16      # segments that a head holds itself, as in memcore.limits
-    LEASED = 4              # of a head's flags, as in memcore.rows.head
+    TAIL_RECORDS = 32       # records in a small index page, as in memcore.limits
+    BLOCK_RECORDS = 1024    # records in a merged one, as there
+    BREATH_ITEMS = 256      # items between two releases of the GIL
+    HEAD_SEGMENTS = 16      # segments stored in the head itself, as in memcore.limits
+    LEASED = 4              # a flag of a head, as in memcore.rows.head
 
 
 cdef int _breathe() except -1:
-    """Let other threads run and signals be seen: a loop in C would keep both waiting.
+    """Let other threads run and signals be handled: a loop in C would block both.
 
-    What a signal raises here ends the transaction, as anywhere in a closure.
+    An exception that a signal raises here ends the transaction, as anywhere in a closure.
     """
     with nogil:
         pass
@@ -29,27 +29,27 @@ cdef inline tuple _ledger_parts(object found):
 cdef class CacheFields:
     """The cached session as appends see it: head, ledger and tail page of the last commit.
 
-    Whoever reads or changes the fields behind ``lock`` holds it.
+    The fields guarded by ``lock`` are read and changed only while holding it.
     """
 
     cdef public object lock             # threading.RLock
     cdef public object place            # (scope, session)
     cdef public uint64_t scope, session
     cdef public bytes head_key, tombstone
-    cdef public bytes item_rows         # what the keys of its items begin with
-    cdef public int tag                 # of the counter, as index records have it
+    cdef public bytes item_rows         # key prefix of its items
+    cdef public int tag                 # the counter's tag in index records
     cdef public object counter
-    # Behind the lock.
+    # Guarded by the lock.
     cdef public HeadFields head         # None: nothing is cached
-    cdef public bytes head_bytes        # the row that it was read from
+    cdef public bytes head_bytes        # the row it was read from
     cdef public tuple tail              # (first seq, key, body) of the tail page; None: read it
     cdef public object ledger           # (offset, ledger, tokens before, open before), or None
     cdef public list older              # segments before those in the head
-    cdef public object positions        # the history as positions; None: made when asked for
+    cdef public object positions        # the history as positions; None: computed on demand
 
     @cython.nonecheck(True)
     cdef bint is_current(self, object get) except -1:
-        """Whether the cache is what a transaction sees, its ledger included."""
+        """Return True if the cache, including its ledger, matches what a transaction sees."""
         cdef tuple parts
         cdef Ledger ledger
         cdef Py_ssize_t offset
@@ -77,7 +77,7 @@ cdef class CacheFields:
 
 
 cdef inline int _follow_up(object txn, AppendingTxn draft) except -1:
-    """Have a draft's cache take the transaction over when it is committed."""
+    """Make a draft update its cache when the transaction is committed."""
     if isinstance(txn, RecordingTxn):
         (<RecordingTxn>txn).callbacks.append(((<RecordingTxn>txn).owner, draft))
     else:
@@ -89,7 +89,7 @@ cdef inline int _follow_up(object txn, AppendingTxn draft) except -1:
 cdef class AppendingTxn:
     """The appending half of a session inside one write transaction.
 
-    A subclass opens what is not cached, and does what is rare: ``_open(new_head, base)``,
+    A subclass opens what is not cached and provides the rare paths: ``_open(new_head, base)``,
     ``_rebase_on_whole()``, ``_refuse_orphan(item, at)``, ``_special_body(item)``,
     ``_put_held(seq, item)``, ``_append_records(first, records)``, ``_spill()``; and
     ``receipt_type``, the named tuple of a receipt. Its items have ``recount(counter)``.
@@ -101,12 +101,12 @@ cdef class AppendingTxn:
     cdef public HeadFields head         # a copy that this transaction changes
     cdef public object base             # the ledger below the overlay, as in ``CacheFields``
     cdef public Ledger overlay          # the transaction's own items
-    cdef public list waiting            # (seq, item) of items that are not written yet
+    cdef public list waiting            # (seq, item) of items not written yet
     cdef public tuple tail              # as in ``CacheFields``
     cdef public list older
     cdef public bytes packed            # the head's row once it is written
-    cdef public bint is_rebased         # the cache cannot take it over: closed after the change
-    cdef public bint is_vacated         # nobody holds the session's lease any more
+    cdef public bint is_rebased         # the cache cannot adopt it: closed after the change
+    cdef public bint is_vacated         # the session's lease is no longer held
 
     def __init__(self, txn, CacheFields log not None, seed, HeadFields new_head=None,
                  base=None):
@@ -121,7 +121,7 @@ cdef class AppendingTxn:
         self.seed = seed
         self.waiting = []
         if new_head is None and base is None:
-            lock = log.lock  # in the child of a fork it is another one
+            lock = log.lock  # a forked child has another one
             lock.acquire()
             try:
                 if log.is_current(txn.get):
@@ -135,12 +135,12 @@ cdef class AppendingTxn:
         self.overlay = Ledger(base=_ledger_parts(self.base)[1])
         return 0
 
-    # --- what it holds ----------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     def receipt(self, count):
         """The receipt of a change that appended ``count`` items.
 
-        That is ``(last seq, revision, tokens, open calls, count)``.
+        Its fields are ``(last seq, revision, tokens, open calls, count)``.
         """
         return self._receipt(count)
 
@@ -172,13 +172,13 @@ cdef class AppendingTxn:
         cdef Ledger overlay = self.overlay
         cdef Py_ssize_t mark = overlay.base_n + overlay.n
         cdef int32_t unbound = overlay.n_unbound
-        cdef tuple each = tuple(items)  # one's own: nobody changes it meanwhile
+        cdef tuple each = tuple(items)  # a private copy: no other thread can change it meanwhile
         cdef PreparedFields item, orphan = None
         cdef Py_ssize_t at = 0, place = 0
         cdef uint64_t seq
         for item in each:
             if item.counter != head.counter:
-                item.recount(self.log.counter)  # may raise: before anything is bound
+                item.recount(self.log.counter)  # may raise, so before anything is bound
         try:
             for item in each:
                 if overlay.push(item.facts, item.tokens) and orphan is None:
@@ -186,11 +186,11 @@ cdef class AppendingTxn:
                 at += 1
                 if not at % BREATH_ITEMS:
                     _breathe()
-        except BaseException:  # the draft may be another change's, too, of the same batch
+        except BaseException:  # another change of the same batch may share the draft
             overlay.truncate(mark)
             raise
         if _ledger_parts(self.base)[0] and overlay.n_unbound != unbound:
-            # What found no call in the end of the history may find it before: look at all of it.
+            # A result without a call in the tail of the history may find it earlier: search it all.
             overlay.truncate(mark)
             self._rebase_on_whole()
             return self._append(each, orphans)
@@ -207,7 +207,7 @@ cdef class AppendingTxn:
     # --- writing ----------------------------------------------------------------------------------
 
     def flush(self):
-        """Write the items that wait, and their index records."""
+        """Write the waiting items and their index records."""
         self._flush()
 
     @cython.nonecheck(True)
@@ -229,7 +229,7 @@ cdef class AppendingTxn:
             if not len(records) % BREATH_ITEMS:
                 _breathe()
         # Most appends put their records into the tail page. One that begins a page or completes a
-        # block goes the long way.
+        # block takes the slow path.
         if (self.tail is not None and (first - 1) % TAIL_RECORDS
                 and (first - 1) // TAIL_RECORDS == (last - 1) // TAIL_RECORDS
                 and last % BLOCK_RECORDS):
@@ -247,7 +247,7 @@ cdef class AppendingTxn:
         """Write an item's row; returns its index record.
 
         Raises:
-            ValueError: its tokens, or the second of its creation, do not fit the record.
+            ValueError: its tokens or its creation time in seconds do not fit the record.
         """
         cdef CacheFields log = self.log
         cdef HeadFields head = self.head
@@ -270,7 +270,7 @@ cdef class AppendingTxn:
         return record
 
     def finish(self, *, uint64_t now_ms, bint revised=True):
-        """Write everything; one more revision if the log changed and not only its view."""
+        """Write everything; increments the revision if the log changed, not only its view."""
         self._finish(now_ms, revised)
 
     @cython.nonecheck(True)
@@ -287,7 +287,7 @@ cdef class AppendingTxn:
         head.open_calls = parts[3] + self.overlay.n_open
         if len(head.segments) > HEAD_SEGMENTS:
             self._spill()
-        if self.packed is None:  # not earlier: a change that fails takes its callbacks along
+        if self.packed is None:  # not earlier: a change that fails drops its callbacks
             _follow_up(self.txn, self)
         if log.head_key is None:
             raise TypeError("a head has a key")
@@ -297,11 +297,11 @@ cdef class AppendingTxn:
         return 0
 
     def drop(self):
-        """Keep the cache from taking this transaction over."""
+        """Keep the cache from adopting this transaction."""
         self.packed = None
 
     def take_over(self):
-        """Make the cache what was committed; idempotent by revision."""
+        """Update the cache to what was committed; idempotent by revision."""
         self._take_over()
 
     @cython.nonecheck(True)
@@ -314,7 +314,7 @@ cdef class AppendingTxn:
         lock = log.lock
         lock.acquire()
         try:
-            # A reader may have seen the commit first and caught up by itself.
+            # A reader may have seen the commit first and updated the cache itself.
             if log.head is None or log.head.revision < self.head.revision:
                 ledger = _ledger_parts(self.base)[1]
                 ledger.fold(self.overlay)
@@ -331,11 +331,11 @@ cdef class AppendingTxn:
 
 @cython.auto_pickle(False)
 cdef class DraftFields:
-    """What finds the drafts of sessions in a transaction.
+    """Finds the drafts of sessions in a transaction.
 
-    A subclass has ``draft_type``, made of a transaction, a cached session and the seed;
-    ``session_gone``, which making it may raise; and ``closed``, which marks a place in the
-    transaction whose draft was closed.
+    A subclass provides ``draft_type``, constructed from a transaction, a cached session and the
+    seed; ``session_gone``, which the construction may raise; and ``closed``, which marks a place in
+    the transaction whose draft was closed.
     """
 
     cdef public object seed
@@ -343,7 +343,7 @@ cdef class DraftFields:
     def of(self, txn not None, CacheFields log not None):
         """The draft of a session in a transaction, None if the session is gone.
 
-        Other handles have other caches of the session, and one draft.
+        Other handles have their own caches of the session but share one draft.
         """
         return self._of(txn, log)
 
@@ -355,7 +355,7 @@ cdef class DraftFields:
         if draft is not None:
             return draft
         if local and (self.closed, place) in local:
-            # The shared cache must not see what this transaction did before: it may be aborted.
+            # The shared cache must not see this transaction's earlier changes: it may be aborted.
             log = log.twin()
         cls = self.draft_type
         draft = cls.__new__(cls)
@@ -369,25 +369,25 @@ cdef class DraftFields:
 
 @cython.auto_pickle(False)
 cdef class RefFields:
-    """The reference of a handle to its session, as each change looks at it.
+    """A handle's reference to its session, as each change uses it.
 
-    A subclass has ``draft(txn, create, guarded)``, which finds a session that is not known yet, or
-    makes it, and compares what was asked of it and its lease. It is called if there is any of that
-    to be done, and each time if ``always_drafts``.
+    A subclass provides ``draft(txn, create, guarded)``, which looks up or creates a session that is
+    not known yet, and checks the requested options and the lease. It is called if any of that is
+    necessary, and every time if ``always_drafts``.
     """
 
     cdef public object engine
-    cdef public object options          # what was asked of the session
-    cdef public bint asks               # whether a head could contradict that
-    cdef public bint always_drafts      # whether ``draft`` of a subclass looks at more
-    cdef public CacheFields log         # None: it is not known where the session lies
-    cdef public object due              # work that the first use begins with, or None
+    cdef public object options          # requested for the session
+    cdef public bint asks               # a head could contradict those
+    cdef public bint always_drafts      # ``draft`` of the subclass checks more
+    cdef public CacheFields log         # None: the session has not been located
+    cdef public object due              # work to do before the first use, or None
     cdef public object lease            # the handle's token, or None
-    cdef public object uses             # counts who reads the session, or None
+    cdef public object uses             # access statistics of the session, or None
 
     @cython.nonecheck(True)
     cdef object _draft(self, object txn, bint create, bint guarded):
-        """The session's draft in a write transaction; None if there is none and none is made."""
+        """The session's draft in a write transaction; None if none exists and none is created."""
         cdef DraftFields drafts
         cdef object draft
         if (self.log is not None and not self.asks and self.lease is None
@@ -400,15 +400,15 @@ cdef class RefFields:
         return self.draft(txn, create=create, guarded=guarded)
 
     def begin_append(self, list items not None, type change not None):
-        """Make the change that appends plain items to a session that is known.
+        """Make the change that appends plain items to a known session.
 
         Args:
             items: the caller's own list.
-            change: the kind of ``AppendFields`` that is made.
+            change: the subclass of ``AppendFields`` to make.
 
         Returns:
-            The change. Or what the long way goes on from: ``(items made ready up to the first that
-            is not plain, time)``, or None where more has to be looked at before.
+            The change; or, as the start of the slow path, ``(items encoded up to the first that is
+            not plain, time in microseconds)``; or None if more has to be checked first.
         """
         cdef object engine = self.engine
         cdef CacheFields log = self.log
@@ -434,10 +434,10 @@ cdef class RefFields:
 
 @cython.auto_pickle(False)
 cdef class ChangeFields:
-    """What carries out a change of one session in a write transaction.
+    """Carries out a change of one session in a write transaction.
 
-    A subclass has what ``memcore.session.change.Change`` documents, and ``unchanged``, the type of
-    a result after which nothing (more) is written.
+    A subclass provides what ``memcore.session.change.Change`` documents, and ``unchanged``, the
+    type of a result after which nothing (more) is written.
     """
 
     cdef public RefFields ref
@@ -468,7 +468,7 @@ cdef class ChangeFields:
             if (<AppendingTxn>draft).is_rebased:
                 ref.engine.drafts.close(txn, draft)
         except BaseException:
-            txn.spoil()  # neighbours in the batch share this transaction's draft of the session
+            txn.spoil()  # other calls of the batch share this transaction's draft of the session
             raise
         return found
 
@@ -481,11 +481,11 @@ cdef class ChangeFields:
 
 @cython.auto_pickle(False)
 cdef class AppendFields(ChangeFields):
-    """What appends encoded items. ``run`` and ``done`` of a subclass look at what few ask for."""
+    """Appends encoded items. ``run`` and ``done`` of a subclass handle the rare options."""
 
-    cdef public object items            # prepared ones
+    cdef public object items            # prepared
     cdef public object expected_revision
-    cdef public object request          # idempotent: carried out once under its key; None: not
+    cdef public object request          # idempotency key: carried out once; None: not idempotent
     cdef public bint creates
 
     @cython.nonecheck(True)

@@ -1,8 +1,8 @@
-# --- trees of Python objects: copies, and whether two are the same --------------------------------
+# --- trees of Python objects: copying and comparing -----------------------------------------------
 #
-# A checkpoint saver keeps what it was given as a copy that nobody else can reach, and compares the
-# next value with it: equal means that nothing has to be serialised again, whatever was changed in
-# place meanwhile is found. The objects' own Python code is never run.
+# A checkpoint saver keeps a private copy of what it was given and compares the next value with it:
+# if equal, nothing has to be serialised again; changes made in place meanwhile are detected. The
+# objects' own Python code never runs.
 
 
 cdef extern from "Python.h":
@@ -30,18 +30,18 @@ cdef extern from "structmember.h":
 
 
 cdef enum:
-    # What a type is, as the function that Trees was made with says.
-    TREE_OPAQUE = 0     # nothing is known of it: never copied, never the same
-    TREE_LEAF = 1       # never changes: shared by copies, the same if identical
-    TREE_OBJECT = 2     # a __dict__ and the named slots are all it is
-    TREE_TUPLE = 3      # a subclass of tuple with nothing but its entries
+    # Sorts of types, as returned by the function passed to Trees.
+    TREE_OPAQUE = 0     # unknown: never copied, never the same
+    TREE_LEAF = 1       # immutable: shared by copies, the same if identical
+    TREE_OBJECT = 2     # fully described by its __dict__ and the named slots
+    TREE_TUPLE = 3      # a subclass of tuple without further state
 
 cdef enum:
-    TREE_DEPTH_MAX = 200    # deeper ones are opaque
+    TREE_DEPTH_MAX = 200    # anything deeper is opaque
 
 
 cdef inline bint _is_atom(object value) noexcept:
-    """Whether the type is one of those that never change and compare without foreign code."""
+    """Return True for the immutable types that compare without running foreign code."""
     cdef type kind = type(value)
     return (
         value is None or kind is str or kind is int or kind is bool or kind is float
@@ -50,20 +50,20 @@ cdef inline bint _is_atom(object value) noexcept:
 
 
 cdef inline bint _same_atom(object a, object b) except -1:
-    """Whether two different objects of one of those types, the same for both, are equal."""
+    """Return True if two distinct atoms of the same type are equal."""
     cdef type kind = type(a)
     cdef double x, y
     if kind is str:
         return PyUnicode_GET_LENGTH(a) == PyUnicode_GET_LENGTH(b) and PyUnicode_Compare(a, b) == 0
     if kind is float:
         x, y = a, b
-        # 0.0 and -0.0 are written differently; one NaN is as good as another only if identical.
+        # 0.0 and -0.0 are written differently; NaNs are the same only if identical.
         return x == y and (x != 0 or (1 / x == 1 / y))
     return a == b
 
 
 cdef Py_ssize_t _offset_of(kind, name) except -2:
-    """Where the slot lies in an instance, -1 if only its descriptor can tell."""
+    """The offset of a slot in an instance, -1 if it has to be read through its descriptor."""
     cdef object found, cls
     for cls in kind.__mro__:
         if name in cls.__dict__:
@@ -77,14 +77,14 @@ cdef Py_ssize_t _offset_of(kind, name) except -2:
 
 
 cdef inline PyObject **_slot(object value, Py_ssize_t offset) noexcept:
-    """The slot of an object that nobody else has yet."""
+    """The slot of an object that no one else references yet."""
     return <PyObject **>(<char *><PyObject *>value + offset)
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class _Shape:
-    """What ``classify`` said of a type, with the slots that count before the others."""
+    """The result of ``classify`` for a type, with the compared slots before the others."""
 
     cdef int sort
     cdef bint has_dict
@@ -113,7 +113,7 @@ cdef class _Shape:
         free(self.offsets)
 
     cdef object read(self, object value, Py_ssize_t at, object unset):
-        """The slot's content, ``unset`` if it has none."""
+        """The slot's content, or ``unset`` if it is empty."""
         if self.offsets[at] >= 0:
             return memcore_slot(value, self.offsets[at], unset)
         try:
@@ -135,11 +135,11 @@ cdef class _Shape:
 cdef class Trees:
     """Copies and compares trees of Python objects.
 
-    ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None,
-    bool, int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type:
-    kind 0 is opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots
-    make up, of which only those that count are compared, 3 a tuple. ``opaque`` stands for the tree
-    of a value that holds anything opaque.
+    ``classify(type)`` returns ``(kind, has __dict__, slots, compared slots)`` for any type except
+    None, bool, int, float, str, bytes, dict, list, tuple, set and frozenset, and is called once per
+    type: kind 0 is opaque, 1 a leaf (immutable), 2 an object fully described by its ``__dict__``
+    and these slots, of which only the compared ones are compared, 3 a tuple. ``opaque`` stands for
+    the tree of a value that contains anything opaque.
     """
 
     cdef object _classify
@@ -152,9 +152,9 @@ cdef class Trees:
         self.opaque = object()
 
     def copy(self, value):
-        """A copy that shares only what never changes, ``opaque`` if there is anything else."""
-        # Thousands of objects are made and none becomes garbage: looking for it meanwhile takes
-        # several times as long as the copy. No other code runs until it looks again.
+        """A copy that shares only immutable parts; ``opaque`` if that is impossible."""
+        # Thousands of objects are created and none becomes garbage: collections meanwhile would
+        # take several times as long as the copy. No other code runs until they are enabled again.
         cdef int collects = PyGC_Disable()
         try:
             return self._copy(value, 0)
@@ -163,11 +163,11 @@ cdef class Trees:
                 PyGC_Enable()
 
     def same(self, a, b):
-        """Whether both have the same types, structure and values, in the same order."""
+        """Return True if both have the same types, structure and values, in the same order."""
         return self._same(a, b, 0)
 
     def head(self, list trees, list others, list values):
-        """How many leading values are the same as the tree, or the other tree, in their place."""
+        """The number of leading values that are the same as the tree, or the other tree, there."""
         cdef Py_ssize_t at = 0
         cdef object value
         for value in values:
@@ -182,11 +182,11 @@ cdef class Trees:
 
     def carried(self, dict before not None, list trees not None, list others not None,
                 list nodes not None, list entries not None, dict value not None):
-        """What of a dict is as it was: ``(keys, nodes, entries, trees, fresh)``.
+        """The unchanged parts of a dict: ``(keys, nodes, entries, trees, fresh)``.
 
-        None if not all its keys are str. ``before`` says where in the four lists each key stands.
-        ``fresh`` are the places in the new lists that hold None: the keys there are new, or their
-        values not the same.
+        None if not all its keys are str. ``before`` maps each key to its index in the four lists.
+        ``fresh`` has the indexes that are None in the new lists: the keys there are new, or their
+        values have changed.
         """
         cdef Py_ssize_t here = 0, at = 0, where
         cdef object name = None, held = None, found
@@ -219,7 +219,7 @@ cdef class Trees:
         if found is not None:
             return <_Shape>found
         answer = _Shape(kind, *self._classify(kind))
-        if len(self._kinds) >= 4096:  # types made at run time would never leave
+        if len(self._kinds) >= 4096:  # types created at run time would accumulate
             self._kinds.clear()
         self._kinds[kind] = answer
         return answer
@@ -233,7 +233,7 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.opaque
         if kind is dict:
-            # From here on the copy is walked: another thread may change the original meanwhile.
+            # The copy is iterated, as another thread may change the original meanwhile.
             made = (<dict>value).copy()
             while memcore_next(made, &where, key, held):
                 if not _is_atom(key):
@@ -288,7 +288,7 @@ cdef class Trees:
             return fields if fields is self.opaque else tuple.__new__(kind, fields)
         if sort != TREE_OBJECT:
             return self.opaque
-        # As object.__new__, without the values that the dict replaces.
+        # Like object.__new__, but without the values that the dict replaces.
         made = (<PyTypeObject *>kind).tp_alloc(<PyTypeObject *>kind, 0)
         if what.has_dict:
             fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
@@ -333,7 +333,7 @@ cdef class Trees:
                 return False
             for mine in <list>a:
                 other = memcore_item(b, at, _MISSING)
-                if other is _MISSING:  # another thread changes it meanwhile
+                if other is _MISSING:  # another thread changed it meanwhile
                     return False
                 if mine is not other and not self._same(mine, other, depth + 1):
                     return False
@@ -361,8 +361,8 @@ cdef class Trees:
         cdef object member
         if len(a) != len(b):
             return False
-        for member in (frozenset(b) if type(b) is set else b):  # others may change a set meanwhile
-            # 1, 1.0 and True are one member of a set and three values in a file.
+        for member in (frozenset(b) if type(b) is set else b):  # threads may change a set meanwhile
+            # 1, 1.0 and True are equal as members of a set but three values in a file.
             if type(member) is not str and type(member) is not bytes:
                 return False
             if not PySet_Contains(a, member):
@@ -376,7 +376,7 @@ cdef class Trees:
         cdef object mine, other
         if sort == TREE_TUPLE:
             return self._same_entries(a, b, depth)
-        if sort != TREE_OBJECT:  # a leaf is the same only if identical, the rest never
+        if sort != TREE_OBJECT:  # a leaf is the same only if identical, an opaque one never
             return False
         if what.has_dict and not self._same(
             PyObject_GenericGetDict(a, NULL), PyObject_GenericGetDict(b, NULL), depth + 1
@@ -391,7 +391,7 @@ cdef class Trees:
 
 
 def sized(content):
-    """The length as a varint (LEB128) and the bytes."""
+    """The bytes, prefixed with their length as a varint (LEB128)."""
     cdef uint8_t head[10]
     cdef bytes body = content if type(content) is bytes else bytes(content)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(body), left = size, at = 0
@@ -408,9 +408,9 @@ def sized(content):
 
 
 def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most_bytes, int mask):
-    """Where the pages of these entries (bytes) end, the last one excepted.
+    """The ends of the pages of these entries (bytes), except the last one.
 
-    A page of at least ``least`` entries ends behind one whose last byte has no bit of the mask, and
+    A page of at least ``least`` entries ends after one whose last byte has no bit of the mask, and
     where one more would make it larger than ``most_bytes``.
     """
     cdef list stops = []

@@ -1,4 +1,4 @@
-# Rows made and written: what an append does for each item, its index record and its head.
+# Encoding and writing rows: the per-item work of an append, its index record and its head.
 
 cdef object _dumps, _digest64
 from orjson import dumps as _dumps
@@ -6,10 +6,10 @@ from xxhash import xxh3_64_digest as _digest64
 
 cdef enum:
     VALUE_FORMAT = 1
-    REWRITTEN = 0x10    # of the seal's flags: the checksum of the row before comes first
+    REWRITTEN = 0x10    # a flag of the seal: the body begins with the previous row's checksum
     PUT_KEY_MAX = 511
     OP_BYTES = 6        # key length u16, value length u32
-    INLINE_MAX = 2000   # bytes of a key and a value that surely lie in a leaf, not in their own pages
+    INLINE_MAX = 2000   # bytes of key and value that always fit a leaf, without overflow pages
 
 
 cdef bytes _seal(bytes key, bytes body, int flags):
@@ -64,7 +64,7 @@ cdef class RecordingTxn
 
 
 cdef inline int _put_row(object txn, bytes key, bytes value) except -1:
-    """Put a row; without the call of a method where the transaction is the store's own."""
+    """Put a row; without a Python method call if the transaction is the store's own."""
     if isinstance(txn, RecordingTxn):
         (<RecordingTxn>txn)._put(key, value)
     else:
@@ -74,7 +74,7 @@ cdef inline int _put_row(object txn, bytes key, bytes value) except -1:
 
 cdef bytes _put_item(object txn, bytes rows, uint64_t seq, bytes body, int flags, uint64_t *chain,
                      uint32_t tokens, uint32_t created, int tag, bytes facts):
-    """Put the row of an item, move the prefix hash on, and return the index record.
+    """Put the row of an item, advance the prefix hash, and return the index record.
 
     A record is ``tokens u32 | created u32 | chain u64 | counter u16 | facts``.
     """
@@ -113,22 +113,22 @@ cdef bytes _put_item(object txn, bytes rows, uint64_t seq, bytes body, int flags
 cdef class RecordingTxn:
     """The writing half of a write transaction, with a record of the rows that it put.
 
-    A subclass has ``_refuse_key(key)``, which raises, and ``ended``, which raises whatever it is
-    called with: the methods of a transaction that has ended.
+    A subclass provides ``_refuse_key(key)``, which raises, and ``ended``, which raises whatever its
+    arguments: it replaces the methods of a transaction that has ended.
     """
 
-    cdef public object raw          # LMDB's transaction, None behind the end
-    cdef public object get          # get(key) of the rows above the vault
+    cdef public object raw          # LMDB's transaction, None after the end
+    cdef public object get          # get(key) of the decrypted rows
     cdef public object vault, audit
     cdef public object raw_put, raw_delete
-    cdef public dict ops            # the last operation of each key, if it is recorded
+    cdef public dict ops            # the last operation of each key, if recording
     cdef public dict puts           # the size of each value that was put
-    cdef public dict local          # what closures of the batch share
-    cdef public list callbacks      # (owner, callback) to be run behind the commit
+    cdef public dict local          # state shared by the closures of the batch
+    cdef public list callbacks      # (owner, callback) to run after the commit
     cdef public set topics          # of ``notify``; None if there are none
-    cdef public object owner        # the call that is running
-    cdef public object failed       # what LMDB refused an operation with
-    cdef public int64_t size        # bytes of the record; of the values put, if there is none
+    cdef public object owner        # the running call
+    cdef public object failed       # the error with which LMDB refused an operation
+    cdef public int64_t size        # bytes of the record, or of the values put if not recording
     cdef public bint recording, dirty
 
     def __init__(self, raw, bint recording, vault=None, recorder=None):
@@ -145,10 +145,10 @@ cdef class RecordingTxn:
         self.audit = None if recorder is None else recorder.begin(self, raw.id())
 
     def drop(self):
-        """Let go of LMDB's transaction and hand it over; later use is a typed error.
+        """Detach LMDB's transaction and return it; later use raises a typed error.
 
-        What closures left here refers to this transaction in turn: without these circles everything
-        is freed at once, not by the next run of the garbage collector.
+        What closures left here references this transaction in turn: with these cycles broken,
+        everything is freed immediately, not by the next garbage collection.
         """
         cdef object raw = self.raw
         self.raw = None
@@ -184,7 +184,7 @@ cdef class RecordingTxn:
         try:
             if (before is not None and <Py_ssize_t>before > PyBytes_GET_SIZE(value)
                     and <Py_ssize_t>before > INLINE_MAX - PyBytes_GET_SIZE(key)):
-                # LMDB would write it over the longer one, and leave that its pages.
+                # LMDB would overwrite the longer value in place and keep all its pages.
                 self.raw_delete(key)
             self.raw_put(key, value)
         except Exception as error:
@@ -207,7 +207,7 @@ cdef class RecordingTxn:
         self._record(key, value)
 
     def delete(self, key):
-        """Remove one row; whether it was there."""
+        """Remove one row; True if it existed."""
         cdef bint found
         cdef object error
         self._need_bytes(key, b"")
@@ -226,7 +226,7 @@ cdef class RecordingTxn:
         return found
 
     cdef int _record(self, bytes key, bytes value) except -1:
-        """Make an operation the last one of its key; None deletes."""
+        """Record an operation as the last one of its key; a value of None deletes."""
         cdef object before = self.ops.get(key, False)
         if before is False:
             self.size += OP_BYTES + PyBytes_GET_SIZE(key)
@@ -238,11 +238,11 @@ cdef class RecordingTxn:
         return 0
 
     def record(self, bytes key not None, bytes value):
-        """Record an operation that was done past ``put`` and ``delete``."""
+        """Record an operation that bypassed ``put`` and ``delete``."""
         self._record(key, value)
 
     def spoil(self):
-        """Treat the running closure as one that has written: if it fails, the others run again."""
+        """Mark the running closure as having written: if it fails, the others run again."""
         self.dirty = True
 
     def on_commit(self, callback):
@@ -250,20 +250,20 @@ cdef class RecordingTxn:
         self.callbacks.append((self.owner, callback))
 
     def notify(self, bytes topic not None):
-        """Wake who waits for a topic, after the commit."""
+        """Wake the waiters of a topic after the commit."""
         if self.topics is None:
             self.topics = set()
         self.topics.add(topic)
 
 
 def encode_ops(dict ops not None):
-    """Operations as bytes: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
+    """Encode operations: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
     cdef Py_ssize_t size = 0, keyed
     cdef object key, value
     cdef bytes out
     cdef uint8_t *p
     cdef uint64_t length
-    cdef list each = list(ops.items())  # one's own: nobody changes it meanwhile
+    cdef list each = list(ops.items())  # a private copy: no other thread can change it meanwhile
     for key, value in each:
         if type(key) is not bytes or not (value is None or type(value) is bytes):
             raise TypeError("an operation is a key and a value in bytes")
@@ -290,7 +290,7 @@ def encode_ops(dict ops not None):
     return out
 
 
-# --- an item made ready ---------------------------------------------------------------------------
+# --- prepared items -------------------------------------------------------------------------------
 
 cdef tuple _encode_plain(dict item, bytes seed, object options):
     """``(facts, JSON)`` of an item that orjson can write without loss; None for any other."""
@@ -311,26 +311,26 @@ cdef tuple _encode_plain(dict item, bytes seed, object options):
 def encode_plain(dict item not None, bytes seed not None, object options):
     """``(facts, JSON)`` of an item that orjson can write without loss; None for any other.
 
-    The checks that follow for those say what is wrong with them, if anything is.
+    For those, later checks report what is wrong, if anything is.
     """
     return _encode_plain(item, seed, options)
 
 
 @cython.auto_pickle(False)
 cdef class PreparedFields:
-    """An item that is ready to be written; nothing about it can fail any more but its pairing."""
+    """An item ready to be written; nothing about it can fail any more except its pairing."""
 
     cdef public object message      # dict
     cdef public bytes facts
     cdef public int64_t tokens
-    cdef public bytes body          # the row's body; up to the item JSON if ``payload`` holds that
+    cdef public bytes body          # the row's body, without the item JSON if ``payload`` has it
     cdef public int flags
     cdef public int64_t created_s
-    cdef public object counter      # the id of whose count ``tokens`` is
-    cdef public object payload      # the encoded item when it is too large for its row
+    cdef public object counter      # id of the counter that counted ``tokens``
+    cdef public object payload      # the encoded item if it is too large for its row
     cdef public object staged       # the reference of the staged blob, once there is one
-    cdef public object held         # what goes to the quarantine in its place: flags u8, JSON
-    cdef public int64_t was         # the seq of the stored item that is written once more, or 0
+    cdef public object held         # goes to quarantine in its place: flags u8, JSON
+    cdef public int64_t was         # the seq of the stored item being rewritten, or 0
 
     def __init__(self, message, bytes facts not None, int64_t tokens, bytes body not None,
                  int flags, int64_t created_s, counter, bytes payload=None, *,
@@ -349,12 +349,12 @@ cdef class PreparedFields:
 @cython.final
 @cython.auto_pickle(False)
 cdef class PlainEncoder:
-    """Makes plain items ready to be written.
+    """Prepares plain items for writing.
 
-    Plain is a dict that orjson can write without loss in at most ``most`` bytes, with neither meta
-    nor an envelope. ``cls`` is the class of a prepared item, ``seed`` keys the hashes of call ids,
-    ``options`` are orjson's, and ``checked(counter.id, found)`` returns what a counter found, or
-    raises.
+    A plain item is a dict that orjson can write without loss in at most ``most`` bytes, with
+    neither meta nor an envelope. ``cls`` is the class of a prepared item, ``seed`` keys the hashes
+    of call ids, ``options`` are orjson's, and ``checked(counter.id, found)`` validates a counter's
+    result: it returns the count or raises.
     """
 
     cdef type cls
@@ -371,7 +371,7 @@ cdef class PlainEncoder:
 
     @cython.nonecheck(True)
     def encode(self, list items not None, counter not None, uint64_t now_us):
-        """The items made ready, up to the first that is not plain."""
+        """Prepare the items up to the first that is not plain."""
         cdef list made = []
         cdef tuple found
         cdef type cls = self.cls
@@ -382,7 +382,7 @@ cdef class PlainEncoder:
         cdef Py_ssize_t at = 0
         cdef uint8_t *p
         cdef PreparedFields one
-        while at < len(items):  # each time: a counter may run Python code, as may other threads
+        while at < len(items):  # re-read each time: a counter may run Python code, as may threads
             item = items[at]
             at += 1
             if type(item) is not dict:

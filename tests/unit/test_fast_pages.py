@@ -278,8 +278,13 @@ def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
     assert walk.referred() == {2, 3, 4}
     assert walk.run(5, 4_096) == 5 * PAGE + 16
     walk = walk_over(pages)
-    walk.judge(tree, 1)  # the root alone
-    assert walk.referred() == {2}
+    walk.judge(tree, 1)  # no more than what every opening reads
+    assert walk.referred() == {2, 3, 5, 6}
+    pages[4] = page_of([row(b"a", b"2")], number=4)
+    walk_over(pages).judge(tree, 1)
+    pages[5] = header(5, 1)
+    with pytest.raises(DamageError, match="page 5"):
+        walk_over(pages).judge(tree, 1)
 
 
 @pytest.mark.parametrize(
@@ -419,5 +424,5 @@ def test_a_run_may_be_longer_than_its_value(walk_over: Any) -> None:
 def test_a_file_too_large_for_its_pages_to_be_noted_is_refused() -> None:
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
         os.ftruncate(file.fileno(), 2**60)
-        with pytest.raises(DamageError, match="too many for the memory"):
+        with pytest.raises(memcore.StoreAccessError, match="more memory than there is"):
             walk_of(file.fileno(), 2**50)
