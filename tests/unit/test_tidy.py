@@ -37,6 +37,7 @@ HOLDERS = {  # of a class: why it holds one object and nothing else
     "Retention": "a public handle",
     "_Pop": "a descriptor",
     "SessionState": "a public handle",
+    "_LateLogger": "the name of a logger that cannot be loaded yet",
 }
 SMALL_MODULES = {  # of few lines and one importer: why it is a module
     "memcore/__main__.py": "what 'python -m' runs",
