@@ -140,5 +140,7 @@ class _LateLogger:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
         found: Any = logger(self._name)
         return (lambda *_, **__: False) if type(found) is _LateLogger else getattr(found, method)

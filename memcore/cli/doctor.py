@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 import memcore
-from memcore.cli.options import AsJson, StorePath, exit_code_of, key_options
+from memcore.cli.options import AsJson, StorePath, exit_code_of, is_judged, key_options
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 from memcore.maintenance.doctor import examine
 
@@ -26,7 +26,7 @@ def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
     if not os.path.lexists(store) and store != ":memory:":
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)
-    found = examine(store, **key_options())
+    found = examine(store, verify=is_judged(), **key_options())
     error = found.error
     found.facts["versions"] = {"memcore": memcore.__version__, **found.facts["versions"]}
     if as_json:

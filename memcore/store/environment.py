@@ -396,7 +396,10 @@ class Environment(EnvironmentFields):
         """Run ``walk`` or ``judge``, blocking writers unless the environment is read-only."""
         if self.read_only:
             # Other processes keep writing; the snapshot preserves the pages that the walk visits.
-            return self.read(lambda _: find(self.fd, self.is_locked))
+            try:
+                return self.read(lambda _: find(self.fd, self.is_locked))
+            except OSError as error:
+                binding.raise_from(error, self.path)
         # ``makes_room``: it writes nothing, so a full device must not refuse it.
         return self.queue.call(lambda _: find(self.fd, False), makes_room=True)
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import lmdb
 
@@ -361,6 +361,8 @@ def verify(path: str) -> list[str]:
     """
     from lmdb import verify as _verify  # noqa: PLC0415 - only checks need it
 
+    verifier: Any = _verify._Verifier  # noqa: SLF001 - it has no other way to set this
+    verifier.MAX_ERRORS = _FINDINGS_MAX
     with open(path, "rb") as file:
         damage = damage_of(file.fileno(), path)
     try:
@@ -370,6 +372,8 @@ def verify(path: str) -> list[str]:
     return [*damage, *_without_surplus(findings)]
 
 
+_FINDINGS_MAX: Final = 2**20
+"""LMDB's verifier stops at 200, and a file may have more of the runs that it does not expect."""
 _SURPLUS = re.compile(r"(\w+) DB: overflow page \d+ header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
 _WALKED = re.compile(r"(\w+) DB: walked (\d+) overflow pages, record says (\d+)")
 _UNREACHED = re.compile(r"(\d+) page\(s\) are neither reachable")

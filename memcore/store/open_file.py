@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ from memcore.errors import (
     CorruptStoreError,
     StorageError,
     StoreAccessError,
+    StoreFormatError,
     StoreFullError,
     StoreLockedError,
 )
@@ -130,14 +132,17 @@ def attach(
         if judge is not None:
             look = partial(judge, fd)
         inspect(fd, path, metas_only=True)  # LMDB reads no more than these when it maps a file
-        is_alone = not os.path.lexists(path + LOCK)
-        if is_alone:  # nobody has it open, and a file that is refused gets no lock file beside it
-            look(False)
+        is_sound = False
+        if not os.path.lexists(path + LOCK):
+            # Nobody has it open, and a file that is refused here gets no lock file beside it.
+            with suppress(StoreLockedError):  # somebody came and writes all the time: look again
+                look(False)
+                is_sound = True
         mode = stat.S_IMODE(status.st_mode) & 0o666
         raw, record = _map(
             path,
             run,
-            None if is_alone else look,
+            None if is_sound else look,
             read_only=read_only,
             map_bytes=map_bytes,
             mode=mode,
@@ -341,14 +346,14 @@ def walked(fd: int, path: str, walk: Callable[[], list[str]], *, held: bool = Fa
     Raises:
         StoreLockedError: others committed during each of several attempts.
     """
+    found: list[str] = []
     for _ in range(_WALKS):
         try:
             before = inspect(fd, path, held=held).txnid
-            findings = walk()
-            if not findings or held or newest_meta(fd, path).txnid == before:
-                return findings
-        except StoreLockedError:
-            raise
-        except StorageError as error:
+            last, found = found, walk()
+            # Under a snapshot the meta pages alone can change, and be read while they do.
+            if not found or (held and last) or newest_meta(fd, path).txnid == before:
+                return found
+        except (CorruptStoreError, StoreFormatError) as error:
             return [str(error)]
     raise never_still(path)

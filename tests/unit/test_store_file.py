@@ -497,3 +497,37 @@ def test_a_busy_file_is_opened_and_judged(tmp_path) -> None:
         writer.kill()
         writer.wait()
         writer.stdout.close()
+
+
+def test_many_values_over_longer_ones_are_no_damage(path) -> None:
+    """LMDB's own verifier gives up at 200 of what it does not expect."""
+    open_store(path).close()
+    env = lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for number in range(230):
+            txn.put(b"\x02%03d" % number, bytes(9_000))
+            txn.put(b"\x02%03d" % number, b"short")
+    env.close()
+    store = open_store(path, verify=True)
+    assert store.check() == []
+    store.close()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_torn_read_of_the_meta_pages_is_no_damage(path, monkeypatch, held) -> None:
+    """A snapshot keeps the pages of trees; a meta page may be read while it is being written."""
+    metas, reads = file_module._metas, []
+
+    def torn(fd, name):
+        newest, before = metas(fd, name)
+        reads.append(newest)
+        return newest, before._replace(txnid=newest.txnid - 3) if len(reads) in wrong else before
+
+    monkeypatch.setattr(file_module, "_metas", torn)
+    with path.open("rb") as file:
+        wrong = range(1, 2)
+        assert inspect(file.fileno(), str(path), held=held).txnid == reads[0].txnid
+        wrong = range(1, 99)
+        reads.clear()
+        with pytest.raises(CorruptStoreError, match="not of two in a row"):
+            inspect(file.fileno(), str(path), held=held)

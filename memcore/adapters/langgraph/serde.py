@@ -233,8 +233,9 @@ def with_types(serde: SerializerProtocol, extra: Collection[TypeName]) -> Serial
             clone = copy.copy(serde)
             clone.serde = inner
             return clone
-    if not isinstance(serde, EncryptedSerializer):
-        name = type(serde).__name__
+    wrapped = serde.serde if isinstance(serde, EncryptedSerializer) else serde
+    if not isinstance(wrapped, JsonPlusSerializer):
+        name = type(wrapped).__name__
         _log.warning("%s decides itself what it builds: strict mode does not apply", name)
     return serde
 
