@@ -250,6 +250,7 @@ cdef Py_ssize_t _read_at(int fd, uint8_t *to, size_t size, uint64_t at) noexcept
     return got
 
 
+@cython.auto_pickle(False)
 cdef class TreeWalk:
     """A walk over the trees of a file: validates pages and records which are referenced.
 
@@ -512,6 +513,7 @@ cdef class TreeWalk:
 
     cdef int _refuse(self, object tree, int rule) except -1:
         """Raise for a broken rule."""
+        cdef bytes page
         if rule == NO_MEMORY:
             raise MemoryError
         if rule == NOT_READ:
