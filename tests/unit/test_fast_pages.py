@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore._fast import TreeWalk, judge_page
+from memcore._fast import TreeWalk, build_flavour, judge_page
 from memcore.store.datafile import newest_meta
 from memcore.store.pages import DamageError, LeafRow, Tree, free_lists, pages_of, walk_of
 
@@ -421,6 +421,9 @@ def test_a_run_may_be_longer_than_its_value(walk_over: Any) -> None:
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a file system in memory")
+@pytest.mark.skipif(
+    build_flavour() == "sanitize", reason="the sanitizer ends a process that asks for so much"
+)
 def test_a_file_too_large_for_its_pages_to_be_noted_is_refused() -> None:
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
         os.ftruncate(file.fileno(), 2**60)
