@@ -184,16 +184,15 @@ class AppendingTxn:
     def drop(self) -> None: ...
     def take_over(self) -> None: ...
 
-def judge_page(
+def page_rule(
     page: bytes,
     number: int,
     branch: bool,
-    numbered: bool,
-    low: bytes | None,
-    high: bytes | None,
-    row: type[Any],
-    runs_only: bool,
-) -> Any: ...
+    *,
+    numbered: bool = False,
+    low: bytes | None = None,
+    high: bytes | None = None,
+) -> int: ...
 
 @final
 class TreeWalk:

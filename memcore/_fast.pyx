@@ -2,8 +2,9 @@
 
 This module imports nothing from memcore and returns plain values and status codes. The algorithms
 are described in docs/architecture.md ("The ledger"); ``tests/oracle.py`` is their specification.
-Python code of an item's own types never runs: instances of str subclasses are converted to plain
-str, containers are read through the C API.
+Python code of an item's own types does not run: instances of str subclasses are converted to plain
+str, containers are read through the C API. The exception is ``__eq__`` of a dict key whose type is
+a subclass of str: looking up a field may call it.
 """
 
 cimport cython

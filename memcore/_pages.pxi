@@ -126,32 +126,29 @@ cdef bint _keys_ascend(const uint8_t *page, bint branch, bint numbered,
         before, before_size, high, high_size)
 
 
-cdef list _leaf_rows(const uint8_t *p, type row, bint runs_only):
-    """The rows of a valid leaf, or only those whose values are on overflow pages."""
+cdef list _leaf_rows(const uint8_t *p, type row):
+    """The rows of a valid leaf."""
     cdef uint32_t lower = _u16(p + 12), at, node, size
-    cdef uint64_t value_size
+    cdef uint64_t value_size, run
     cdef list found = []
     cdef bytes key, value
     for at in range(PAGE_HEADER, lower, 2):
         node = _u16(p + at)
         size = _u16(p + node + 6)
+        value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
+        key = PyBytes_FromStringAndSize(<const char *>p + node + NODE_HEADER, size)
         if _u16(p + node + 4):
-            value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
-            key = PyBytes_FromStringAndSize(<const char *>p + node + NODE_HEADER, size)
-            found.append(tuple.__new__(
-                row, (key, b"", value_size, _u64(p + node + NODE_HEADER + size))))
-        elif not runs_only:
-            value_size = _u16(p + node) | <uint64_t>_u16(p + node + 2) << 16
-            key = PyBytes_FromStringAndSize(<const char *>p + node + NODE_HEADER, size)
-            value = PyBytes_FromStringAndSize(
-                <const char *>p + node + NODE_HEADER + size, <Py_ssize_t>value_size)
-            found.append(tuple.__new__(row, (key, value, value_size, 0)))
+            value, run = b"", _u64(p + node + NODE_HEADER + size)
+        else:
+            value, run = PyBytes_FromStringAndSize(
+                <const char *>p + node + NODE_HEADER + size, <Py_ssize_t>value_size), 0
+        found.append(tuple.__new__(row, (key, value, value_size, run)))
     return found
 
 
-def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered, bytes low,
-               bytes high, type row not None, bint runs_only):
-    """The nodes of a page of a tree, or the number of the rule that it breaks.
+def page_rule(bytes page not None, uint64_t number, bint branch, *, bint numbered=False,
+              bytes low=None, bytes high=None):
+    """The number of the rule that a page of a tree breaks, or 0.
 
     Args:
         page: its bytes.
@@ -160,20 +157,11 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
         numbered: its keys are 8-byte little-endian numbers, as in the list of free pages.
         low, high: bounds of the keys, exclusive, except that the lowest key of a leaf may equal
             ``low``; None: unbounded. 8 bytes each if ``numbered``.
-        row: the tuple type of a leaf's row: key, value, bytes of the value, and the page where the
-            value begins if it is on overflow pages.
-        runs_only: only rows whose values are on overflow pages.
-
-    Returns:
-        ``(number of nodes, children, keys)`` of a branch, without its first key;
-        ``(number of nodes, rows)`` of a leaf.
     """
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(page)
     cdef const uint8_t *lowest = NULL
     cdef const uint8_t *highest = NULL
     cdef int rule
-    cdef uint32_t lower, at, node, size
-    cdef list pages = [], found = []
     if numbered and (low is not None and len(low) != 8 or high is not None and len(high) != 8):
         raise ValueError("bounds of numbered keys have eight bytes")
     if low is not None:
@@ -181,21 +169,11 @@ def judge_page(bytes page not None, uint64_t number, bint branch, bint numbered,
     if high is not None:
         highest = <const uint8_t *>PyBytes_AS_STRING(high)
     rule = _page_rule(p, PyBytes_GET_SIZE(page), number, branch)
-    if rule:
-        return rule
-    if not _keys_ascend(p, branch, numbered, lowest, 0 if low is None else PyBytes_GET_SIZE(low),
-                        highest, 0 if high is None else PyBytes_GET_SIZE(high)):
-        return RULE_KEYS
-    lower = _u16(p + 12)
-    if not branch:
-        return (lower - PAGE_HEADER) // 2, _leaf_rows(p, row, runs_only)
-    for at in range(PAGE_HEADER, lower, 2):
-        node = _u16(p + at)
-        size = _u16(p + node + 6)
-        pages.append(_child_of(p + node))
-        if at > PAGE_HEADER:
-            found.append(page[node + NODE_HEADER:node + NODE_HEADER + size])
-    return (lower - PAGE_HEADER) // 2, pages, found
+    if not rule and not _keys_ascend(
+            p, branch, numbered, lowest, 0 if low is None else PyBytes_GET_SIZE(low), highest,
+            0 if high is None else PyBytes_GET_SIZE(high)):
+        rule = RULE_KEYS
+    return rule
 
 
 # --- a walk over the trees of a file --------------------------------------------------------------
@@ -262,7 +240,8 @@ cdef class TreeWalk:
         fd: the file, open for reading.
         last_page: the last page according to the meta page.
         damage: ``damage(tree, rule, page, number, size)`` makes the exception to raise.
-        row: the tuple type of a row, as in ``judge_page``.
+        row: the tuple type of a row: key, value, bytes of the value, and the page where the value
+            begins if it is on overflow pages.
 
     ``rows`` counts the rows of the tree walked last, ``own`` the referenced pages of trees and of
     values, without those named in lists of free pages.
@@ -562,7 +541,7 @@ cdef class TreeWalk:
             if rule:
                 self._refuse(tree, rule)
             if self._level <= 0:
-                rows = _leaf_rows(self._page, self._row, False)
+                rows = _leaf_rows(self._page, self._row)
                 yield rows
 
     def run(self, uint64_t first, uint64_t size):

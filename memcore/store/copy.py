@@ -19,6 +19,7 @@ from pathlib import Path
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from memcore._fast import page_rule
 from memcore.codec.values import HEADER_BYTES, seal_value
 from memcore.errors import (
     CorruptStoreError,
@@ -59,7 +60,7 @@ from memcore.store.encryption import (
     packed_secret,
     waiting_secret,
 )
-from memcore.store.pages import DamageError
+from memcore.store.pages import DamageError, Tree, damage
 from memcore.store.redo_log import RedoLog, find_run
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ __all__ = [
 # separator, the shortest prefix of a child's first key that is greater than all keys before it, is
 # never longer than the one it replaces.
 
-_BRANCH, _LEAF = 0x01, 0x02
+_COPIED: Final = Tree("main tree", 0, 0)
+_BRANCH: Final = 0x01
 _HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
 _LEAF_NODE = Struct("<IHH")  # value bytes, flags, key bytes
 _BRANCH_NODE = Struct("<IHH")  # child's low 32 bits, its high 16, key bytes
@@ -127,17 +129,11 @@ def separators(fd: int, path: str) -> Iterator[bytes]:
 def _nodes(fd: int, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
     """Return a page and the offsets of its nodes."""
     page = os.pread(fd, PAGE_BYTES, number * PAGE_BYTES)
-    if len(page) < PAGE_BYTES:
-        raise DamageError(f"page {number} is missing")
-    found, _, flags, lower, upper = _HEADER.unpack_from(page)
-    if found != number or flags != (_BRANCH if level else _LEAF):
-        raise DamageError(f"page {number} is marked as page {found} with flags {flags:#x}")
-    if not PAGE_HEADER_BYTES < lower <= upper <= PAGE_BYTES:
-        raise DamageError(f"page {number} has bounds {lower}..{upper}")
-    nodes = unpack_from(f"<{(lower - PAGE_HEADER_BYTES) // 2}H", page, PAGE_HEADER_BYTES)
-    if max(nodes) > PAGE_BYTES - _NODE_BYTES:
-        raise DamageError(f"page {number} has nodes outside of it")
-    return page, nodes
+    rule = page_rule(page, number, level > 0)
+    if rule:
+        raise damage(_COPIED, rule, page.ljust(PAGE_HEADER_BYTES, b"\0"), number, 0)
+    lower = _HEADER.unpack_from(page)[3]
+    return page, unpack_from(f"<{(lower - PAGE_HEADER_BYTES) // 2}H", page, PAGE_HEADER_BYTES)
 
 
 def _renew(fd: int, number: int, level: int) -> tuple[bytes, bytes]:

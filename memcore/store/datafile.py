@@ -92,7 +92,7 @@ A page counts as 40 nodes. This takes a quarter of a millisecond, and covers all
 300 pages."""
 _ATTEMPTS: Final = 20
 _TORN_IN_A_ROW: Final = 3
-"""One in ten thousand reads of the meta pages beside a busy writer was torn."""
+"""Consecutive failures that are damage: next to a busy writer, one read in 7,000 was torn."""
 _LOCK_PATIENCE_SECONDS: Final = 5.0
 """Timeout of an opening while another process holds the file exclusively; as Python's sqlite3."""
 _LOCK_LOOK_SECONDS: Final = 0.005

@@ -31,6 +31,7 @@ __all__ = [
     "RawPage",
     "Tree",
     "TreeWalk",
+    "damage",
     "free_lists",
     "free_pages",
     "pages_of",
@@ -73,10 +74,10 @@ class LeafRow(NamedTuple):
 
 def walk_of(fd: int, last_page: int) -> TreeWalk:
     """Return a walk over the trees of a file, which raises ``DamageError`` on any violation."""
-    return TreeWalk(fd, last_page, _damage, LeafRow)
+    return TreeWalk(fd, last_page, damage, LeafRow)
 
 
-def _damage(
+def damage(
     tree: Tree | None, rule: int, page: bytes, number: int, size: int
 ) -> DamageError | StoreAccessError:
     """Build the error for a violated rule, numbered as in ``_pages.pxi``.

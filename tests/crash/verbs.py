@@ -492,10 +492,12 @@ def _put(state: State, step: Step) -> None:
 
 @verb(_put)
 def put(place: Place, step: Step) -> None:
-    """``put key size ...``: values of several keys in one transaction."""
+    """``put key size ...``: values of several keys in one transaction, some over longer ones."""
     keys = step.arguments[::2]
     pairs = list(zip(keys, step.tags(step.arguments[1::2]), strict=True))
-    place.kv.transact(lambda txn: [txn.put(key, content(tag)) for key, tag in pairs])
+    longer = [(key, "longer " * 4_000) for key in keys if step.number % 3 == 0]
+    whole = longer + [(key, content(tag)) for key, tag in pairs]
+    place.kv.transact(lambda txn: [txn.put(key, value) for key, value in whole])
 
 
 def _dropped(state: State, step: Step) -> None:
