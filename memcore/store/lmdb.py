@@ -361,10 +361,10 @@ def verify(path: str) -> list[str]:
     """
     from lmdb import verify as _verify  # noqa: PLC0415 - only checks need it
 
-    verifier: Any = _verify._Verifier  # noqa: SLF001 - it has no other way to set this
-    verifier.MAX_ERRORS = _FINDINGS_MAX
     with open(path, "rb") as file:
         damage = damage_of(file.fileno(), path)
+    verifier: Any = _verify._Verifier  # noqa: SLF001 - it has no other way to set this
+    verifier.MAX_ERRORS = _FINDINGS_OF_DAMAGED if damage else _FINDINGS_OF_SOUND
     try:
         findings: list[str] = _verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]
     except _verify.VerifyError as error:
@@ -372,8 +372,9 @@ def verify(path: str) -> list[str]:
     return [*damage, *_without_surplus(findings)]
 
 
-_FINDINGS_MAX: Final = 2**20
-"""LMDB's verifier stops at 200, and a file may have more of the runs that it does not expect."""
+_FINDINGS_OF_DAMAGED: Final = 200
+_FINDINGS_OF_SOUND: Final = 2**20
+"""Findings at which LMDB's verifier stops; a sound file may have many of the runs below."""
 _SURPLUS = re.compile(r"(\w+) DB: overflow page \d+ header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
 _WALKED = re.compile(r"(\w+) DB: walked (\d+) overflow pages, record says (\d+)")
 _UNREACHED = re.compile(r"(\d+) page\(s\) are neither reachable")

@@ -105,7 +105,7 @@ def damage(
             7: f"the nodes of {where} overlap or leave it",
             8: f"{where} has keys out of order or bounds",
             9: f"{name} refers to page {number}, which is outside the file",
-            10: f"{name} refers to page {number} or one behind it, which something else has",
+            10: f"{name} refers to page {number} or one after it, which is in use already",
             11: f"a value of {size} bytes at page {number} leaves the file",
             12: f"the file ends before page {number}, where a value begins",
             13: f"page {number}, where a value of {size} bytes begins, is marked as page {found}"

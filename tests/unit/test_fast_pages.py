@@ -305,7 +305,7 @@ def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
     [
         ({2: page_of([child(200, b"")], number=2, flags=1)}, 2, "page 200, which is outside"),
         ({2: page_of([child(1, b"")], number=2, flags=1)}, 2, "page 1, which is outside"),
-        ({2: page_of([child(2, b"")], number=2, flags=1)}, 2, "page 2 or one behind it, which"),
+        ({2: page_of([child(2, b"")], number=2, flags=1)}, 2, "page 2 or one after it, which"),
         ({2: page_of([child(3, b"")], number=2, flags=1)}, 2, "truncated: page 3 of the tree"),
         ({2: page_of([row(b"a", b"")], number=2)}, 2, "page 2 of the tree has flags 0x2"),
         ({2: page_of([child(3, b"")], number=2, flags=1)}, 1, "page 2 of the tree has flags 0x1"),
@@ -330,7 +330,7 @@ def test_a_walk_meets_every_page_once(walk_over: Any) -> None:
         (
             {2: page_of([run(b"a", 9, 3), run(b"b", 9, 3)], number=2), 3: header(3, 1)},
             1,
-            "page 3 or one behind it, which something else has",
+            "page 3 or one after it, which is in use already",
         ),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_walk_names_what_breaks_a_rule(walk_over: Any, pages: Any, depth: int,
         (pack("<QQ", 2, 5), "claims 2 entries in 16 bytes"),
         (pack("<QQ", 2**64 - 1, 5), "entries in 16 bytes"),
         (pack("<QQQ", 2, 5, 6), "out of order"),
-        (pack("<QQQ", 2, 5, 5), "page 5 or one behind it"),
+        (pack("<QQQ", 2, 5, 5), "page 5 or one after it"),
         (pack("<QQQ", 2, 5, 1), "pages outside the file"),
         (pack("<QQ", 1, 100), "pages outside the file"),
     ],
