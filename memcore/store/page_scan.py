@@ -496,7 +496,11 @@ class PageScan:
         """Apply the redo record that follows the newest meta page, if any."""
         if meta is None or self.run is None or self.run.relaxed:
             return
-        waiting = RedoLog(self.fd, self.run).pending(meta)
+        try:
+            waiting = RedoLog(self.fd, self.run).pending(meta)
+        except OSError:  # the device: whether a commit waits there cannot be known
+            self.unread = None if self.unread is None else self.unread + 1
+            return
         for key, value in (waiting[1] if waiting is not None else {}).items():
             self.redone[key] = value
             if value is None:

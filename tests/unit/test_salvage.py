@@ -27,6 +27,7 @@ from memcore.rows.head import head_key
 from memcore.rows.lifecycle import tombstone_of
 from memcore.store.encryption import SECRET_KEY, SECRET_ROW_BYTES
 from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
+from memcore.store.redo_log import find_run
 from thinned import thinned
 
 PAGE = 4096
@@ -168,15 +169,26 @@ def compare(sound: Sound, saved: Path) -> tuple[float, float]:
     sessions, values = content(saved)
     good = 0
     for who, found in sessions.items():
-        known = sound.ever.get(who)
-        if known is None:
-            assert who[2].startswith("salvaged-") or who[1].startswith("scope-"), who
-            continue
+        owners = [who] if who in sound.ever else renamed(sound, who, found)
         for seq, message in found.items():
-            assert known.get(seq) == message, (who, seq)
-            good += sound.sessions.get(who, {}).get(seq) == message
+            assert sound.ever[owners[0]].get(seq) == message, (who, seq)
+        good += max(
+            sum(sound.sessions.get(owner, {}).get(seq) == message for seq, message in found.items())
+            for owner in owners
+        )
     same = sum(sound.values.get(key) == value for key, value in values.items())
     return good / sound.items, same / len(sound.values)
+
+
+def renamed(sound: Sound, who: Who, found: dict[int, Any]) -> list[Who]:
+    """The sessions whose items these are: the rows that name a session or a user may be lost.
+
+    Where such rows lie in the file is a matter of time.
+    """
+    assert who[2].startswith("salvaged-") or who[1].startswith("scope-"), who
+    owners = [owner for owner, known in sound.ever.items() if found.items() <= known.items()]
+    assert owners, (who, sorted(found))
+    return owners
 
 
 # --- whole files ----------------------------------------------------------------------------------
@@ -299,12 +311,7 @@ def test_all_that_can_be_proven_comes_through(sound, tmp_path, saved, damage, le
     damage(raw, random.Random(1), meta_of(sound.raw, tmp_path))
     report = salvaged(bytes(raw), tmp_path, saved)
     items, _ = compare(sound, saved)
-    with memcore.open(saved) as db:  # where pages lie is a matter of time: names may be hit
-        renamed = any(
-            entry.session_id.startswith("salvaged-") or entry.user.startswith("scope-")
-            for entry in db.sessions()
-        )
-    assert items >= least or renamed
+    assert items >= least
     if items < 1:
         assert report.damaged or report.lost or report.pages_unread != 0
 
@@ -335,6 +342,26 @@ def test_a_device_that_cannot_read_a_page_loses_that_page_only(
     monkeypatch.setattr("os.pread", failing)
     memcore.salvage(damaged, saved)
     assert compare(sound, saved)[0] > 0.8
+
+
+def test_the_places_of_the_redo_records_may_be_what_the_device_cannot_read(
+    sound, tmp_path, saved, monkeypatch
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(sound.raw)
+    with damaged.open("rb") as file:
+        run = find_run(file.fileno(), "")
+    inode, pread = damaged.stat().st_ino, os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino == inode and any(offset <= at < offset + size for at in run.slots):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr("os.pread", failing)
+    report = memcore.salvage(damaged, saved)
+    assert compare(sound, saved) == (1, 1)
+    assert report.pages_unread == (0 if run.relaxed else 1)  # a commit may have waited there
 
 
 # --- one row --------------------------------------------------------------------------------------
