@@ -3,7 +3,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from mmap import mmap
 from typing import Any, Self, TypeVar, final
 
-from typing_extensions import disjoint_base
+from typing_extensions import Buffer, disjoint_base
 
 _T = TypeVar("_T")
 
@@ -22,7 +22,6 @@ def open_messages(
     prefix: bytes,
     first: int,
     head: bytes,
-    digest: Callable[[bytes], bytes],
     loads: Callable[[bytes], Any],
 ) -> list[dict[str, Any] | None] | None: ...
 def leading_rows(
@@ -33,7 +32,6 @@ def open_items(
     first: int,
     tokens: list[int],
     head: bytes,
-    digest: Callable[[bytes], bytes],
     loads: Callable[[bytes], Any],
     item: type[Any],
     kinds: tuple[Any, ...],
@@ -47,7 +45,6 @@ class SessionRows:
         cursor: Any,
         get: Callable[[bytes], bytes | None],
         opened: Callable[[bytes, bytes], bytes] | None,
-        digest: Callable[[bytes], bytes],
         policies: frozenset[bytes],
         event: bytes,
         rest: bytes,
@@ -68,7 +65,9 @@ class SessionRows:
         known: tuple[Any, ...] | None,
     ) -> tuple[Any, ...] | None: ...
 
-def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes: ...
+def xxh3_64(data: Buffer, seed: int = 0) -> int: ...
+def is_sealed(key: bytes, value: bytes) -> bool: ...
+def seal_value(key: bytes, body: bytes, flags: int = 0, *, value_format: int = 1) -> bytes: ...
 def encode_ops(ops: dict[bytes, bytes | None]) -> bytes: ...
 def encode_plain(item: dict[str, Any], seed: bytes, options: int) -> tuple[bytes, bytes] | None: ...
 

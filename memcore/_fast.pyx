@@ -9,6 +9,7 @@ a subclass of str: looking up a field may call it.
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -2161,6 +2162,7 @@ cdef class HeadFields:
         return segments
 
 
+include "_checksum.pxi"
 include "_rows.pxi"
 include "_write.pxi"
 include "_commit.pxi"

@@ -2,42 +2,21 @@
 # decode_message do one at a time.
 
 cdef enum:
-    SEAL = 10           # format, flags, checksum
     ITEM_HEADER = 16    # kind u8, flags u8, 0 u16, envelope length u32, created u64
     ITEM_SALTED = 2     # an item flag: the envelope begins with a salt
     ITEM_SALT = 8
     ROW_BLOB = 2        # a flag of the seal: the item JSON is in a blob
-    ROW_KEY_MAX = 511
 
 cdef uint64_t ROW_CLOCK = 4294967296 * 1000000  # the first microsecond that a row cannot store
 
 
-cdef bint _is_proven(bytes key, bytes value, bytes head, object digest) except -1:
+cdef bint _is_proven(bytes key, bytes value, bytes head) except -1:
     """Return True if a value begins with ``head``, has an item's header and a valid checksum."""
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
     cdef const uint8_t *h = <const uint8_t *>PyBytes_AS_STRING(head)
     if PyBytes_GET_SIZE(value) < SEAL + ITEM_HEADER or v[0] != h[0] or v[1] != h[1]:
         return False
-    return _is_sealed(key, value, digest)
-
-
-cdef bint _is_sealed(bytes key, bytes value, object digest) except -1:
-    """Return True if a value's checksum matches its key and content."""
-    cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
-    cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
-    cdef uint8_t *p
-    cdef bytes whole, found
-    if size < 0 or keyed > ROW_KEY_MAX:
-        return False
-    whole = PyBytes_FromStringAndSize(NULL, 4 + keyed + size)
-    p = <uint8_t *>PyBytes_AS_STRING(whole)
-    p[0], p[1] = keyed & 0xFF, keyed >> 8
-    p[2], p[3] = v[0], v[1]
-    memcpy(p + 4, PyBytes_AS_STRING(key), keyed)
-    memcpy(p + 4 + keyed, v + SEAL, size)
-    found = digest(whole)
-    return PyBytes_GET_SIZE(found) == 8 and not memcmp(PyBytes_AS_STRING(found), v + 2, 8)
+    return _is_sealed(key, value)
 
 
 cdef object _item_json(bytes value):
@@ -64,14 +43,14 @@ cdef bint _too_deep(bytes encoded, object message) except -1:
 
 
 cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes head,
-                     object digest, object loads, type item, tuple kinds):
+                     object loads, type item, tuple kinds):
     """The item of a row of the common form, without an envelope; None for any other."""
     cdef const uint8_t *v
     cdef uint64_t envelope, created = 0
     cdef int i
     cdef object encoded, message
     cdef tuple fields
-    if not _is_proven(key, value, head, digest):
+    if not _is_proven(key, value, head):
         return None
     v = <const uint8_t *>PyBytes_AS_STRING(value) + SEAL
     envelope = v[4] | v[5] << 8 | v[6] << 16 | <uint64_t>v[7] << 24
@@ -121,13 +100,12 @@ def leading_rows(list rows, bytes prefix not None, uint64_t first, Py_ssize_t st
 
 
 def open_items(list rows, uint64_t first, list tokens not None, bytes head not None,
-               object digest, object loads, type item not None, tuple kinds not None,
+               object loads, type item not None, tuple kinds not None,
                object slow):
     """The items of rows with the seqs from ``first`` on, built like ``item(seq, kind, ...)``.
 
-    ``tokens`` are the items' counts, ``head`` is the common beginning of values, ``digest`` is
-    their checksum function, ``loads`` decodes JSON. A row of any other form goes to
-    ``slow(seq, key, value, tokens)``.
+    ``tokens`` are the items' counts, ``head`` is the common beginning of values, ``loads`` decodes
+    JSON. A row of any other form goes to ``slow(seq, key, value, tokens)``.
     """
     cdef Py_ssize_t at = 0
     cdef bytes key, value
@@ -139,7 +117,7 @@ def open_items(list rows, uint64_t first, list tokens not None, bytes head not N
         if key is None or value is None or at >= len(tokens):
             raise ValueError("open_items: a row is a key and a value, and has a count")
         counted = tokens[at]
-        made = _item_of(first + <uint64_t>at, key, value, counted, head, digest, loads, item, kinds)
+        made = _item_of(first + <uint64_t>at, key, value, counted, head, loads, item, kinds)
         if made is None:
             made = slow(first + <uint64_t>at, key, value, counted)
         found.append(made)
@@ -148,11 +126,11 @@ def open_items(list rows, uint64_t first, list tokens not None, bytes head not N
 
 
 def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head not None,
-                  object digest, object loads):
+                  object loads):
     """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on.
 
-    ``head`` is the beginning of their values, ``digest`` their checksum function, ``loads`` decodes
-    JSON. None if a row is missing, of another form or damaged: the caller then checks each one.
+    ``head`` is the beginning of their values, ``loads`` decodes JSON. None if a row is missing, of
+    another form or damaged: the caller then checks each one.
     """
     cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix)
     cdef const uint8_t *k
@@ -175,7 +153,7 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
         if seq != first:
             return None
         first += 1
-        if not _is_proven(key, value, head, digest):
+        if not _is_proven(key, value, head):
             return None
         if PyBytes_AS_STRING(value)[SEAL] == EVENT:
             found.append(None)
@@ -289,7 +267,6 @@ cdef class SessionRows:
         cursor: a cursor of LMDB's transaction; the caller closes it.
         get: returns the decrypted value under a key.
         opened: decrypts the value of a row; None: nothing is encrypted.
-        digest: the checksum function of values.
         policies: the names of pair policies, as bytes.
         event: the beginning of the JSON of an event that contains its time.
         rest: the beginning of the JSON of an event that never does.
@@ -297,15 +274,15 @@ cdef class SessionRows:
         stamp: the key of the time, the last one of its object.
     """
 
-    cdef object seek, following, get, opened, digest, policies
+    cdef object seek, following, get, opened, policies
     cdef bytes event, rest, meta, stamp
     cdef bytes first_meta, last_meta, no_request, told
 
-    def __init__(self, cursor, get, opened, digest, policies, bytes event not None,
+    def __init__(self, cursor, get, opened, policies, bytes event not None,
                  bytes rest not None, bytes meta not None, bytes stamp not None):
         self.seek = cursor.set_range
         self.following = cursor.iternext
-        self.get, self.opened, self.digest = get, opened, digest
+        self.get, self.opened = get, opened
         self.policies = policies
         self.event, self.rest, self.meta, self.stamp = event, rest, meta, stamp
         self.first_meta, self.last_meta = b'{"meta":', b',"meta":'
@@ -334,7 +311,7 @@ cdef class SessionRows:
                 return found, False
             if v[SEAL + 8 + size] or memchr(v + SEAL + 8, 0, <size_t>size) is not NULL:
                 return found, False
-            if not _is_sealed(key, value, self.digest):
+            if not _is_sealed(key, value):
                 return found, False
             try:
                 name = PyUnicode_DecodeUTF8(<const char *>v + SEAL + 8, size, NULL)
@@ -351,7 +328,7 @@ cdef class SessionRows:
             return None
         if PyBytes_AS_STRING(value)[0] != VALUE_FORMAT or PyBytes_AS_STRING(value)[1] & ~flags:
             return None
-        return value if _is_sealed(key, value, self.digest) else None
+        return value if _is_sealed(key, value) else None
 
     cdef int _add(self, list parts, Py_ssize_t length, bytes key, bytes value, object names,
                   int *flags) except -1:
@@ -481,7 +458,7 @@ cdef class SessionRows:
         if items != fields[3] or fields[19] > fields[2] or fields[18] >> COUNTER_BITS:
             return False
         revision[0] = fields[0]
-        return _is_sealed(_session_key(scope, session, LISTED_HEAD, 0), value, self.digest)
+        return _is_sealed(_session_key(scope, session, LISTED_HEAD, 0), value)
 
     cdef object _time(self, bytes key, bytes value):
         """The time of an item's row; None if in doubt."""
@@ -491,7 +468,7 @@ cdef class SessionRows:
         cdef uint64_t envelope
         if size < ITEM_HEADER or v[0] != VALUE_FORMAT or v[1]:
             return None
-        if not _is_sealed(key, value, self.digest):
+        if not _is_sealed(key, value):
             return None
         v += SEAL
         envelope = v[4] | v[5] << 8 | v[6] << 16 | <uint64_t>v[7] << 24

@@ -1,63 +1,12 @@
 # Encoding and writing rows: the per-item work of an append, its index record and its head.
 
-cdef object _dumps, _digest64
+cdef object _dumps
 from orjson import dumps as _dumps
-from xxhash import xxh3_64_digest as _digest64
 
 cdef enum:
-    VALUE_FORMAT = 1
-    REWRITTEN = 0x10    # a flag of the seal: the body begins with the previous row's checksum
     PUT_KEY_MAX = 511
     OP_BYTES = 6        # key length u16, value length u32
     INLINE_MAX = 2000   # bytes of key and value that always fit a leaf, without overflow pages
-
-
-cdef bytes _seal(bytes key, bytes body, int flags):
-    """The stored form of a body under a key: format, flags, checksum, body."""
-    cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
-    cdef bytes whole, value, found
-    cdef uint8_t *p
-    if keyed > PUT_KEY_MAX or not 0 <= flags <= 0xFF:
-        raise ValueError("a key has at most 511 bytes, and flags are one byte")
-    whole = PyBytes_FromStringAndSize(NULL, 4 + keyed + size)
-    p = <uint8_t *>PyBytes_AS_STRING(whole)
-    p[0], p[1] = keyed & 0xFF, keyed >> 8
-    p[2], p[3] = VALUE_FORMAT, <uint8_t>flags
-    memcpy(p + 4, PyBytes_AS_STRING(key), <size_t>keyed)
-    memcpy(p + 4 + keyed, PyBytes_AS_STRING(body), <size_t>size)
-    found = _digest64(whole)
-    if PyBytes_GET_SIZE(found) != 8:
-        raise ValueError("a checksum has eight bytes")
-    value = PyBytes_FromStringAndSize(NULL, SEAL + size)
-    p = <uint8_t *>PyBytes_AS_STRING(value)
-    p[0], p[1] = VALUE_FORMAT, <uint8_t>flags
-    memcpy(p + 2, PyBytes_AS_STRING(found), 8)
-    memcpy(p + SEAL, PyBytes_AS_STRING(body), <size_t>size)
-    return value
-
-
-def seal_value(bytes key not None, bytes body not None, int flags=0):
-    """The stored form of ``body`` under ``key``."""
-    return _seal(key, body, flags)
-
-
-cdef uint64_t _chained(uint64_t chain, const uint8_t *checksum) except? 1:
-    """The prefix hash after one more item: H(previous chain, checksum of the item's row)."""
-    cdef bytes whole = PyBytes_FromStringAndSize(NULL, 16)
-    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(whole)
-    cdef const uint8_t *h
-    cdef bytes found
-    cdef uint64_t x = 0
-    cdef int i
-    memcpy(_put64(p, chain), checksum, 8)
-    found = _digest64(whole)
-    if PyBytes_GET_SIZE(found) != 8:
-        raise ValueError("a checksum has eight bytes")
-    h = <const uint8_t *>PyBytes_AS_STRING(found)
-    for i in range(8):
-        x = x << 8 | h[i]
-    return x
 
 
 cdef class RecordingTxn

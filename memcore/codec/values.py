@@ -16,11 +16,10 @@ from struct import error as StructError  # noqa: N812 - a class
 from typing import Any, Final
 
 import orjson
-from xxhash import xxh3_64_digest
 
-from memcore._fast import scan_json, seal_value
+from memcore._fast import is_sealed, scan_json, seal_value
 from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
-from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
+from memcore.limits import ENCRYPTED_FORMAT, VALUE_FORMAT
 
 __all__ = [
     "check_json",
@@ -42,7 +41,7 @@ _ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
 CLEAR_FORMAT: Final = 0
 """Placeholder for the format of a value that should be encrypted and is not."""
 _CLEAR_HEAD: Final = bytes((CLEAR_FORMAT,))
-_LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
+_PLAIN_HEAD: Final = bytes((VALUE_FORMAT,))
 
 FLAG_PLAIN_JSON: Final = 0x01
 """The JSON was written by the standard library (big integers, lone surrogates, deep nesting)."""
@@ -78,8 +77,7 @@ ORJSON_OPTIONS: Final = (
 
 def seal_encrypted(key: bytes, *body: bytes) -> bytes:
     """Seal an encrypted body, given in parts."""
-    total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, *body)))
-    return b"".join((_ENCRYPTED_HEAD, total, *body))
+    return seal_value(key, b"".join(body), value_format=ENCRYPTED_FORMAT)
 
 
 def checksum_of(value: bytes) -> bytes:
@@ -108,14 +106,9 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
         CorruptValueError: the value is too short, has an unknown format or fails its checksum.
         TamperedError: it does not decrypt, or is in clear and should be encrypted.
     """
-    head, body = value[:2], value[HEADER_BYTES:]
-    if (
-        len(value) >= HEADER_BYTES
-        and value[0] == VALUE_FORMAT
-        and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
-    ):
+    if value[:1] == _PLAIN_HEAD and is_sealed(key, value):
         flags = value[1]
-        return flags, body[_ORIGIN_BYTES:] if flags & FLAG_REWRITTEN else body
+        return flags, value[_REWRITTEN_BYTES if flags & FLAG_REWRITTEN else HEADER_BYTES :]
     if value[:1] == _CLEAR_HEAD or is_encrypted(key, value):
         raise _tampered(key, value[0])
     msg = (
@@ -127,10 +120,7 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
 
 def is_proven(key: bytes, value: bytes) -> bool:
     """Return True if ``value`` was sealed under ``key``: its checksum matches."""
-    if len(value) < HEADER_BYTES or value[0] != VALUE_FORMAT or len(key) > KEY_BYTES_MAX:
-        return False
-    whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
-    return value[2:HEADER_BYTES] == xxh3_64_digest(whole)
+    return value[:1] == _PLAIN_HEAD and is_sealed(key, value)
 
 
 def _tampered(key: bytes, what: int) -> TamperedError:
@@ -146,9 +136,7 @@ def _tampered(key: bytes, what: int) -> TamperedError:
 
 def is_encrypted(key: bytes, value: bytes) -> bool:
     """Return True if ``value`` was encrypted and then sealed under ``key``."""
-    if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
-        return False
-    return seal_encrypted(key, value[HEADER_BYTES:]) == value
+    return value[:2] == _ENCRYPTED_HEAD and is_sealed(key, value)
 
 
 _CLOCK_S: Final = 2**32

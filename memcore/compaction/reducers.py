@@ -15,9 +15,9 @@ from operator import mul
 from pathlib import Path as PathEmbedding
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from xxhash import xxh3_64_intdigest, xxh3_128_digest
+from xxhash import xxh3_128_digest
 
-from memcore._fast import classify
+from memcore._fast import classify, xxh3_64
 from memcore.errors import InternalError, InvalidOptionError
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask, Message
@@ -570,9 +570,7 @@ def _sketch(text: str) -> _Sketch:
     """
     words = _WORD.findall(text.casefold()) or [text]
     shingles = {
-        xxh3_64_intdigest(
-            "\0".join(words[at : at + SHINGLE_WORDS]).encode("utf-8", "surrogatepass")
-        )
+        xxh3_64("\0".join(words[at : at + SHINGLE_WORDS]).encode("utf-8", "surrogatepass"))
         for at in range(max(len(words) - SHINGLE_WORDS + 1, 1))
     }
     telling = sorted(word for word in words if word in _NEGATIONS or any(map(str.isdigit, word)))

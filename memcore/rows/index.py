@@ -13,9 +13,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct, pack
 from typing import Final, NamedTuple, TypeAlias
 
-from xxhash import xxh3_64_intdigest
-
-from memcore._fast import HeadFields, record_spans
+from memcore._fast import HeadFields, record_spans, xxh3_64
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import open_value, seal_value
@@ -48,12 +46,12 @@ Tail: TypeAlias = tuple[int, bytes, bytes]
 
 def counter_tag(name: str) -> int:
     """Return the 16-bit tag that identifies the token counter in a record."""
-    return xxh3_64_intdigest(name.encode()) & 0xFFFF
+    return xxh3_64(name.encode()) & 0xFFFF
 
 
 def chain_after(chain: int, item_hash: bytes) -> int:
     """Return the prefix hash after one more item: H(previous chain, hash of the stored item)."""
-    return xxh3_64_intdigest(chain.to_bytes(8, "little") + item_hash)
+    return xxh3_64(chain.to_bytes(8, "little") + item_hash)
 
 
 def page_key(scope: int, session: int, first_seq: int) -> bytes:

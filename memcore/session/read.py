@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 import orjson
-from xxhash import xxh3_64_digest
 
 from memcore import blobs, session
 from memcore._fast import classify, fresh_json, leading_rows, open_items, open_messages
@@ -85,14 +84,12 @@ class ItemRun(NamedTuple):
         if len(self.rows) != self.size:
             return None
         rows = self.rows
-        return open_messages(rows, self.prefix, self.first, _HEAD, xxh3_64_digest, orjson.loads)
+        return open_messages(rows, self.prefix, self.first, _HEAD, orjson.loads)
 
     def items(self) -> list[Item | CorruptValueError]:
         """The items; errors in place of damaged ones."""
-        rows, digest, loads = self.rows, xxh3_64_digest, orjson.loads
-        return open_items(
-            rows, self.first, self.tokens, _HEAD, digest, loads, Item, KINDS, _item_or_error
-        )
+        rows, tokens, loads = self.rows, self.tokens, orjson.loads
+        return open_items(rows, self.first, tokens, _HEAD, loads, Item, KINDS, _item_or_error)
 
 
 _ITEMS_ALONE: Final = frozenset((Item,))

@@ -14,8 +14,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64_intdigest
-
+from memcore._fast import xxh3_64
 from memcore.errors import CorruptStoreError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.files import sync_directory
 from memcore.limits import (
@@ -583,7 +582,7 @@ class Format(NamedTuple):
             FORMAT_MAGIC, self.version, self.reader_version, self.features,
             _CODES[self.durability], self.seed, self.created_ms,
         )  # fmt: skip
-        return body + _CHECK.pack(xxh3_64_intdigest(body))
+        return body + _CHECK.pack(xxh3_64(body))
 
     @classmethod
     def unpack(cls, row: bytes | None, path: str, *, oldest: int = FORMAT_OLDEST) -> Format:
@@ -617,7 +616,7 @@ class Format(NamedTuple):
                 " not know: upgrade memcore"
             )
         body, check = row[: -_CHECK.size], row[-_CHECK.size :]
-        if xxh3_64_intdigest(body) != _CHECK.unpack(check)[0]:
+        if xxh3_64(body) != _CHECK.unpack(check)[0]:
             raise CorruptStoreError(f"{path}: its format record fails its checksum")
         if code not in _NAMES:
             raise StoreFormatError(f"{path}: has durability mode {code}: upgrade memcore")

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64_intdigest
-
-from memcore._fast import encode_ops
+from memcore._fast import encode_ops, xxh3_64
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES, RUN_SCAN_PAGES
 from memcore.store.datafile import (
@@ -173,10 +171,10 @@ class RedoLog:
     def write(self, txnid: int, ops: dict[bytes, bytes | None]) -> None:
         """Write the record of ``txnid`` to its slot; the caller's commit flushes it."""
         fd = self._fd
-        base = xxh3_64_intdigest(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
+        base = xxh3_64(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
         body = encode_ops(ops)
         rest = _TITLE.pack(txnid, base, len(body)) + body
-        record = _CHECK.pack(xxh3_64_intdigest(rest, self._seed)) + rest
+        record = _CHECK.pack(xxh3_64(rest, self._seed)) + rest
         self._last = record[:_HEADER_BYTES]
         offset = self._slots[txnid & 1]
         written = os.pwrite(fd, record, offset)
@@ -220,10 +218,10 @@ class RedoLog:
         if len(header) < _HEADER_BYTES:
             return None
         found, base, body_bytes = _TITLE.unpack_from(header, _CHECK.size)
-        if found != txnid or body_bytes > self.capacity or base != xxh3_64_intdigest(meta.image):
+        if found != txnid or body_bytes > self.capacity or base != xxh3_64(meta.image):
             return None
         body = os.pread(self._fd, body_bytes, offset + _HEADER_BYTES)
-        check = xxh3_64_intdigest(header[_CHECK.size :] + body, self._seed)
+        check = xxh3_64(header[_CHECK.size :] + body, self._seed)
         if check != _CHECK.unpack_from(header)[0]:
             return None
         ops = decode(body)

@@ -27,9 +27,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from xxhash import xxh3_64_intdigest
-
-from memcore._fast import SteadyFields
+from memcore._fast import SteadyFields, xxh3_64
 from memcore.errors import (
     ClosedError,
     CorruptStoreError,
@@ -162,7 +160,7 @@ class SteadyLog:
             if len(raw) < _RECORD_BYTES:
                 continue
             magic, number, boot, image = _RECORD.unpack_from(raw, _CHECK.size)
-            check = xxh3_64_intdigest(raw[_CHECK.size :], self._seed)
+            check = xxh3_64(raw[_CHECK.size :], self._seed)
             if magic == _MAGIC and check == _CHECK.unpack_from(raw)[0]:
                 found.append(Steady(slot, number, boot, image))
         if not found and not blank:
@@ -179,7 +177,7 @@ class SteadyLog:
         """
         slot, number = (0, 1) if last is None else (1 - last.slot, last.number + 1)
         rest = _RECORD.pack(_MAGIC, number, self.boot, image)
-        record = _CHECK.pack(xxh3_64_intdigest(rest, self._seed)) + rest
+        record = _CHECK.pack(xxh3_64(rest, self._seed)) + rest
         if os.pwrite(self._fd, record, self._run.slots[slot]) != len(record):
             raise OSError("short write into a steady slot")
 

@@ -7,13 +7,11 @@ Nothing is ever downloaded. Encodings are built on first use and cached.
 from __future__ import annotations
 
 import os
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from struct import Struct
 from typing import Final
 
-from xxhash import xxh3_64
-
-from memcore._fast import Encoding
+from memcore._fast import Encoding, xxh3_64
 from memcore.errors import CounterUnavailableError, InvalidOptionError
 
 __all__ = [
@@ -23,8 +21,11 @@ __all__ = [
 
 
 NAMES: Final = ("o200k_base", "cl100k_base")
-_HEADER: Final = Struct("<8sI12sQ")
+_HEADER: Final = Struct("<8s4IQ")
 """Magic, version, three numbers, and the checksum of those numbers and of the rest of the file."""
+_NUMBERS: Final = slice(12, 24)
+_CHUNK_BYTES: Final = 1 << 16
+"""What is hashed at a time: XXH3 of a chunk, seeded with the hash of what precedes it."""
 
 _encodings: dict[str, Encoding] = {}
 """Encodings built so far. There is no lock: after a fork, the child would wait forever for one held
@@ -53,9 +54,12 @@ def load(name: str) -> Encoding:
 
 def _made(name: str, vocabulary: mmap, classes: mmap) -> Encoding:
     try:
-        return Encoding(vocabulary, classes[:])
+        made = Encoding(vocabulary, classes[:])
     except ValueError as exc:
         raise _damaged(f"{name}.bin", str(exc)) from exc
+    # Building read every token. Counting reads few: the others' pages need not stay resident.
+    vocabulary.madvise(MADV_DONTNEED)
+    return made
 
 
 def _read(file: str) -> mmap:
@@ -63,15 +67,16 @@ def _read(file: str) -> mmap:
     try:
         with open(os.path.join(os.path.dirname(__file__), file), "rb") as opened:
             content = mmap(opened.fileno(), 0, access=ACCESS_READ)
+            head = opened.read(_HEADER.size)
+            # Read, not hashed through the map: that would make every page of it resident.
+            found = xxh3_64(head[_NUMBERS])
+            while chunk := opened.read(_CHUNK_BYTES):
+                found = xxh3_64(chunk, found)
     except (OSError, ValueError) as exc:  # an empty file cannot be mapped
         raise _damaged(file, str(exc)) from exc
-    if len(content) < _HEADER.size:
+    if len(head) < _HEADER.size:
         raise _damaged(file, f"it has {len(content)} bytes")
-    _, _, numbers, digest = _HEADER.unpack_from(content)
-    found = xxh3_64(numbers)
-    with memoryview(content) as whole, whole[_HEADER.size :] as rest:
-        found.update(rest)
-    if found.intdigest() != digest:
+    if found != _HEADER.unpack(head)[-1]:
         raise _damaged(file, "its checksum is wrong")
     return content
 

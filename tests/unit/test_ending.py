@@ -490,5 +490,5 @@ def test_rows_that_are_none_are_none_of_ours():
     def never(_):
         raise AssertionError
 
-    assert open_messages([(None, b"v")], b"k", 1, b"\x01\x00", never, never) is None
-    assert open_messages([(b"k" + bytes(8), None)], b"k", 0, b"\x01\x00", never, never) is None
+    assert open_messages([(None, b"v")], b"k", 1, b"\x01\x00", never) is None
+    assert open_messages([(b"k" + bytes(8), None)], b"k", 0, b"\x01\x00", never) is None

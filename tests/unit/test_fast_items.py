@@ -9,7 +9,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xxhash import xxh3_64_digest
 
 from memcore._fast import SessionRows, leading_rows, open_items
 from memcore.codec import keys
@@ -44,7 +43,7 @@ def slow(seq, key, value, tokens):
 
 def opened(rows, tokens, first=1):
     return open_items(
-        rows, first, tokens, b"\x01\x00", xxh3_64_digest, orjson.loads, Item, KINDS, slow
+        rows, first, tokens, b"\x01\x00", orjson.loads, Item, KINDS, slow
     )
 
 
@@ -130,9 +129,9 @@ def test_counts_and_types_that_do_not_belong_to_the_rows_are_refused():
     with pytest.raises(ValueError, match="belong together"):
         opened(rows, [])
     with pytest.raises(ValueError, match="belong together"):
-        open_items(rows, 1, [0], b"\x01", xxh3_64_digest, orjson.loads, Item, KINDS, slow)
+        open_items(rows, 1, [0], b"\x01", orjson.loads, Item, KINDS, slow)
     with pytest.raises(ValueError, match="belong together"):
-        open_items(rows, 1, [0], b"\x01\x00", xxh3_64_digest, orjson.loads, dict, KINDS, slow)
+        open_items(rows, 1, [0], b"\x01\x00", orjson.loads, dict, KINDS, slow)
     with pytest.raises(TypeError):
         opened([("key", b"value")], [0])
 
@@ -158,7 +157,7 @@ class Cursor:
 def reader(rows):
     marks = b'{"type":"timed","payload":', b'{"type":"rest","payload":', b'{"mine":', b'"at":'
     policies = frozenset(name.encode() for name in POLICIES)
-    return SessionRows(Cursor(rows), rows.get, None, xxh3_64_digest, policies, *marks)
+    return SessionRows(Cursor(rows), rows.get, None, policies, *marks)
 
 
 def session_rows(*items, state=()):

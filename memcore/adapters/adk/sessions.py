@@ -22,7 +22,6 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session as SessionListing
 from google.adk.sessions.session import Session as SessionSessions
 from typing_extensions import override
-from xxhash import xxh3_64_digest
 
 from memcore._fast import SessionRows
 from memcore.adapters.adk.append import Appended, Storing, Turn, Turns, delete_invocation
@@ -291,7 +290,7 @@ class _Listing:
         self._names = FieldNames()
         self._made: dict[tuple[int, int], Summary] = {}
         opened = None if txn.vault is None else txn.vault.open
-        self._rows = SessionRows(self._cursor, txn.get, opened, xxh3_64_digest, _POLICIES, *TIMED)
+        self._rows = SessionRows(self._cursor, txn.get, opened, _POLICIES, *TIMED)
 
     def sessions(self, scope: int, after: str | None, most: int) -> Iterator[tuple[str, int]]:
         """Names and numbers of a scope's sessions after a name; reads ``most`` in one batch."""
