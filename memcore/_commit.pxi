@@ -554,7 +554,7 @@ cdef class ReserveFields:
     cdef public int64_t _next           # the transaction for which that holds
     cdef public int64_t _depth, _pages  # of the main tree at the last measurement
 
-    def reserve(self, raw not None, dict puts not None):
+    def reserve(self, raw, int64_t txnid, dict puts not None):
         """Return True if a batch that put these rows, by key and size, leaves the reserve intact.
 
         The file is grown first, so that the reserve still exists after the batch has taken its
@@ -562,7 +562,7 @@ cdef class ReserveFields:
         previous commit went through here too: other processes write, and deletions use pages
         before they free any.
         """
-        cdef int64_t txnid = raw.id(), runs = 0, inline = 0, large = 0, cost
+        cdef int64_t runs = 0, inline = 0, large = 0, cost
         _sizes_of(puts, &runs, &inline, &large)
         cost = ROOM_COMMIT + PAGE * _pages_for(
             runs, inline, inline if runs > ROOM_FEW else 0, large, self._depth, self._pages)
@@ -722,6 +722,7 @@ cdef class BatchRunner:
         try:
             raw = env.begin_write(hurried=batch.hurried)
             txn = self.transaction(raw, env.redo is not None, env.vault, env.audit)
+            txn.home = env.raw
             self.txn = txn
             follows = self._run_calls(txn, batch, env.redo, &wrote)
             if follows == THEN_COMMIT:
@@ -821,7 +822,7 @@ cdef class BatchRunner:
         if len(batch.calls) == 1 and txn.raw is not None:
             call = batch.calls[0]
             if not call.makes_room:
-                if self.env.reserve.reserve(txn.raw, txn.puts):
+                if self.env.reserve.reserve(txn.raw, txn.number, txn.puts):
                     return True
                 measured = True
         return self._has_room(txn, batch, measured=measured)
@@ -834,14 +835,13 @@ cdef class BatchRunner:
         re-raises an interrupt (the batch is decided by then).
         """
         cdef EnvironmentFields env = self.env
-        cdef object raw = txn.raw, redo = env.redo, txnid
+        cdef object raw = txn.raw, redo = env.redo, txnid = txn.number
         cdef object error, interrupt = None
         cdef list callbacks = list(txn.callbacks)
         cdef bint recorded = redo is not None and txn.size <= redo.capacity
         cdef bint flushed = redo is None or recorded
         if raw is None:
             self._refuse_forked()
-        txnid = raw.id()
         try:
             if recorded:
                 redo.write(txnid, txn.ops)

@@ -101,6 +101,8 @@ class RecordingTxn:
     size: int
     recording: bool
     dirty: bool
+    deleted: bool
+    number: int
     def __init__(
         self, raw: Any, recording: bool, vault: Any = None, recorder: Any = None
     ) -> None: ...
@@ -298,7 +300,7 @@ class ReserveFields:
     _next: int
     _depth: int
     _pages: int
-    def reserve(self, raw: Any, puts: dict[bytes, int]) -> bool: ...
+    def reserve(self, raw: Any, txnid: int, puts: dict[bytes, int]) -> bool: ...
 
 @disjoint_base
 class SteadyFields:

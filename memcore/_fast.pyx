@@ -131,12 +131,28 @@ cdef extern from *:
         return 1;
     }
     #define memcore_next(dict, at, key, entry) memcore_next_of(dict, at, &(key), &(entry))
+
+    /* An instance of a named tuple: what ``tuple.__new__(type, fields)`` makes, without a call. */
+    static inline PyObject *memcore_named(PyTypeObject *type, PyObject *fields) {
+        Py_ssize_t at, count = PyTuple_GET_SIZE(fields);
+        PyObject *made;
+        if (!PyType_IsSubtype(type, &PyTuple_Type)) {
+            PyErr_SetString(PyExc_TypeError, "a named tuple is a subclass of tuple");
+            return NULL;
+        }
+        made = type->tp_alloc(type, count);
+        if (!made) return NULL;
+        for (at = 0; at < count; at++)
+            PyTuple_SET_ITEM(made, at, Py_NewRef(PyTuple_GET_ITEM(fields, at)));
+        return made;
+    }
     """
     object memcore_get(object, object, object missing)
     object memcore_item(object, Py_ssize_t, object missing)
     object memcore_slot(object, Py_ssize_t offset, object unset)
     # Assigns the last two arguments, which must be local variables.
     bint memcore_next(object, Py_ssize_t *, object key, object entry)
+    object memcore_named(type, tuple)
 
 
 cdef object _MISSING = object()
@@ -1345,9 +1361,14 @@ cdef class Ledger:
 
     def push(self, bytes facts not None, long long tokens):
         """Append an item by its packed facts; returns how many of its results are orphans."""
-        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(facts)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(facts)
-        cdef Py_ssize_t calls
+        return self._push_facts(facts, tokens)
+
+    cdef int _push_facts(self, bytes facts, int64_t tokens) except -1:
+        cdef const uint8_t *p
+        cdef Py_ssize_t size, calls
+        if facts is None:
+            raise TypeError("facts are bytes")
+        p, size = <const uint8_t *>PyBytes_AS_STRING(facts), PyBytes_GET_SIZE(facts)
         if size < FACTS_HEADER or size != _facts_bytes(p):
             raise ValueError("malformed facts")
         if tokens < 0 or tokens > TOKENS_MAX:
@@ -2051,7 +2072,7 @@ cdef class HeadFields:
                 raise TypeError("a segment is a tuple of three")
             if <uint64_t>(<tuple>last)[0] == session and <uint64_t>(<tuple>last)[2] == first - 1:
                 lo = (<tuple>last)[1]
-                segments[at] = tuple.__new__(type(last), (session, lo, end - 1))
+                segments[at] = memcore_named(type(last), (session, lo, end - 1))
             else:
                 self._begin_segment(session, first, end - 1)
         elif count:

@@ -142,7 +142,7 @@ cdef list _leaf_rows(const uint8_t *p, type row):
         else:
             value, run = PyBytes_FromStringAndSize(
                 <const char *>p + node + NODE_HEADER + size, <Py_ssize_t>value_size), 0
-        found.append(tuple.__new__(row, (key, value, value_size, run)))
+        found.append(memcore_named(row, (key, value, value_size, run)))
     return found
 
 

@@ -68,7 +68,7 @@ cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes 
     if type(message) is not dict or created >= ROW_CLOCK or _too_deep(encoded, message):
         return None
     fields = (seq, kinds[v[0]], message, tokens, created / 1e6, None, None, None)
-    return tuple.__new__(item, fields)
+    return memcore_named(item, fields)
 
 
 def leading_rows(list rows, bytes prefix not None, uint64_t first, Py_ssize_t start=0):

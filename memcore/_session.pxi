@@ -46,16 +46,35 @@ cdef class CacheFields:
     cdef public object ledger           # (offset, ledger, tokens before, open before), or None
     cdef public list older              # segments before those in the head
     cdef public object positions        # the history as positions; None: computed on demand
+    # The head that transaction ``stored_at`` of the environment ``stored_in`` committed.
+    cdef HeadFields stored_head
+    cdef int64_t stored_at
+    cdef object stored_in
+
+    cdef bint _is_next(self, object txn) except -1:
+        """Return True if nothing was written between the commit that ``head`` is of and ``txn``.
+
+        The numbers of transactions are consecutive, whichever process commits, and ``txn`` itself
+        must not have touched the session.
+        """
+        cdef RecordingTxn own
+        if not isinstance(txn, RecordingTxn):
+            return False
+        own = <RecordingTxn>txn
+        return (self.stored_head is self.head and own.number == self.stored_at + 1
+                and own.home is not None and own.home is self.stored_in and not own.deleted
+                and self.head_key not in own.puts and self.tombstone not in own.puts)
 
     @cython.nonecheck(True)
-    cdef bint is_current(self, object get) except -1:
+    cdef bint is_current(self, object txn) except -1:
         """Return True if the cache, including its ledger, matches what a transaction sees."""
         cdef tuple parts
         cdef Ledger ledger
         cdef Py_ssize_t offset
         if self.head is None or self.ledger is None:
             return False
-        if get(self.head_key) != self.head_bytes or get(self.tombstone) is not None:
+        if not self._is_next(txn) and (txn.get(self.head_key) != self.head_bytes
+                                       or txn.get(self.tombstone) is not None):
             return False
         parts = _ledger_parts(self.ledger)
         offset, ledger = parts[0], parts[1]
@@ -124,7 +143,7 @@ cdef class AppendingTxn:
             lock = log.lock  # a forked child has another one
             lock.acquire()
             try:
-                if log.is_current(txn.get):
+                if log.is_current(txn):
                     self.head = log.head.changed()
                     self.base = log.ledger
                     self.tail = log.tail
@@ -152,7 +171,7 @@ cdef class AppendingTxn:
         cdef tuple parts = _ledger_parts(self.base)
         if at >= 0:
             owner, lo, last = segments[at]
-        return tuple.__new__(self.receipt_type, (
+        return memcore_named(<type?>self.receipt_type, (
             last, self.head.revision, parts[2] + self.overlay.sums[self.overlay.n],
             parts[3] + self.overlay.n_open, count))
 
@@ -181,7 +200,7 @@ cdef class AppendingTxn:
                 item.recount(self.log.counter)  # may raise, so before anything is bound
         try:
             for item in each:
-                if overlay.push(item.facts, item.tokens) and orphan is None:
+                if overlay._push_facts(item.facts, item.tokens) and orphan is None:
                     orphan, place = item, at
                 at += 1
                 if not at % BREATH_ITEMS:
@@ -308,9 +327,12 @@ cdef class AppendingTxn:
     cdef int _take_over(self) except -1:
         cdef CacheFields log = self.log
         cdef Ledger ledger
-        cdef object lock
+        cdef object lock, home = None
+        cdef int64_t number = 0
         if self.packed is None:
             return 0
+        if isinstance(self.txn, RecordingTxn):
+            number, home = (<RecordingTxn>self.txn).number, (<RecordingTxn>self.txn).home
         lock = log.lock
         lock.acquire()
         try:
@@ -322,8 +344,9 @@ cdef class AppendingTxn:
                 log.tail = self.tail
                 log.older = self.older
                 log.positions = None
-                log.head = self.head
+                log.head = log.stored_head = self.head
                 log.head_bytes = self.packed
+                log.stored_at, log.stored_in = number, home
         finally:
             lock.release()
         return 0

@@ -285,7 +285,7 @@ cdef class Trees:
             return value
         if sort == TREE_TUPLE:
             fields = self._entries(value, depth)
-            return fields if fields is self.opaque else tuple.__new__(kind, fields)
+            return fields if fields is self.opaque else memcore_named(kind, fields)
         if sort != TREE_OBJECT:
             return self.opaque
         # Like object.__new__, but without the values that the dict replaces.

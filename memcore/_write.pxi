@@ -79,9 +79,13 @@ cdef class RecordingTxn:
     cdef public object failed       # the error with which LMDB refused an operation
     cdef public int64_t size        # bytes of the record, or of the values put if not recording
     cdef public bint recording, dirty
+    cdef public bint deleted        # rows were deleted, or changed in another way than by ``put``
+    cdef public int64_t number      # LMDB's number of the transaction
+    cdef object home                # the environment that it writes to
 
     def __init__(self, raw, bint recording, vault=None, recorder=None):
         self.raw = raw
+        self.number = raw.id()
         self.vault = vault
         self.get = raw.get if vault is None else vault.reader(raw.get)
         self.raw_put = raw.put
@@ -91,7 +95,7 @@ cdef class RecordingTxn:
         self.puts = {}
         self.local = {}
         self.callbacks = []
-        self.audit = None if recorder is None else recorder.begin(self, raw.id())
+        self.audit = None if recorder is None else recorder.begin(self, self.number)
 
     def drop(self):
         """Detach LMDB's transaction and return it; later use raises a typed error.
@@ -167,7 +171,7 @@ cdef class RecordingTxn:
             self.failed = error
             raise
         if found:
-            self.dirty = True
+            self.dirty = self.deleted = True
             if self.recording:
                 self._record(key, None)
             if self.audit is not None:
@@ -188,6 +192,7 @@ cdef class RecordingTxn:
 
     def record(self, bytes key not None, bytes value):
         """Record an operation that bypassed ``put`` and ``delete``."""
+        self.deleted = True
         self._record(key, value)
 
     def spoil(self):

@@ -416,7 +416,7 @@ class Leader(BatchRunner):
         ordinary = calls
         if len(calls) > 1 or calls[0].makes_room:
             ordinary = [c for c in calls if not (c.makes_room or c.done or c.error)]
-        if not ordinary or (not measured and reserve.reserve(txn.raw, txn.puts)):
+        if not ordinary or (not measured and reserve.reserve(txn.raw, txn.number, txn.puts)):
             return True
         if len(ordinary) > 1:  # one oversized request must not fail the others: run each alone
             batch.take_back(batch.calls.index(ordinary[0]) + 1)

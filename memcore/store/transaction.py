@@ -227,7 +227,7 @@ class WriteTxn(RecordingTxn):
                 if key < start:  # a truncated bound may find its own prefix, which is outside
                     found = cursor.set_range(key + b"\0")
                     continue
-                self.dirty = True
+                self.dirty = self.deleted = True
                 cursor.delete()
                 count += 1
                 if self.recording:

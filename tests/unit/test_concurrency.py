@@ -12,12 +12,15 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import memcore
-from memcore.errors import InternalError
+from memcore.codec import keys
+from memcore.codec.values import seal_value
+from memcore.errors import CorruptValueError, InternalError, MemcoreError
+from memcore.session.append import Append
 from memcore.session.change import SetPolicy
 from memcore.session.session import ref_of, store_of
 from memcore.store.commit import Leader
@@ -342,6 +345,95 @@ def test_delete_and_append_in_one_batch(db, session):
     )
     assert [getattr(o, "seq", o) for o in outcomes] == [5, True, 1, False, 2]
     assert texts(session) == ["new", "newer"]
+
+
+class Watched(WriteTxn):
+    """A transaction that notes the keys that it is asked for."""
+
+    __slots__ = ()
+    asked: ClassVar[list[bytes]] = []
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        get = self.get
+        self.asked.clear()
+        self.get = lambda key: (self.asked.append(key), get(key))[1]
+
+
+@pytest.fixture
+def head_reads(session, monkeypatch) -> Callable[[], int]:
+    """How often the last transaction has read the session's head."""
+    session.append(user("first"))
+    monkeypatch.setattr(Leader, "transaction", Watched)
+    key = ref_of(session).log.head_key
+    return lambda: Watched.asked.count(key)
+
+
+def test_appends_in_a_row_do_not_read_the_head_again(session, head_reads):
+    for number in range(3):
+        session.append(user(str(number)))
+        assert head_reads() == 0
+    session.undo(1)
+    session.append(user("after an undo"))
+    assert texts(session) == ["first", "0", "1", "after an undo"]
+
+
+def test_a_head_is_read_again_after_any_other_commit(db, session, head_reads):
+    db.scope().kv("k").put("key", "value")
+    session.append(user("second"))
+    assert head_reads() == 1
+    session.append(user("third"))
+    assert head_reads() == 0
+    peer = Peer(db.path)
+    assert peer.ask("session.append({'role': 'user', 'content': 'peer'}).seq") == "4"
+    peer.close()
+    session.append(user("fourth"))
+    assert head_reads() > 0
+    assert texts(session) == ["first", "second", "third", "peer", "fourth"]
+
+
+def change_of(session: memcore.Session, text: str) -> Any:
+    return ref_of(session).begin_append([user(text)], Append)
+
+
+def test_a_transaction_that_deletes_or_puts_rows_reads_the_head_again(db, session, head_reads):
+    log, store = ref_of(session).log, db.engine.store
+
+    def refreshed(txn: WriteTxn) -> Any:
+        txn.put(log.head_key, txn.raw.get(log.head_key))
+        return change_of(session, "put")(txn)
+
+    store.transact(refreshed)
+    assert head_reads() == 1
+    rows = keys.session_prefix(log.scope, log.session)
+
+    def emptied(txn: WriteTxn) -> Any:
+        txn.delete_range(rows, keys.after(rows))
+        return change_of(session, "lost")(txn)
+
+    with pytest.raises(CorruptValueError):  # it has a name and no head
+        store.transact(emptied)
+    session.append(user("it was rolled back"))
+
+    def buried(txn: WriteTxn) -> Any:
+        txn.put(log.tombstone, seal_value(log.tombstone, b""))
+        return change_of(session, "of nobody")(txn)
+
+    with pytest.raises(MemcoreError):
+        store.transact(buried)
+    assert texts(session) == ["first", "put", "it was rolled back"]
+
+
+def test_an_aborted_transaction_leaves_the_cache_as_it_is(db, session, head_reads):
+    def failing(txn: WriteTxn) -> None:
+        change_of(session, "never")(txn)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        db.engine.store.transact(failing)
+    session.append(user("second"))
+    assert texts(session) == ["first", "second"]
+    assert db.check() == []
 
 
 def test_fork_policy_and_append_in_one_batch(db, session):

@@ -42,9 +42,7 @@ def slow(seq, key, value, tokens):
 
 
 def opened(rows, tokens, first=1):
-    return open_items(
-        rows, first, tokens, b"\x01\x00", orjson.loads, Item, KINDS, slow
-    )
+    return open_items(rows, first, tokens, b"\x01\x00", orjson.loads, Item, KINDS, slow)
 
 
 def row(seq, *, meta=None, salt=False, event=False, rewritten=False, text="hello", flags=0):

@@ -40,6 +40,9 @@ class Rows:
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
 
+    def id(self) -> int:
+        return 1
+
     def get(self, key: bytes) -> bytes | None:
         return self.rows.get(key)
 

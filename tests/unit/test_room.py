@@ -352,18 +352,8 @@ def test_counts_of_a_meta_page_that_was_damaged_meanwhile_stop_nobody(path) -> N
                 patch.setattr("memcore.store.commit.meta_figures", lambda _, told=counts: told)
                 reserve._next = 0
                 session.append(user("meanwhile"))
-            assert reserve.reserve(_Txn(reserve._next), {b"k": 10})
+            assert reserve.reserve(None, reserve._next, {b"k": 10})
         assert len(session) == 3
-
-
-class _Txn:
-    """As much of LMDB's transaction as the reserve looks at."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def id(self) -> int:
-        return self._number
 
 
 def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
@@ -375,11 +365,11 @@ def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
         known = db.engine.store._env.reserve
         with db.engine.store.environment().raw.begin(write=True) as raw:
             before = known._left
-            known.reserve(raw, puts)
+            known.reserve(raw, raw.id(), puts)
             expected = before - known._left
             assert known._depth > 2
             fresh = SpaceReserve(db.engine.store.environment().fd, str(path))
-            fresh.reserve(raw, puts)
+            fresh.reserve(raw, raw.id(), puts)
             measured = SpaceReserve(db.engine.store.environment().fd, str(path))
             measured._measure(expected, measured._look())
             assert measured._left - fresh._left == expected
