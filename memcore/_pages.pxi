@@ -40,7 +40,6 @@ cdef int _page_rule(const uint8_t *page, Py_ssize_t size, uint64_t number,
     cdef uint8_t begins[HALVES]
     cdef uint8_t ends[HALVES]
     cdef uint32_t lower, upper, at, node, kind, lowest = PAGE
-    cdef int slot
     cdef uint64_t end
     if size < PAGE:
         return RULE_SIZE
@@ -78,10 +77,7 @@ cdef int _page_rule(const uint8_t *page, Py_ssize_t size, uint64_t number,
         ends[end // 2] = 1
     begins[upper // 2] = 0
     begins[PAGE // 2] = 1
-    for slot in range(HALVES):
-        if begins[slot] != ends[slot]:
-            return RULE_TILING
-    return 0
+    return RULE_TILING if memcmp(begins, ends, sizeof(begins)) else 0
 
 
 cdef bint _key_before(const uint8_t *one, Py_ssize_t one_size,
