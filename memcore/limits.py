@@ -39,9 +39,13 @@ STEADY_COMMITS_HURRY: Final = 64
 STEADY_COMMITS_MAX: Final = 512
 """Commits without a steady point at which writers wait for one; until then the file grows."""
 ROOM_BYTES: Final = 1024**2
-"""Bytes reserved in the file so that deletions succeed on a full device."""
+"""Bytes reserved in a file so that deletions succeed on a full device; fewer in a small file."""
+ROOM_BYTES_MIN: Final = 256 * 1024
+"""Bytes reserved in the smallest file."""
 ROOM_STEP_BYTES: Final = 512 * 1024
 """Increment by which the file grows ahead of demand."""
+ROOM_STEP_BYTES_MIN: Final = 128 * 1024
+"""The increment as long as less than ``ROOM_BYTES`` is reserved."""
 PIECE_ROWS: Final = 1024
 """Maximum rows that one transaction of a large deletion removes."""
 PIECE_PAGES: Final = 400

@@ -32,7 +32,15 @@ from memcore._fast import (
     row_sizes,
 )
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
-from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
+from memcore.limits import (
+    BATCH_CLOSURES_MAX,
+    PAGE_BYTES,
+    REDO_SLOT_BYTES,
+    ROOM_BYTES,
+    ROOM_BYTES_MIN,
+    ROOM_STEP_BYTES,
+    ROOM_STEP_BYTES_MIN,
+)
 from memcore.store import lmdb as binding
 from memcore.store.datafile import DEPTH_MAX, FULL, is_cramped, newest_meta
 from memcore.store.interface import MapMovedError
@@ -57,6 +65,7 @@ __all__ = [
     "deliver",
     "pages_for",
     "release",
+    "room_of",
     "rows_at_most",
     "rows_in",
     "wake_futures",
@@ -558,9 +567,14 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 
 # --- Space reserve for deletions: LMDB needs fresh pages even to free others ----------------------
 # A full device must not leave the user unable to delete anything. So the file is grown ahead of
-# need, and its last megabyte of free space is reserved for closures that free space. Free space is
-# the pages in LMDB's free list (all of them are reused once no reader needs them) and those between
-# the last page and the end of the file.
+# need, and the last of its free space is reserved for closures that free space: a megabyte, or less
+# in a small file. Free space is the pages in LMDB's free list (all of them are reused once no
+# reader needs them) and those between the last page and the end of the file.
+#
+# **The size of the reserve.** A deletion copies at most every page of the tree, and what it frees
+# can be reused by the transaction after the next: two copies of the tree are enough. The tree is
+# measured now and then, and grows by at most ``ROOM_STEP_BYTES_MIN`` in between while the reserve
+# is small: ``ROOM_BYTES_MIN`` covers that growth too, and what a commit writes besides its rows.
 #
 # **The cost of a batch** is estimated in pages (``pages_for``): LMDB copies each leaf that receives
 # a row, along with the branches above it, and splits write new leaves, each half full at worst.
@@ -581,6 +595,8 @@ _FEW: Final = 4
 _CROWDING_BYTES: Final = PAGE_BYTES // 8
 """Size above which an existing row crowds the leaf that it shares with new ones."""
 _BLANK: Final = bytes(PAGE_BYTES)
+_RUN_PAGES: Final = 1 + 2 * REDO_SLOT_BYTES // PAGE_BYTES
+"""Pages of the reserved run, a value that no deletion touches."""
 _PAGES_MAX: Final = 2**48
 """More pages than any file has; figures are clamped to it so that byte sums fit in 64 bits."""
 
@@ -630,10 +646,12 @@ class SpaceReserve(ReserveFields):
         used, free = found
         size = file_size(self._fd)
         have = max(0, free * PAGE_BYTES) + max(0, size - used * PAGE_BYTES)
-        want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)
+        room = room_of(self._pages)
+        step = ROOM_STEP_BYTES if room == ROOM_BYTES else ROOM_STEP_BYTES_MIN
+        want = room + max(cost, step)
         if have < want:
             have += self._extend(size, want - have)
-        self._left = have - ROOM_BYTES
+        self._left = have - room
 
     def _extend(self, size: int, more: int) -> int:
         """Grow the file by ``more`` bytes, rounded up to a page; returns the bytes added.
@@ -656,6 +674,11 @@ class SpaceReserve(ReserveFields):
             if error.errno not in FULL:
                 raise
         return at - size
+
+
+def room_of(pages: int) -> int:
+    """Return the bytes reserved in a file whose main tree has so many pages."""
+    return min(ROOM_BYTES, ROOM_BYTES_MIN + 2 * PAGE_BYTES * max(0, pages - _RUN_PAGES))
 
 
 class Rows(NamedTuple):

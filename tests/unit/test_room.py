@@ -14,7 +14,13 @@ import memcore
 from memcore._fast import meta_figures
 from memcore.errors import StoreFullError
 from memcore.graph import JsonCoder, NewCheckpoint
-from memcore.limits import PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
+from memcore.limits import (
+    PAGE_BYTES,
+    REDO_SLOT_BYTES,
+    ROOM_BYTES,
+    ROOM_BYTES_MIN,
+    ROOM_STEP_BYTES_MIN,
+)
 from memcore.store import open_store
 from memcore.store.commit import (
     _COMMIT_BYTES,
@@ -23,6 +29,7 @@ from memcore.store.commit import (
     _NODE_BYTES_MAX,
     SpaceReserve,
     pages_for,
+    room_of,
     rows_at_most,
     rows_in,
 )
@@ -191,8 +198,45 @@ def test_the_file_grows_ahead_of_need(path):
     store.transact(put(A))
     stats = store.stats()
     beyond = stats["file_bytes"] - stats["pages"] * stats["page_bytes"]
-    assert beyond + stats["pages_free"] * stats["page_bytes"] >= ROOM_BYTES + ROOM_STEP_BYTES // 2
+    free = beyond + stats["pages_free"] * stats["page_bytes"]
+    assert ROOM_BYTES_MIN + ROOM_STEP_BYTES_MIN // 2 <= free < ROOM_BYTES_MIN + 2**18
+    assert stats["file_bytes"] < 2**20
+    for number in range(60):
+        store.transact(put(b"\x01%d" % number, b"x" * 40_000))
+    stats = store.stats()
+    beyond = stats["file_bytes"] - stats["pages"] * stats["page_bytes"]
+    assert beyond + stats["pages_free"] * stats["page_bytes"] >= ROOM_BYTES
     store.close()
+
+
+def test_the_reserve_is_two_copies_of_the_tree_up_to_a_megabyte() -> None:
+    run = 1 + 2 * REDO_SLOT_BYTES // PAGE_BYTES
+    assert [room_of(pages) for pages in (0, run, run + 10, run + 96, 10**6)] == [
+        ROOM_BYTES_MIN, ROOM_BYTES_MIN, ROOM_BYTES_MIN + 20 * PAGE_BYTES, ROOM_BYTES, ROOM_BYTES,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("items", [1, 20, 90, 300])
+def test_all_of_a_small_file_can_be_deleted_on_a_full_device(path, full, durability, items) -> None:
+    """Session by session, state and values too, with no byte more than the file has."""
+    with memcore.open(path, durability=durability) as db:
+        for number in range(3):
+            session = db.session(f"s{number}")
+            session.extend([user(f"{at} " + "x" * 200) for at in range(items)])
+            session.state.update({"field": "y" * 500})
+            db.scope().kv("k").put(f"k{number}", "z" * 500)
+        full()
+        with pytest.raises(StoreFullError):
+            for at in range(100_000):
+                db.session("filler").append(user(f"{at} " + "x" * (at % 700)))
+        for number in range(3):
+            assert db.scope().kv("k").delete(f"k{number}")
+            assert db.session(f"s{number}").undo(2)
+            assert db.delete_session(f"s{number}")
+        assert db.delete_session("filler")
+        db.session("anew").append(user("fits again"))
+        assert db.check() == []
 
 
 # --- files that do not fit ------------------------------------------------------------------------
