@@ -34,6 +34,17 @@ cdef enum:
     ROOM_FEW = 4            # up to this many rows are not looked up in the tree: each is a run
 
 cdef enum:
+    # Sizes of the reserve, as in memcore.limits.
+    ROOM_BYTES = 1048576
+    ROOM_BYTES_MIN = 262144
+    ROOM_STEP_BYTES = 524288
+    ROOM_STEP_BYTES_MIN = 131072
+    RUN_PAGES = 129         # pages of the reserved run, a value that no deletion touches
+    DEPTH_MAX = 32          # levels of a tree, as in memcore.store.datafile
+
+cdef uint64_t FIGURE_MAX = <uint64_t>1 << 48    # more pages than any file has
+
+cdef enum:
     META_FLAG = 8           # page flag of a meta page
 
 cdef uint64_t META_MAGIC = 0xBEEFC0DE   # LMDB's; its format version, 1, follows
@@ -511,48 +522,106 @@ cdef int64_t _pages_for(int64_t runs, int64_t inline, int64_t crowded, int64_t l
     return copied + leaves + leaves // ROOM_BRANCH + large
 
 
-def meta_figures(bytes head not None):
-    """``(depth, pages, free list's pages, last page)`` of the newer of a file's two meta pages.
+cdef struct Figures:
+    # Of the newest meta page, in pages. LMDB never reads its own page counts: in a damaged file
+    # they may have any value, and are clamped to FIGURE_MAX.
+    int64_t depth           # of the main tree
+    int64_t pages           # of the main tree
+    int64_t free_pages      # of the tree of the free list
+    int64_t last_page
 
-    Depth and pages are the main tree's. ``head`` holds both pages. None if either breaks a rule;
+
+cdef inline int64_t _figure(uint64_t one, uint64_t other, uint64_t third) noexcept nogil:
+    """The sum of three page counts, at most FIGURE_MAX."""
+    if one > FIGURE_MAX or other > FIGURE_MAX or third > FIGURE_MAX:
+        return FIGURE_MAX
+    return <int64_t>min(one + other + third, <uint64_t>FIGURE_MAX)
+
+
+cdef bint _figures_of(const uint8_t *head, Figures *found) noexcept nogil:
+    """Read the newer of a file's two meta pages; False if either breaks a rule.
+
     ``memcore.store.datafile.parse_meta`` reports which one.
     """
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(head)
+    cdef const uint8_t *p
     cdef const uint8_t *newest = NULL
     cdef uint64_t txnid, last = 0
     cdef int page
-    if PyBytes_GET_SIZE(head) != 2 * PAGE:
-        return None
     for page in range(2):
-        p = <const uint8_t *>PyBytes_AS_STRING(head) + page * PAGE
+        p = head + page * PAGE
         if _u64(p) != <uint64_t>page or _u16(p + 10) != META_FLAG:
-            return None
+            return False
         p += PAGE_HEADER
         txnid = _u64(p + 128)
         if (_u64(p) != (META_MAGIC | <uint64_t>1 << 32) or <uint32_t>_u64(p + 24) != PAGE
                 or (txnid and txnid & 1 != <uint64_t>page)):
-            return None
+            return False
         if newest == NULL or txnid > last:
             newest, last = p, txnid
     p = newest
-    return (
-        _u16(p + 78),
-        <object>_u64(p + 80) + <object>_u64(p + 88) + <object>_u64(p + 96),
-        <object>_u64(p + 32) + <object>_u64(p + 40) + <object>_u64(p + 48),
-        _u64(p + 120),
-    )
+    found.depth = min(<int64_t>_u16(p + 78), <int64_t>DEPTH_MAX)
+    found.pages = _figure(_u64(p + 80), _u64(p + 88), _u64(p + 96))
+    found.free_pages = _figure(_u64(p + 32), _u64(p + 40), _u64(p + 48))
+    found.last_page = _figure(_u64(p + 120), 0, 0)
+    return True
 
 
 @cython.auto_pickle(False)
 cdef class ReserveFields:
     """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
-    A subclass provides ``_find_room(raw, puts, cost, known)``, which returns the recomputed cost.
+    A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
+    ``_extend(size, more)``, which grows the file and returns by how much; and
+    ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
+    cdef public int fd
     cdef public int64_t _left           # bytes that batches may take before the next measurement
     cdef public int64_t _next           # the transaction for which that holds
-    cdef public int64_t _depth, _pages  # of the main tree at the last measurement
+    cdef public int64_t measured        # measurements so far
+    cdef Figures found                  # at the last look
+
+    @property
+    def figures(self):
+        """``(depth, pages, free list's pages, last page)`` at the last look."""
+        return self.found.depth, self.found.pages, self.found.free_pages, self.found.last_page
+
+    def look(self):
+        """Read the figures of the newest meta page.
+
+        Raises:
+            StorageError: the meta pages cannot be read.
+        """
+        self._look()
+
+    cdef int _look(self) except -1:
+        cdef uint8_t head[2 * PAGE]
+        cdef uint64_t depth, pages, free_pages, last_page
+        if (_read_at(self.fd, head, sizeof(head), 0) != <Py_ssize_t>sizeof(head)
+                or not _figures_of(head, &self.found)):
+            depth, pages, free_pages, last_page = self._newest_figures()
+            self.found.depth = min(depth, <uint64_t>DEPTH_MAX)
+            self.found.pages = _figure(pages, 0, 0)
+            self.found.free_pages = _figure(free_pages, 0, 0)
+            self.found.last_page = _figure(last_page, 0, 0)
+        return 0
+
+    def measure(self, int64_t cost):
+        """Measure the space left, and grow the file so that a batch of this cost fits too."""
+        self._measure(cost)
+
+    cdef int _measure(self, int64_t cost) except -1:
+        cdef int64_t size = file_size(self.fd), room, step, have, unused
+        unused = self.found.last_page - 1 - self.found.pages - self.found.free_pages
+        have = PAGE * max(unused, 0) + max(size - PAGE * (self.found.last_page + 1), 0)
+        room = min(<int64_t>ROOM_BYTES,
+                   ROOM_BYTES_MIN + 2 * PAGE * max(self.found.pages - RUN_PAGES, 0))
+        step = ROOM_STEP_BYTES if room == ROOM_BYTES else ROOM_STEP_BYTES_MIN
+        if have < room + max(cost, step):
+            have += self._extend(size, room + max(cost, step) - have)
+        self._left = have - room
+        self.measured += 1
+        return 0
 
     def reserve(self, raw, int64_t txnid, dict puts not None):
         """Return True if a batch that put these rows, by key and size, leaves the reserve intact.
@@ -562,17 +631,30 @@ cdef class ReserveFields:
         previous commit went through here too: other processes write, and deletions use pages
         before they free any.
         """
-        cdef int64_t runs = 0, inline = 0, large = 0, cost
+        cdef int64_t runs = 0, inline = 0, crowded, large = 0, cost
+        cdef bint is_known = txnid == self._next
+        if not is_known:
+            self._look()  # the tree may have changed as well
         _sizes_of(puts, &runs, &inline, &large)
-        cost = ROOM_COMMIT + PAGE * _pages_for(
-            runs, inline, inline if runs > ROOM_FEW else 0, large, self._depth, self._pages)
-        if cost > self._left or txnid != self._next:
-            cost = self._find_room(raw, puts, cost, txnid == self._next)
+        crowded = inline if runs > ROOM_FEW else 0
+        cost = self._cost(runs, inline, crowded, large)
+        if runs > ROOM_FEW and (cost > self._left or not is_known):
+            runs, inline, crowded, large = self._rows_in(raw, puts)
+            cost = self._cost(runs, inline, crowded, large)
+        if cost > self._left or not is_known:
+            if is_known:
+                self._look()
+            self._measure(cost)
             if cost > self._left:
                 return False
         self._left -= cost
         self._next = txnid + 1
         return True
+
+    cdef int64_t _cost(self, int64_t runs, int64_t inline, int64_t crowded, int64_t large) noexcept:
+        """Bytes that a batch takes at most."""
+        return ROOM_COMMIT + PAGE * _pages_for(
+            runs, inline, crowded, large, self.found.depth, self.found.pages)
 
 
 # --- the environment and its steady point, as a batch sees them -----------------------------------

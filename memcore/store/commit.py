@@ -26,8 +26,6 @@ from memcore._fast import (
     ReserveFields,
     WriteBatch,
     WriteRequest,
-    file_size,
-    meta_figures,
     pages_for,
     row_sizes,
 )
@@ -35,14 +33,11 @@ from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, Sto
 from memcore.limits import (
     BATCH_CLOSURES_MAX,
     PAGE_BYTES,
-    REDO_SLOT_BYTES,
     ROOM_BYTES,
-    ROOM_BYTES_MIN,
     ROOM_STEP_BYTES,
-    ROOM_STEP_BYTES_MIN,
 )
 from memcore.store import lmdb as binding
-from memcore.store.datafile import DEPTH_MAX, FULL, is_cramped, newest_meta
+from memcore.store.datafile import FULL, is_cramped, newest_meta
 from memcore.store.interface import MapMovedError
 from memcore.store.lmdb import MapFull, RawError
 from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
@@ -65,7 +60,6 @@ __all__ = [
     "deliver",
     "pages_for",
     "release",
-    "room_of",
     "rows_at_most",
     "rows_in",
     "wake_futures",
@@ -580,45 +574,38 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # a row, along with the branches above it, and splits write new leaves, each half full at worst.
 # Rows with no other rows between them share leaves. Values too large for a leaf get overflow pages.
 
-# The arithmetic is in ``_commit.pxi``, where the next four are called ``ROOM_COMMIT``,
-# ``ROOM_NODE``, ``ROOM_NODE_MAX`` and ``ROOM_FEW``.
+# The arithmetic is in ``_commit.pxi``, where the next two are called ``ROOM_NODE`` and
+# ``ROOM_NODE_MAX``.
 
-_COMMIT_BYTES: Final = 32 * 1024
-"""Bytes that a commit writes besides its rows: LMDB's free list, and growth of the tree."""
 _NODE_BYTES: Final = 12
 """Node header, its slot in the page's index, and one byte of padding to an even size."""
 _NODE_BYTES_MAX: Final = 2030
 """Largest node stored in a leaf; a larger row has its value on overflow pages."""
-_FEW: Final = 4
-"""Up to this many rows are not looked up in the tree: each counts as a separate run."""
 
 _CROWDING_BYTES: Final = PAGE_BYTES // 8
 """Size above which an existing row crowds the leaf that it shares with new ones."""
 _BLANK: Final = bytes(PAGE_BYTES)
-_RUN_PAGES: Final = 1 + 2 * REDO_SLOT_BYTES // PAGE_BYTES
-"""Pages of the reserved run, a value that no deletion touches."""
-_PAGES_MAX: Final = 2**48
-"""More pages than any file has; figures are clamped to it so that byte sums fit in 64 bits."""
 
 
 class SpaceReserve(ReserveFields):
     """Disk space reserved for deletions. Accessed under the write lock."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_path",)
 
     def __init__(self, fd: int, path: str) -> None:
-        self._fd = fd
+        self.fd = fd
         self._path = path
 
-    def _find_room(self, raw: RawTxn, puts: dict[bytes, int], cost: int, known: bool) -> int:
-        """Recompute a batch's cost precisely and the space left; returns the cost in bytes."""
-        found = None if known else self._look()  # the tree may have changed as well
-        if len(puts) > _FEW or not known:
-            rows = rows_in(raw, puts) if len(puts) > _FEW else rows_at_most(puts)
-            cost = pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
-        if cost > self._left or not known:
-            self._measure(cost, found or self._look())
-        return cost
+    def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
+        return rows_in(raw, puts)
+
+    def _newest_figures(self) -> tuple[int, int, int, int]:
+        """Return the figures of the newest meta page that parses; raises with the reason if none.
+
+        The figures are the main tree's depth and pages, the free list's pages, and the last page.
+        """
+        meta = newest_meta(self.fd, self._path)
+        return meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
 
     def refusal(self) -> StoreFullError:
         """Return the error for requests of a batch that does not fit."""
@@ -626,32 +613,6 @@ class SpaceReserve(ReserveFields):
             f"{self._path}: no space is left on the device: free some, or delete sessions, for"
             " which room is kept; nothing was stored or lost"
         )
-
-    def _look(self) -> tuple[int, int]:
-        """Return the pages up to the last one in use, and how many of them are free.
-
-        Also updates the tree's depth and page count.
-        """
-        found = meta_figures(os.pread(self._fd, 2 * PAGE_BYTES, 0))
-        if found is None:
-            meta = newest_meta(self._fd, self._path)  # raises with the reason
-            found = meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
-        # LMDB never reads its own page counts: in a damaged file they may have any value.
-        depth, pages, free_pages, last_page = (min(figure, _PAGES_MAX) for figure in found)
-        self._depth, self._pages = min(depth, DEPTH_MAX), pages
-        return last_page + 1, last_page - 1 - pages - free_pages
-
-    def _measure(self, cost: int, found: tuple[int, int]) -> None:
-        """Measure the space left, and grow the file so that a batch of this cost fits too."""
-        used, free = found
-        size = file_size(self._fd)
-        have = max(0, free * PAGE_BYTES) + max(0, size - used * PAGE_BYTES)
-        room = room_of(self._pages)
-        step = ROOM_STEP_BYTES if room == ROOM_BYTES else ROOM_STEP_BYTES_MIN
-        want = room + max(cost, step)
-        if have < want:
-            have += self._extend(size, want - have)
-        self._left = have - room
 
     def _extend(self, size: int, more: int) -> int:
         """Grow the file by ``more`` bytes, rounded up to a page; returns the bytes added.
@@ -666,19 +627,14 @@ class SpaceReserve(ReserveFields):
         try:
             if more > ROOM_BYTES + ROOM_STEP_BYTES:
                 with suppress(OSError):  # fall back to writing as much as fits
-                    os.posix_fallocate(self._fd, size, end - size)
+                    os.posix_fallocate(self.fd, size, end - size)
                     return end - size
             while at < end:
-                at += os.pwrite(self._fd, _BLANK[: end - at], at)
+                at += os.pwrite(self.fd, _BLANK[: end - at], at)
         except OSError as error:
             if error.errno not in FULL:
                 raise
         return at - size
-
-
-def room_of(pages: int) -> int:
-    """Return the bytes reserved in a file whose main tree has so many pages."""
-    return min(ROOM_BYTES, ROOM_BYTES_MIN + 2 * PAGE_BYTES * max(0, pages - _RUN_PAGES))
 
 
 class Rows(NamedTuple):

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import re
 import resource
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
 
 import memcore
-from memcore._fast import meta_figures
-from memcore.errors import StoreFullError
+from memcore.errors import StorageError, StoreFullError
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.limits import (
     PAGE_BYTES,
     REDO_SLOT_BYTES,
     ROOM_BYTES,
     ROOM_BYTES_MIN,
+    ROOM_STEP_BYTES,
     ROOM_STEP_BYTES_MIN,
 )
 from memcore.store import open_store
 from memcore.store.commit import (
-    _COMMIT_BYTES,
-    _FEW,
     _NODE_BYTES,
     _NODE_BYTES_MAX,
     SpaceReserve,
     pages_for,
-    room_of,
     rows_at_most,
     rows_in,
 )
-from memcore.store.datafile import parse_meta
+from memcore.store.datafile import DEPTH_MAX, newest_meta, parse_meta
 from memcore.store.pages import DamageError
 from messages import texts, user
 
 A, B = b"\x01a", b"\x01b"
+FEW, COMMIT_BYTES = 4, 32 * 1024
+"""As ``_commit.pxi`` has them."""
 
 
 def put(key: bytes, value: bytes = b"1"):
@@ -62,17 +63,27 @@ def full(path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+class Reserves(list[SpaceReserve]):
+    """All reserves made meanwhile; their number is how often they were measured."""
+
+    def __len__(self) -> int:
+        return sum(each.measured for each in self)
+
+    def clear(self) -> None:
+        for each in self:
+            each.measured = 0
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """Counts how often the room is measured."""
-    found = []
-    measure = SpaceReserve._measure
+    found, start = Reserves(), SpaceReserve.__init__
 
     def note(self, *given):
-        found.append(None)
-        measure(self, *given)
+        found.append(self)
+        start(self, *given)
 
-    monkeypatch.setattr(SpaceReserve, "_measure", note)
+    monkeypatch.setattr(SpaceReserve, "__init__", note)
     return found
 
 
@@ -209,11 +220,18 @@ def test_the_file_grows_ahead_of_need(path):
     store.close()
 
 
-def test_the_reserve_is_two_copies_of_the_tree_up_to_a_megabyte() -> None:
+def test_the_reserve_is_two_copies_of_the_tree_up_to_a_megabyte(path) -> None:
     run = 1 + 2 * REDO_SLOT_BYTES // PAGE_BYTES
-    assert [room_of(pages) for pages in (0, run, run + 10, run + 96, 10**6)] == [
-        ROOM_BYTES_MIN, ROOM_BYTES_MIN, ROOM_BYTES_MIN + 20 * PAGE_BYTES, ROOM_BYTES, ROOM_BYTES,
-    ]  # fmt: skip
+    with memcore.open(path) as db:
+        reserve = db.engine.store._env.reserve
+        for _ in range(60):
+            db.session("s").extend([user("x" * 2_000)] * 4)
+            _, pages, free_pages, last_page = reserve.figures
+            unused = last_page - 1 - pages - free_pages
+            beyond = path.stat().st_size - (last_page + 1) * PAGE_BYTES
+            room = min(ROOM_BYTES, ROOM_BYTES_MIN + 2 * PAGE_BYTES * (pages - run))
+            assert unused * PAGE_BYTES + beyond >= room
+        assert room == ROOM_BYTES
 
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
@@ -306,11 +324,11 @@ def test_a_batch_never_takes_more_pages_than_are_estimated(path, seed):
         with env.begin(write=True) as txn:
             for key, size in puts.items():
                 txn.put(key, bytes(size))
-            rows = rows_in(txn, puts) if len(puts) > _FEW else rows_at_most(puts)
+            rows = rows_in(txn, puts) if len(puts) > FEW else rows_at_most(puts)
             estimate = pages_for(rows, before["depth"], pages)
             assert pages_for(rows_at_most(puts), before["depth"], pages) >= estimate
         taken = env.info()["last_pgno"] - last
-        assert taken <= estimate + _COMMIT_BYTES // PAGE_BYTES, (taken, estimate, rows)
+        assert taken <= estimate + COMMIT_BYTES // PAGE_BYTES, (taken, estimate, rows)
         known |= puts
     pin.abort()
     env.close()
@@ -355,49 +373,73 @@ def test_a_copy_of_a_thread_grows_the_file_by_what_it_takes(path):
 # --- the meta pages, as the reserve reads them ---------------------------------------------------
 
 
+def figures_of(path: Path) -> tuple[int, int, int, int]:
+    with path.open("rb") as file:
+        reserve = SpaceReserve(file.fileno(), str(path))
+        reserve.look()
+        return reserve.figures
+
+
 def test_figures_of_the_newest_meta_page_are_those_that_are_parsed(tmp_path) -> None:
-    """After every commit; and after each of LMDB's fields was changed in turn, both refuse it."""
+    """After every commit; and after each of LMDB's fields was changed in turn."""
+    path = tmp_path / "head"
     with memcore.open(tmp_path / "db") as db:
         for number in range(6):
             db.session("s").extend([{"role": "user", "content": "x" * 900}] * (1 + 40 * number))
-            head = Path(db.path).read_bytes()[: 2 * PAGE_BYTES]
+            path.write_bytes(Path(db.path).read_bytes())
+            head = path.read_bytes()[: 2 * PAGE_BYTES]
             metas = [parse_meta(head, page) for page in (0, 1)]
             newest = max(metas, key=lambda meta: meta.txnid)
             expected = (newest.main_depth, newest.main_pages, newest.free_pages, newest.last_page)
-            assert meta_figures(head) == expected
-    for at in (
-        0,
-        10,
-        16,
-        20,
-        40,
-        PAGE_BYTES,
-        PAGE_BYTES + 10,
-        PAGE_BYTES + 16,
-        PAGE_BYTES + 40,
-        144,
-    ):
-        wrong = bytearray(head)
-        wrong[at] ^= 1
-        with pytest.raises(DamageError):
-            [parse_meta(bytes(wrong), page) for page in (0, 1)]
-        assert meta_figures(bytes(wrong)) is None
-    assert meta_figures(head[:-1]) is None
+            assert figures_of(path) == expected
+    raw = path.read_bytes()
+    for start in (0, PAGE_BYTES):  # of one broken page: those of the other
+        for at in (0, 10, 16, 20, 40, 144):
+            wrong = bytearray(raw)
+            wrong[start + at] ^= 1
+            with pytest.raises(DamageError):
+                [parse_meta(bytes(wrong), page) for page in (0, 1)]
+            path.write_bytes(wrong)
+            try:
+                newest = newest_meta_of(path)
+            except StorageError as error:
+                with pytest.raises(type(error)):
+                    figures_of(path)
+            else:
+                assert figures_of(path) == (
+                    newest.main_depth, newest.main_pages, newest.free_pages, newest.last_page,
+                )  # fmt: skip
+    path.write_bytes(raw[: PAGE_BYTES + 17])
+    with pytest.raises(StorageError):
+        figures_of(path)
 
 
-def test_counts_of_a_meta_page_that_was_damaged_meanwhile_stop_nobody(path) -> None:
+def newest_meta_of(path: Path) -> Any:
+    with path.open("rb") as file:
+        return newest_meta(file.fileno(), str(path))
+
+
+def test_counts_of_a_meta_page_that_was_damaged_meanwhile_stop_nobody(path, tmp_path) -> None:
     """They may say anything: LMDB never looks at them."""
     with memcore.open(path) as db:
         session = db.session("s")
         session.append(user("before"))
-        reserve = db.engine.store._env.reserve
-        for counts in ((2**64 - 1,) * 4, (0xFFFF, 2**63, 2**63, 2**64 - 1)):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("memcore.store.commit.meta_figures", lambda _, told=counts: told)
-                reserve._next = 0
-                session.append(user("meanwhile"))
-            assert reserve.reserve(None, reserve._next, {b"k": 10})
-        assert len(session) == 3
+        raw = Path(db.path).read_bytes()
+        for counts in ((2**64 - 1,) * 7, (2**63,) * 7, (2**64 - 1, *(0,) * 6), (0,) * 7):
+            wrong = bytearray(raw)
+            for start in (16, PAGE_BYTES + 16):
+                for at, count in zip((32, 40, 48, 80, 88, 96, 120), counts, strict=True):
+                    wrong[start + at : start + at + 8] = count.to_bytes(8, "little")
+                wrong[start + 78 : start + 80] = b"\xff\xff"
+            damaged = tmp_path / "damaged"
+            damaged.write_bytes(wrong)
+            with damaged.open("rb+") as file:
+                reserve = SpaceReserve(file.fileno(), str(damaged))
+                for txnid in (7, 8, 9):
+                    reserve.reserve(None, txnid, {b"k": 10})
+            assert damaged.stat().st_size < len(raw) + 2 * ROOM_BYTES
+        session.append(user("after"))
+        assert len(session) == 2
 
 
 def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
@@ -405,17 +447,18 @@ def test_the_first_batch_of_a_handle_costs_what_the_tree_says(path) -> None:
     with memcore.open(path) as db:
         for number in range(800):
             db.session(f"s{number}").append(user("x" * 300))
-        puts = {b"\x0f%06d" % number: 40 for number in range(_FEW)}
+        puts = {b"\x0f%06d" % number: 40 for number in range(FEW)}
         known = db.engine.store._env.reserve
         with db.engine.store.environment().raw.begin(write=True) as raw:
             before = known._left
             known.reserve(raw, raw.id(), puts)
             expected = before - known._left
-            assert known._depth > 2
+            assert known.figures[0] > 2
             fresh = SpaceReserve(db.engine.store.environment().fd, str(path))
             fresh.reserve(raw, raw.id(), puts)
             measured = SpaceReserve(db.engine.store.environment().fd, str(path))
-            measured._measure(expected, measured._look())
+            measured.look()
+            measured.measure(expected)
             assert measured._left - fresh._left == expected
             raw.abort()
 
@@ -438,9 +481,15 @@ def test_the_figures_of_both_sides_are_the_same() -> None:
     """The extension has those of its own that this module names, too."""
     source = (Path(memcore.__file__).parent / "_commit.pxi").read_text()
     for name, figure in (
-        ("ROOM_COMMIT", _COMMIT_BYTES),
+        ("ROOM_COMMIT", COMMIT_BYTES),
         ("ROOM_NODE", _NODE_BYTES),
         ("ROOM_NODE_MAX", _NODE_BYTES_MAX),
-        ("ROOM_FEW", _FEW),
+        ("ROOM_FEW", FEW),
+        ("ROOM_BYTES", ROOM_BYTES),
+        ("ROOM_BYTES_MIN", ROOM_BYTES_MIN),
+        ("ROOM_STEP_BYTES", ROOM_STEP_BYTES),
+        ("ROOM_STEP_BYTES_MIN", ROOM_STEP_BYTES_MIN),
+        ("RUN_PAGES", 1 + 2 * REDO_SLOT_BYTES // PAGE_BYTES),
+        ("DEPTH_MAX", DEPTH_MAX),
     ):
-        assert f" {name} = {figure} " in source
+        assert re.search(rf" {name} = {figure}\b", source), name
