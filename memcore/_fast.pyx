@@ -24,7 +24,7 @@ from libc.stdint cimport (
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from posix.stat cimport fstat, struct_stat
 from posix.types cimport off_t
-from posix.unistd cimport pread
+from posix.unistd cimport pread, pwrite
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 

@@ -210,14 +210,17 @@ cdef class RecordingTxn:
         self.topics.add(topic)
 
 
-def encode_ops(dict ops not None):
-    """Encode operations: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
-    cdef Py_ssize_t size = 0, keyed
+# --- the redo record of a transaction -------------------------------------------------------------
+
+cdef enum:
+    REDO_HEADER = 28    # checksum u64, transaction u64, base u64, bytes of the operations u32
+    META_IMAGE = 136    # what LMDB writes of a meta page
+
+
+cdef int64_t _ops_bytes(list each) except -1:
+    """The bytes that operations take: ``klen u16, vlen u32 (ffffffff: delete), key, value``."""
+    cdef int64_t size = 0
     cdef object key, value
-    cdef bytes out
-    cdef uint8_t *p
-    cdef uint64_t length
-    cdef list each = list(ops.items())  # a private copy: no other thread can change it meanwhile
     for key, value in each:
         if type(key) is not bytes or not (value is None or type(value) is bytes):
             raise TypeError("an operation is a key and a value in bytes")
@@ -228,8 +231,15 @@ def encode_ops(dict ops not None):
             if PyBytes_GET_SIZE(value) >= 0xFFFFFFFF:
                 raise ValueError("a value is too long")
             size += PyBytes_GET_SIZE(value)
-    out = PyBytes_FromStringAndSize(NULL, size)
-    p = <uint8_t *>PyBytes_AS_STRING(out)
+    if size > 0xFFFFFFFF:
+        raise ValueError("a redo record is too long")
+    return size
+
+
+cdef int _encode_ops(list each, uint8_t *p) except -1:
+    cdef object key, value
+    cdef Py_ssize_t keyed
+    cdef uint64_t length
     for key, value in each:
         keyed = PyBytes_GET_SIZE(key)
         length = 0xFFFFFFFF if value is None else <uint64_t>PyBytes_GET_SIZE(value)
@@ -241,7 +251,60 @@ def encode_ops(dict ops not None):
         if value is not None:
             memcpy(p, PyBytes_AS_STRING(value), <size_t>length)
             p += length
-    return out
+    return 0
+
+
+def redo_record(dict ops not None, uint64_t txnid, uint64_t base, uint64_t seed):
+    """The redo record of a transaction: ``checksum u64, txnid u64, base u64, size u32``, operations.
+
+    ``base`` is the hash of the meta page before it, ``seed`` that of the checksum, which covers all
+    that follows it. All numbers are little-endian.
+    """
+    cdef list each = list(ops.items())  # a private copy: no other thread can change it meanwhile
+    cdef int64_t size = _ops_bytes(each)
+    cdef bytes record = PyBytes_FromStringAndSize(NULL, REDO_HEADER + size)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(record)
+    _put64(_put64(p + 8, txnid), base)
+    p[24], p[25], p[26], p[27] = size & 0xFF, size >> 8 & 0xFF, size >> 16 & 0xFF, size >> 24 & 0xFF
+    _encode_ops(each, p + REDO_HEADER)
+    _put64(p, xxh3_hash(p + 8, <size_t>(REDO_HEADER - 8 + size), seed))
+    return record
+
+
+def write_redo(int fd, dict ops not None, uint64_t txnid, uint64_t seed, int64_t slot,
+               int64_t meta):
+    """Write the redo record of a transaction at the offset ``slot``; return its header.
+
+    ``meta`` is the offset of the meta image that it follows. The caller's commit flushes the record.
+
+    Raises:
+        OSError: the device refused.
+    """
+    cdef uint8_t image[META_IMAGE]
+    cdef Py_ssize_t got = _read_at(fd, image, sizeof(image), <uint64_t>meta)
+    cdef bytes record
+    if got < 0:
+        PyErr_SetFromErrno(OSError)
+    record = redo_record(ops, txnid, xxh3_hash(image, <size_t>got, 0), seed)
+    _write_at(fd, record, slot)
+    return record[:REDO_HEADER]
+
+
+cdef int _write_at(int fd, bytes data, int64_t at) except -1:
+    """Write all bytes at an offset of a file; signals are handled where they interrupt it."""
+    cdef const char *p = PyBytes_AS_STRING(data)
+    cdef size_t left = <size_t>PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t done
+    while left:
+        with nogil:
+            done = pwrite(fd, p, left, <off_t>at)
+        if done < 0:
+            if errno.errno != errno.EINTR:
+                PyErr_SetFromErrno(OSError)
+            PyErr_CheckSignals()
+            continue
+        p, left, at = p + done, left - <size_t>done, at + done
+    return 0
 
 
 # --- prepared items -------------------------------------------------------------------------------

@@ -163,8 +163,8 @@ static inline uint64_t xxh3_large(const uint8_t *p, size_t n, const uint8_t *s) 
     return xxh3_avalanche(found);
 }
 
-/* The hash of n bytes. */
-static inline uint64_t xxh3_hash(const uint8_t *p, size_t n, uint64_t seed) {
+/* The hash of n bytes. Not inline: compilers warn of branches that an array is too small for. */
+static __attribute__((noinline)) uint64_t xxh3_hash(const uint8_t *p, size_t n, uint64_t seed) {
     uint8_t secret[XXH3_SECRET_BYTES];
     if (n <= 16) return xxh3_small(p, n, seed);
     if (n <= 240) return xxh3_medium(p, n, seed);

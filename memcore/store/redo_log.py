@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
-from memcore._fast import encode_ops, xxh3_64
+from memcore._fast import write_redo, xxh3_64
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES, RUN_SCAN_PAGES
 from memcore.store.datafile import (
-    META_IMAGE_BYTES,
     META_OFFSETS,
     PAGE_HEADER_BYTES,
     Meta,
@@ -125,7 +124,7 @@ _BLANK: Final = bytes(_HEADER_BYTES)
 
 
 def decode(body: bytes) -> dict[bytes, bytes | None] | None:
-    """Decode the output of ``encode_ops``; None if it is malformed."""
+    """Decode the operations of a redo record (``_fast.redo_record``); None if it is malformed."""
     ops: dict[bytes, bytes | None] = {}
     at = 0
     while at < len(body):
@@ -170,16 +169,8 @@ class RedoLog:
 
     def write(self, txnid: int, ops: dict[bytes, bytes | None]) -> None:
         """Write the record of ``txnid`` to its slot; the caller's commit flushes it."""
-        fd = self._fd
-        base = xxh3_64(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
-        body = encode_ops(ops)
-        rest = _TITLE.pack(txnid, base, len(body)) + body
-        record = _CHECK.pack(xxh3_64(rest, self._seed)) + rest
-        self._last = record[:_HEADER_BYTES]
-        offset = self._slots[txnid & 1]
-        written = os.pwrite(fd, record, offset)
-        while written < len(record):
-            written += os.pwrite(fd, record[written:], offset + written)
+        slot, meta = self._slots[txnid & 1], META_OFFSETS[~txnid & 1]
+        self._last = write_redo(self._fd, ops, txnid, self._seed, slot, meta)
 
     def holds_ours(self, txnid: int) -> bool:
         """Return True if the slot of ``txnid`` still holds the record that this log wrote last."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from memcore._fast import encode_ops, pack_event, pack_facts
+from memcore._fast import pack_event, pack_facts, redo_record
 from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.graph import Cache, JsonCoder
@@ -95,7 +95,7 @@ def _rows() -> list[bytes]:
 
 def _redo() -> list[bytes]:
     first = {b"\1a": b"x", b"\2b": None, b"\3" * 511: b"y" * 900}
-    return [encode_ops(first), encode_ops({b"k": b""})]
+    return [redo_record(ops, 0, 0, 0)[28:] for ops in (first, {b"k": b""})]
 
 
 TEXTS = (

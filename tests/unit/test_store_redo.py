@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcore._fast import encode_ops as encode
+from memcore._fast import redo_record, write_redo, xxh3_64
 from memcore.store import open_store
 from memcore.store.datafile import META_OFFSETS, open_locked
 from memcore.store.redo_log import decode, find_run
@@ -214,7 +214,45 @@ def test_replaying_the_record_on_the_predecessor_gives_the_successor(history) ->
 @given(st.dictionaries(st.binary(min_size=1, max_size=511).filter(lambda k: k[0]),
                        st.none() | st.binary(max_size=2000)))  # fmt: skip
 def test_operations_survive_encoding(ops) -> None:
-    assert decode(encode(ops)) == ops
+    assert decode(redo_record(ops, 0, 0, 0)[28:]) == ops
+
+
+def test_a_record_is_written_as_the_format_says(tmp_path) -> None:
+    """Header, operations and nothing else; the base is the hash of the meta image before it."""
+    path = tmp_path / "file"
+    before = random.Random(1).randbytes(9_000)
+    path.write_bytes(before)
+    ops = {b"k": b"value", b"gone": None, b"large": b"x" * 5_000}
+    body = b"".join(
+        len(key).to_bytes(2, "little")
+        + (0xFFFFFFFF if value is None else len(value)).to_bytes(4, "little")
+        + key
+        + (value or b"")
+        for key, value in ops.items()
+    )
+    fd = os.open(path, os.O_RDWR)
+    try:
+        for meta, taken in ((4_112, before[4_112 : 4_112 + META_BYTES]), (9_500, b"")):
+            header = write_redo(fd, ops, 7, 2**64 - 1, 3_000, meta)
+            base = xxh3_64(taken)
+            rest = (7).to_bytes(8, "little") + base.to_bytes(8, "little")
+            rest += len(body).to_bytes(4, "little") + body
+            record = xxh3_64(rest, 2**64 - 1).to_bytes(8, "little") + rest
+            assert header == record[:28]
+            assert redo_record(ops, 7, base, 2**64 - 1) == record
+            written = before[:3_000] + record + before[3_000 + len(record) :]
+            assert path.read_bytes() == written
+            os.pwrite(fd, before, 0)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="descriptor"):
+        write_redo(fd, ops, 7, 1, 0, 0)
+    closed = os.open(path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="descriptor"):
+            write_redo(closed, ops, 7, 1, 0, 0)
+    finally:
+        os.close(closed)
 
 
 @given(st.binary(max_size=300))
