@@ -51,8 +51,8 @@ __all__, __getattr__, __dir__ = face(
         "memory": "Memories",
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
-            "ItemKind Mask Memory OpenCall Plan Receipt RecountResult Repair RepairResult "
-            "SessionEntry Source Summarizer SummaryRequest View Violation"
+            "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecountResult "
+            "Repair RepairResult SessionEntry Source Summarizer SummaryRequest View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

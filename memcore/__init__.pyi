@@ -92,6 +92,8 @@ from memcore.model import Mask as Mask
 from memcore.model import Memory as Memory
 from memcore.model import OpenCall as OpenCall
 from memcore.model import Plan as Plan
+from memcore.model import Playbook as Playbook
+from memcore.model import PlaybookPatch as PlaybookPatch
 from memcore.model import Receipt as Receipt
 from memcore.model import RecountResult as RecountResult
 from memcore.model import Repair as Repair
@@ -243,6 +245,8 @@ __all__ = [
     "Overwrite",
     "Plan",
     "PlanStaleError",
+    "Playbook",
+    "PlaybookPatch",
     "PolicyMismatchError",
     "Pressure",
     "Private",

@@ -35,6 +35,8 @@ __all__ = [
     "Message",
     "OpenCall",
     "Plan",
+    "Playbook",
+    "PlaybookPatch",
     "Receipt",
     "RecountResult",
     "Repair",
@@ -475,6 +477,43 @@ class Memory:
     """Number of times it was given to a model; not exact, as it is written with other changes."""
     promoted_by: str | None = None
     """Name of the one who released it from quarantine; None: nobody had to."""
+
+
+class PlaybookPatch(NamedTuple):
+    """A step that failed, and what was done about it."""
+
+    step: str
+    """Name of the tool."""
+    failures: int
+    """Number of its failures."""
+    instead: str | None = None
+    """Tool that was called next in a session that passed nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """Steps of the sessions of one scenario and their successes: names and counts only."""
+
+    scenario: str
+    version: int
+    """Grows with each change of the steps or patches; counts change in place."""
+    steps: tuple[str, ...]
+    """Tools in the order of the first session that passed; never rewritten."""
+    patches: tuple[PlaybookPatch, ...]
+    """Steps that failed in some session, in the order of their first failure."""
+    successes: int
+    """Number of independent sessions that passed; forks count as their parent."""
+    failures: int
+    reasons: Mapping[str, int]
+    """Reasons of the failures as told, the most frequent ones, with their counts."""
+    iterations: int
+    """Median number of items that call tools."""
+    score: float
+    """Lower bound of the share of successes at 95 % confidence (Wilson), 0 to 1."""
+    status: str
+    """``active`` from three independent sessions on, else ``quarantined``."""
+    recorded_at: float
+    """Time of the last outcome, seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -392,7 +392,34 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
             continue
         told.held += done is None
         told.rewritten += bool(done)
+    _redact_reasons(engine, scope, redacts, told, write=write)
     return told
+
+
+def _redact_reasons(
+    engine: Engine, scope: int, redacts: Redacts, told: Finding, *, write: bool
+) -> None:
+    """Redact the reasons of outcomes, of which playbooks are made."""
+
+    def closure(txn: Txn) -> int | None:
+        if is_held(txn, scope):
+            return None
+        book = memory.Book(txn, scope, engine.seed)
+        return memory.redact_outcomes(book, lambda value: redacts.value(value)[0])
+
+    try:
+        found = [
+            redacts.counted(reason)[1]
+            for reason in engine.store.read(lambda txn: memory.reasons_in(txn, scope))
+        ]
+        for classes in found:
+            told.classes.update(classes)
+        if write and any(found):
+            done = engine.store.transact(closure)
+            told.held += done is None
+            told.rewritten += done or 0
+    except CorruptValueError:
+        told.unreadable += 1
 
 
 def _redact_state(

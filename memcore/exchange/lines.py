@@ -9,6 +9,7 @@
 {"state":{"counter":3,"values":{...}}}
 {"memcore":1,"shared":{"app":...,"user":...,"values":{...}}}
 {"memcore":1,"memory":{"app":...,"user":...,"entry":{...},"versions":[...]}}
+{"memcore":1,"memory":{"app":...,"user":...,"outcome":{...}}}
 ```
 
 A session as messages only is one line, which another program may have written as well:
@@ -200,8 +201,9 @@ LINES: Final[Mapping[str, Mapping[str, LineField]]] = {
     "memory": {
         "app": _TEXT,
         "user": _TEXT,
-        "entry": LineField(dict),
+        "entry": LineField(dict, default=None),
         "versions": LineField(list, default=()),
+        "outcome": LineField(dict, default=None),
     },
 }
 """Fields of every kind of line: the only place that bounds the contents of foreign lines."""
@@ -434,7 +436,7 @@ def checkpoint_fields(
 # --- Redaction of the lines of an export ----------------------------------------------------------
 
 _PARTS_REDACTED: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
-_VALUES: Final = ("values", "set", "entry", "versions")
+_VALUES: Final = ("values", "set", "entry", "versions", "outcome")
 
 
 def redacted_lines(pieces: Iterable[bytes], redacts: Redacts) -> Iterator[bytes]:

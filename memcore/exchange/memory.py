@@ -1,7 +1,8 @@
-"""Long-term memory in an export: a line for each entry, with its earlier versions.
+"""Long-term memory in an export: a line for each entry with its versions, and for each outcome.
 
 ```
 {"memcore":1,"memory":{"app":"a","user":"u","entry":{"id":1,"version":2,...},"versions":[{...}]}}
+{"memcore":1,"memory":{"app":"a","user":"u","outcome":{"scenario":"s","name":"session",...}}}
 ```
 
 Sources name their sessions. An import finds the items again if the sessions were imported before.
@@ -78,10 +79,10 @@ def export_memory(
 
 def _page(txn: ReadTxn, scope: int, after: int) -> tuple[list[dict[str, Any]], int | None]:
     """Return the bodies of the next lines, and the id after which to continue."""
-    page: list[dict[str, Any]] = []
+    page: list[dict[str, Any]] = [] if after else list(memory.export_outcomes(txn, scope))
     for number, body in memory.export_entries(txn, scope, after):
         page.append(body)
-        if len(page) == _PAGE:
+        if len(page) >= _PAGE:
             return page, number
     return page, None
 
@@ -101,6 +102,9 @@ def import_memory(
     app, user = rename((line["app"], line["user"]))
     names.check_name(app, "app")
     names.check_name(user, "user")
+    if line["outcome"] is not None:
+        _import_outcome(engine, (app, user), line["outcome"])
+        return
     bodies = [line["entry"], *line["versions"]]
     if engine.write_filter is not None:
         scope_filter = engine.write_filter.at(app, user)
@@ -120,4 +124,28 @@ def import_memory(
             f"memory {arrived[0].id} of user {user!r} in app {app!r} exists and is another one, or "
             "another value of its slot holds at that time: it stays"
         )
+        raise InvalidItemError(msg)
+
+
+def _import_outcome(engine: Engine, owner: Owner, body: dict[str, Any]) -> None:
+    """Store the outcome of a line, if its session is here; one that is there stays.
+
+    Raises:
+        InvalidItemError: it is not such a line, or its session is not here.
+        BlockedError
+    """
+    if engine.write_filter is not None:
+        body = engine.write_filter.at(*owner).value(body, "memory", source="import")
+
+    def closure(txn: Txn) -> bool:
+        scope = names.ensure_scope(txn, *owner)
+        return memory.import_outcome(memory.Book(txn, scope, engine.seed), body)
+
+    try:
+        done = engine.store.transact(closure)
+    except CorruptValueError as exc:
+        msg = f"memory: expected an outcome of an export: {exc}"
+        raise InvalidItemError(msg) from exc
+    if not done:
+        msg = "memory: the session of an outcome is not here; import it before"
         raise InvalidItemError(msg)

@@ -549,7 +549,8 @@ def _nameless(txn: ReadTxn) -> list[str]:
 def _memory_of(txn: ReadTxn, *, scope: int, seed: bytes) -> list[str]:
     """Verify the long-term memory of a scope; return the findings."""
     try:
-        return [f"scope {scope}: {what}" for what in memory.check_entries(txn, scope, seed)]
+        checks = memory.check_entries, memory.check_playbooks
+        return [f"scope {scope}: {what}" for check in checks for what in check(txn, scope, seed)]
     except MemcoreError as exc:
         return [f"the memory of scope {scope} cannot be checked: {exc}"]
 
@@ -977,7 +978,7 @@ _WORDS: Final = tuple(
         (r"^session ", Damage.HEAD),
         (r"^the state of scope", Damage.STATE),
         (
-            r"^the memory of scope|^scope \d+: (memor|the head of memory|the index row)",
+            r"^the memory of scope|^scope \d+: (memor|the memory|the index row|the head of)",
             Damage.MEMORY,
         ),
         (r"^scope \d+: ", Damage.NAME),

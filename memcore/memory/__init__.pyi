@@ -1,5 +1,10 @@
 # Written by scripts/make_faces from __init__.py.
 from memcore.memory.memories import Memories as Memories
+from memcore.memory.playbook import check_playbooks as check_playbooks
+from memcore.memory.playbook import export_outcomes as export_outcomes
+from memcore.memory.playbook import import_outcome as import_outcome
+from memcore.memory.playbook import reasons_in as reasons_in
+from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import check_entries as check_entries
@@ -27,19 +32,24 @@ __all__ = [
     "Memories",
     "arrived_entry",
     "check_entries",
+    "check_playbooks",
     "clear_piece",
     "count_entries",
     "entry_numbers",
     "expire_entry",
     "expires_ms_of",
     "export_entries",
+    "export_outcomes",
     "exported",
     "forget_items",
     "import_entry",
+    "import_outcome",
     "is_memory_row",
     "mend",
     "move_sources",
+    "reasons_in",
     "redact_entry",
+    "redact_outcomes",
     "scopes_with_memory",
     "texts_in",
     "version_in",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
+from memcore.memory.playbook import (
+    Outcome,
+    SessionPath,
+    path_of,
+    playbooks_in,
+    put_outcome,
+)
 from memcore.memory.rows import (
     Book,
     MemoryVersion,
@@ -18,9 +25,18 @@ from memcore.memory.rows import (
     known_at,
     memory_of,
     read_entry,
+    scenario_digest,
     versions_of,
 )
-from memcore.memory.statement import SOURCES_MAX, Statement, forget_entry, promote, remember, revise
+from memcore.memory.statement import (
+    SOURCES_MAX,
+    Statement,
+    forget_entry,
+    need_wanted,
+    promote,
+    remember,
+    revise,
+)
 from memcore.memory.trust import (
     BY,
     KINDS,
@@ -30,14 +46,16 @@ from memcore.memory.trust import (
     checked_name,
     checked_text,
 )
-from memcore.model import Memory, Source
+from memcore.model import Memory, Playbook, Source
 from memcore.options import (
+    checked_bool,
     checked_choice,
     checked_int,
     checked_optional_int,
     checked_share,
 )
 from memcore.privacy.write_filter import ScopeFilter
+from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_free
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -53,6 +71,14 @@ Sources = Source | int | Iterable[Source] | Iterable[int] | None
 _SECONDS_END: Final = 2**40
 _KEEP: Final = ...
 """Default of an option whose value stays unless another is given."""
+
+
+class Named(Protocol):
+    """Session, as far as memory is concerned: it has a name."""
+
+    @property
+    def id(self) -> str:
+        """Return the session's name."""
 
 
 class Memories:
@@ -298,6 +324,66 @@ class Memories:
             lambda book: forget_entry(book, number, why, self._now_ms()), makes_room=True
         )
 
+    def record_outcome(
+        self,
+        session: Named | str | None = None,
+        *,
+        scenario: str,
+        passed: bool,
+        reason: str | None = None,
+        confidence: float | None = None,
+    ) -> Playbook:
+        """Record how a session ended; return the playbook of its scenario.
+
+        The tools that the session called, which of them failed and what was called instead are read
+        from its log: names and counts, no arguments and no results. The same session counts once:
+        what is said last replaces what was said before.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            scenario: the kind of task: 1 to 256 characters.
+            passed: True if it succeeded.
+            reason: of a failure, in a few words that are the same for the same reason.
+            confidence: of the judgement, 0 to 1.
+
+        Raises:
+            NotFoundError: there is no such session.
+            InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
+            StorageError
+        """
+        name = self._session if session is None else getattr(session, "id", session)
+        told = self._described(confidence=confidence)
+        if reason is not None:
+            told["reason"] = self._admitted({"reason": checked_name("reason", reason)})["reason"]
+        checked_bool("passed", passed)
+        kind = self._named("scenario", scenario)
+        names.check_name(name, "session")
+        self._need_writable()
+        path = self._store.read(lambda txn: self._path(txn, str(name)))
+        now_ms = self._now_ms()
+        outcome = Outcome(
+            kind, path.session, str(name), path.root, now_ms, passed, steps=path.steps,
+            failed=path.failed, instead=path.instead, iterations=path.iterations, **told,
+        )  # fmt: skip
+
+        def closure(txn: Txn) -> Playbook:
+            scope = self._find(txn)
+            if scope is None or names.session_of(txn, scope, str(name)) != path.session:
+                msg = f"session {str(name)[:80]!r} was deleted meanwhile"
+                raise NotFoundError(msg)
+            need_wanted(txn, scope)
+            return put_outcome(Book(txn, scope, self._seed), outcome, now_ms)
+
+        return self._store.transact(closure)
+
+    def _path(self, txn: ReadTxn, name: str) -> SessionPath:
+        scope = self._find(txn)
+        if scope is None:
+            msg = f"there is no session {name[:80]!r}"
+            raise NotFoundError(msg)
+        need_wanted(txn, scope)
+        return path_of(txn, scope, name)
+
     def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.
 
@@ -381,6 +467,21 @@ class Memories:
             msg = f"there is no memory {number}"
             raise NotFoundError(msg)
         return [memory_of(each) for each in found]
+
+    def playbooks(self, scenario: str | None = None) -> list[Playbook]:
+        """List the playbooks, the best first by the lower bound of their share of successes.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        name = None if scenario is None else checked_name("scenario", scenario)
+
+        def look(txn: ReadTxn, scope: int) -> list[Playbook]:
+            veil = b"" if name is None else scenario_digest(self._seed, scope, name)
+            return playbooks_in(txn, scope, veil)
+
+        nothing: list[Playbook] = []
+        return self._read(look, nothing)
 
     def quarantined(self) -> list[Memory]:
         """List the memories that wait for ``promote`` or the user's confirmation."""
@@ -494,13 +595,18 @@ class Memories:
         values: dict[str, Any] = {}
         for name, text in (("subject", subject), ("slot", slot), ("extractor", extractor)):
             if text is not None:
-                values[name] = checked_name(name, text)
-                if self._filter is not None:  # looked up as it is, so a finding is refused
-                    self._filter.name(text, f"{name} of a memory")
+                values[name] = self._named(name, text)
         for name, share in (("confidence", confidence), ("importance", importance)):
             if share is not None:
                 values[name] = checked_share(name, share)
         return values
+
+    def _named(self, name: str, text: str) -> str:
+        """Return a text that is looked up as it is, checked; a finding in it is refused."""
+        checked_name(name, text)
+        if self._filter is not None:
+            self._filter.name(text, f"{name} of a memory")
+        return text
 
     def _admitted(self, given: dict[str, Any]) -> Mapping[str, Any]:
         """Return contents as they may be stored: judged by the guards, and redacted."""

@@ -39,6 +39,7 @@ __all__ = [
     "exported",
     "index_rows",
     "is_memory_row",
+    "is_of_outcome",
     "is_stored",
     "known_at",
     "memory_of",
@@ -46,7 +47,9 @@ __all__ = [
     "read_entry",
     "read_head",
     "rows_with",
+    "scenario_digest",
     "scopes_with_memory",
+    "source_rows",
     "text_digest",
     "unpack_record",
     "version_in",
@@ -421,6 +424,11 @@ def index_rows(
     return found
 
 
+def is_of_outcome(key: bytes) -> bool:
+    """Return True if a row of the source index leads to an outcome: no item has the seq 0."""
+    return key[-16:-8] == bytes(8)
+
+
 def rows_with(txn: ReadTxn, prefix: bytes) -> list[int]:
     """Return the ids that index rows under a prefix lead to, each once, in order."""
     return sorted({keys.number_of(key) for key, _ in txn.scan(prefix, keys.after(prefix))})
@@ -440,7 +448,10 @@ def with_digest(book: Book, text: str) -> list[int]:
 
 def with_source(txn: ReadTxn, scope: int, session: int, seq: int | None = None) -> list[int]:
     """Return the ids of the entries that rest on items of a session, or on one item."""
-    return rows_with(txn, source_rows(scope, session, seq))
+    if seq is not None:
+        return rows_with(txn, source_rows(scope, session, seq))
+    start, stop = source_rows(scope, session, 1), keys.after(source_rows(scope, session))
+    return sorted({keys.number_of(key) for key, _ in txn.scan(start, stop)})
 
 
 # --- Writing: the one function through which every change of an entry goes ------------------------
@@ -719,7 +730,8 @@ def _wrong_indexes(txn: ReadTxn, scope: int, wanted: set[bytes]) -> Iterator[str
     found: set[bytes] = set()
     for row in INDEXES:
         prefix = keys.memory_rows(scope, row)
-        found.update(key for key, _ in txn.scan(prefix, keys.after(prefix)))
+        rows = (key for key, _ in txn.scan(prefix, keys.after(prefix)))
+        found.update(key for key in rows if row != MemoryRow.SOURCE or not is_of_outcome(key))
     for key in sorted(wanted - found):
         yield f"memory {keys.number_of(key)}: the index row {key.hex()} is missing"
     for key in sorted(found - wanted):

@@ -23,6 +23,7 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes, root_of
 from memcore.memory.rows import (
     INDEXES,
     TIMELINE,
@@ -184,11 +185,7 @@ def _history(book: Book, drafts: SessionTxns, name: str) -> tuple[int, int, Hist
         msg = f"source: there is no session {name[:80]!r}"
         raise NotFoundError(msg)
     head = Head.unpack(head_key(scope, number), value)
-    history, root, above = History(head.all_segments(txn, scope)), number, head.parent_session
-    while above:
-        root, value = above, txn.get(head_key(scope, above))
-        above = 0 if value is None else Head.unpack(head_key(scope, above), value).parent_session
-    return number, root, history
+    return number, root_of(txn, scope, number), History(head.all_segments(txn, scope))
 
 
 def _trust(stated: str | None, cited: _Cited) -> str:
@@ -622,6 +619,7 @@ def forget_items(
     """
     txn, scope = book.txn, book.scope
     if seqs is None:
+        forget_outcomes(book, session)
         numbers = with_source(txn, scope, session)
         lost: Callable[[SourceRow, int], bool] = lambda row, _: row.session == session  # noqa: E731
     else:
@@ -698,6 +696,7 @@ def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) ->
 
     Items that the replacement does not have keep their old address; ``forget_items`` follows.
     """
+    move_outcomes(book, session, to)
     for number in with_source(book.txn, book.scope, session):
         known = read_entry(book.txn, book.scope, number)
         if known is None or known.is_gone:
@@ -801,6 +800,7 @@ def mend(book: Book, now_ms: int) -> int:
         if not each.is_gone:
             lost += _strip(book, each, lambda row, seq: not is_stored(txn, scope, row, seq), now_ms)
     _settle_slots(book)
+    mend_playbooks(book)
     return lost
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError
 from memcore.log import Head, History
+from memcore.memory.playbook import root_of
 from memcore.memory.rows import (
     TIMELINE,
     Book,
@@ -134,11 +135,12 @@ def _found(book: Book, record: MemoryVersion) -> MemoryVersion:
             continue
         head = Head.unpack(head_key(book.scope, number), value)
         history = History(head.all_segments(book.txn, book.scope))
+        root = root_of(book.txn, book.scope, number)
         by_owner: dict[int, list[int]] = {}
         for seq in row.seqs:
             by_owner.setdefault(history.owner_of(seq) or 0, []).append(seq)
         rows += [
-            SourceRow(number if owner else 0, row.name, owner, owner, tuple(seqs), row.by)
+            SourceRow(number if owner else 0, row.name, owner, root, tuple(seqs), row.by)
             for owner, seqs in by_owner.items()
         ]
     return replace(record, sources=tuple(rows))
