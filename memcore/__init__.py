@@ -48,10 +48,11 @@ __all__, __getattr__, __dir__ = face(
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
+        "memory": "Memories",
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
-            "ItemKind Mask OpenCall Plan Receipt RecountResult Repair RepairResult "
-            "SessionEntry Summarizer SummaryRequest View Violation"
+            "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecountResult "
+            "Repair RepairResult SessionEntry Source Summarizer SummaryRequest View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

@@ -79,6 +79,7 @@ from memcore.maintenance.backup import restore as restore
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
+from memcore.memory import Memories as Memories
 from memcore.model import Calibration as Calibration
 from memcore.model import CallRecord as CallRecord
 from memcore.model import Checkpoint as Checkpoint
@@ -88,13 +89,17 @@ from memcore.model import Envelope as Envelope
 from memcore.model import Item as Item
 from memcore.model import ItemKind as ItemKind
 from memcore.model import Mask as Mask
+from memcore.model import Memory as Memory
 from memcore.model import OpenCall as OpenCall
 from memcore.model import Plan as Plan
+from memcore.model import Playbook as Playbook
+from memcore.model import PlaybookPatch as PlaybookPatch
 from memcore.model import Receipt as Receipt
 from memcore.model import RecountResult as RecountResult
 from memcore.model import Repair as Repair
 from memcore.model import RepairResult as RepairResult
 from memcore.model import SessionEntry as SessionEntry
+from memcore.model import Source as Source
 from memcore.model import Summarizer as Summarizer
 from memcore.model import SummaryRequest as SummaryRequest
 from memcore.model import View as View
@@ -223,6 +228,8 @@ __all__ = [
     "Mask",
     "Media",
     "MemcoreError",
+    "Memories",
+    "Memory",
     "Merge",
     "MigrationReport",
     "NoWrites",
@@ -238,6 +245,8 @@ __all__ = [
     "Overwrite",
     "Plan",
     "PlanStaleError",
+    "Playbook",
+    "PlaybookPatch",
     "PolicyMismatchError",
     "Pressure",
     "Private",
@@ -268,6 +277,7 @@ __all__ = [
     "SessionEntry",
     "SessionState",
     "SharedState",
+    "Source",
     "Stage",
     "StateChanges",
     "StateSchema",

@@ -31,14 +31,18 @@ __all__ = [
     "Item",
     "ItemKind",
     "Mask",
+    "Memory",
     "Message",
     "OpenCall",
     "Plan",
+    "Playbook",
+    "PlaybookPatch",
     "Receipt",
     "RecountResult",
     "Repair",
     "RepairResult",
     "SessionEntry",
+    "Source",
     "Summarize",
     "Summarizer",
     "SummaryRequest",
@@ -410,6 +414,106 @@ class Context:
     of unanswered calls. ``"repair"``: additions by repairs took the room. ``"summary"``: a view
     represents them. None: no cut was needed; items of authors that were not requested do not count.
     The budget is net of ``reserve_tokens``, in the provider's tokens if it is calibrated."""
+
+
+# --- Long-term memory -----------------------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """Items of a session that a memory rests on."""
+
+    session: str
+    """Name of the session, of the memory's own scope."""
+    seqs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One version of a long-term memory. Times are seconds since 1970.
+
+    ``version`` and ``recorded_at`` are about what was known, ``valid_from`` and ``valid_to`` about
+    what was true. Ids and versions give the order; times only inform.
+    """
+
+    id: int
+    version: int
+    kind: str
+    """``fact``, ``preference``, ``event``, ``procedure`` or ``note``."""
+    text: str
+    """Empty once it is forgotten."""
+    attributes: Mapping[str, Any]
+    subject: str | None
+    """Person or thing that it is about."""
+    slot: str | None
+    """Property of the subject that has one value at a time; None: none."""
+    labels: Mapping[str, str]
+    sources: tuple[Source, ...]
+    by: str
+    """Origin of the statement, the most trusted first: ``operator``, ``user``, ``confirmed``,
+    ``assistant``, ``agent``, ``tool``, ``import``."""
+    extractor: str | None
+    """Name and version of the program that made the statement from its sources."""
+    confidence: float | None
+    """Confidence of the extractor, 0 to 1."""
+    importance: float | None
+    """Importance as stated by the caller, 0 to 1."""
+    recorded_at: float
+    """Time of this version."""
+    observed_at: float | None
+    """Time of the newest item that it rests on, unless the caller states another."""
+    valid_from: float | None
+    valid_to: float | None
+    """Exclusive end of the time in which it is true; None: it has none."""
+    superseded_by: int | None
+    """Id of the memory that replaced it in its slot."""
+    derived_from: tuple[int, ...]
+    """Ids of the memories that it was made from."""
+    support: int
+    """Number of independent sessions that it rests on; forks count as their parent."""
+    status: str
+    """``active``, ``quarantined``, ``superseded``, ``archived`` or ``forgotten``."""
+    expires_at: float | None
+    uses: int
+    """Number of times it was given to a model; not exact, as it is written with other changes."""
+    promoted_by: str | None = None
+    """Name of the one who released it from quarantine; None: nobody had to."""
+
+
+class PlaybookPatch(NamedTuple):
+    """A step that failed, and what was done about it."""
+
+    step: str
+    """Name of the tool."""
+    failures: int
+    """Number of its failures."""
+    instead: str | None = None
+    """Tool that was called next in a session that passed nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """Steps of the sessions of one scenario and their successes: names and counts only."""
+
+    scenario: str
+    version: int
+    """Grows with each change of the steps or patches; counts change in place."""
+    steps: tuple[str, ...]
+    """Tools in the order of the first session that passed; never rewritten."""
+    patches: tuple[PlaybookPatch, ...]
+    """Steps that failed in some session, in the order of their first failure."""
+    successes: int
+    """Number of independent sessions that passed; forks count as their parent."""
+    failures: int
+    reasons: Mapping[str, int]
+    """Reasons of the failures as told, the most frequent ones, with their counts."""
+    iterations: int
+    """Median number of items that call tools."""
+    score: float
+    """Lower bound of the share of successes at 95 % confidence (Wilson), 0 to 1."""
+    status: str
+    """``active`` from three independent sessions on, else ``quarantined``."""
+    recorded_at: float
+    """Time of the last outcome, seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from memcore.aio.commit import CommitFuture
+from memcore.aio.memory import AsyncMemories
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSharedState
 from memcore.audit.verify import AuditedEntry, AuditReport
@@ -829,6 +830,11 @@ class AsyncScope:
     def kv(self, namespace: str) -> AsyncKeyValue:
         """As ``Scope.kv``."""
         return AsyncKeyValue(self._scope.kv(namespace))
+
+    @property
+    def memory(self) -> AsyncMemories:
+        """As ``Scope.memory``."""
+        return AsyncMemories(self._scope.memory)
 
     @property
     def blobs(self) -> AsyncBlobStore:

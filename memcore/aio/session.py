@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from memcore import session
 from memcore.aio.commit import commit
 from memcore.aio.compact import recorded, run_due, summarized
+from memcore.aio.memory import AsyncMemories
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
@@ -247,6 +248,11 @@ class AsyncSession:
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""
         adopt(self, session)
+
+    @property
+    def memory(self) -> AsyncMemories:
+        """As ``Session.memory``."""
+        return AsyncMemories(self._session.memory)
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"

@@ -25,6 +25,7 @@ from memcore.codec.audit_entry import (
     unpack_page,
 )
 from memcore.codec.keys import Kind, Row
+from memcore.codec.table import KINDS_END
 from memcore.codec.values import HEADER_BYTES
 from memcore.errors import AuditError, InvalidOptionError, uncopied
 from memcore.store import LmdbStore
@@ -389,7 +390,7 @@ class _Noted(NamedTuple):
 
 def _noted(txn: ReadTxn, start: bytes) -> Iterator[_Noted]:
     """Yield the rows from ``start`` on that chains record."""
-    for key, value in stored_rows(txn, start, bytes((Kind.CARE + 1,))):
+    for key, value in stored_rows(txn, start, KINDS_END):
         place = chain_of(key)
         if place is not None:
             yield _Noted(place, key, value)

@@ -376,7 +376,11 @@ def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
                 yield key, value
 
 
-_MANY: Final = {Kind.THREAD: "row of a thread", Kind.CARE: "row of a hold, a rule or an erasure"}
+_MANY: Final = {
+    Kind.THREAD: "row of a thread",
+    Kind.CARE: "row of a hold, a rule or an erasure",
+    Kind.MEMORY: "row of long-term memory",
+}
 """Kinds whose various rows an identifier in a chain does not distinguish."""
 
 
@@ -583,7 +587,7 @@ class Verification:
             what = "the file's record says that it is not audited"
             self._suspect(Suspicion(DATABASE, 1, Why.MODIFIED, what))
         scopes = {keys.number_of(key) for key, _ in _leaps(txn, Kind.SCOPE, 9)}
-        for kind in (Kind.SESSION_NAME, Kind.SESSION, Kind.CARE):
+        for kind in (Kind.SESSION_NAME, Kind.SESSION, Kind.CARE, Kind.MEMORY):
             scopes.update(int.from_bytes(key[1:9], "big") for key, _ in _leaps(txn, kind, 9))
         sessions = [keys.split_session_prefix(key) for key, _ in _leaps(txn, Kind.SESSION, 17)]
         return [DATABASE, *((scope, 0) for scope in sorted(scopes - {0})), *sessions]

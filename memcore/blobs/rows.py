@@ -30,7 +30,7 @@ from memcore.store.interface import ReadTxn, Store, Txn
 __all__ = [
     "BlobHeader",
     "BlobRef",
-    "Source",
+    "BlobSource",
     "StagedBlobLost",
     "acquire",
     "discard",
@@ -260,7 +260,7 @@ _SPOOL_BYTES: Final = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BlobSource:
     """Content that can be read repeatedly without being held in memory."""
 
     size: int
@@ -323,7 +323,7 @@ def rechunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(held)
 
 
-def _measured(pieces: Callable[[], Iterator[bytes]], seed: int, *, exported: bool) -> Source:
+def _measured(pieces: Callable[[], Iterator[bytes]], seed: int, *, exported: bool) -> BlobSource:
     """Read the content once for its size and digests; sha256 only if the address is exported."""
     digest, sha256, size = xxh3_128(seed=seed), hashlib.sha256(), 0
     for piece in pieces():
@@ -332,11 +332,11 @@ def _measured(pieces: Callable[[], Iterator[bytes]], seed: int, *, exported: boo
         digest.update(piece)
         if exported:
             sha256.update(piece)
-    return Source(size, digest.digest(), sha256.digest(), seed, pieces)
+    return BlobSource(size, digest.digest(), sha256.digest(), seed, pieces)
 
 
 @contextmanager
-def opened(payload: object, seed: int, *, exported: bool) -> Iterator[Source]:
+def opened(payload: object, seed: int, *, exported: bool) -> Iterator[BlobSource]:
     """Open a source over bytes, a binary file from its current position, or an iterable of bytes.
 
     Content that cannot be read twice is spooled: to memory if small, else to a temporary file.

@@ -20,7 +20,7 @@ from memcore.blobs.rows import (
     STAGING,
     BlobHeader,
     BlobRef,
-    Source,
+    BlobSource,
     StagedBlobLost,
     acquire,
     changed,
@@ -132,7 +132,7 @@ def refer(
 
 
 def refer_source(
-    store: Store, scope: int, source: Source, closure: Callable[[Txn, BlobRef], T]
+    store: Store, scope: int, source: BlobSource, closure: Callable[[Txn, BlobRef], T]
 ) -> T:
     """As ``refer``, for content that is already open."""
     for _ in range(_ATTEMPTS):
@@ -149,14 +149,14 @@ def _starved(scope: int) -> StoreLockedError:
     )
 
 
-def _stage(store: Store, scope: int, source: Source) -> BlobRef:
+def _stage(store: Store, scope: int, source: BlobSource) -> BlobRef:
     for _ in range(_ATTEMPTS):
         with suppress(StagedBlobLost):
             return _stage_once(store, scope, source)
     raise _starved(scope)
 
 
-def _stage_once(store: Store, scope: int, source: Source) -> BlobRef:
+def _stage_once(store: Store, scope: int, source: BlobSource) -> BlobRef:
     for disambiguator in range(DISAMBIGUATORS):
         ref = BlobRef(source.digest, disambiguator, source.size)
         if _fill(store, scope, ref, source) or _matches(store, scope, ref, source):
@@ -164,7 +164,7 @@ def _stage_once(store: Store, scope: int, source: Source) -> BlobRef:
     raise crowded(source.digest, scope)
 
 
-def _matches(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
+def _matches(store: Store, scope: int, ref: BlobRef, source: BlobSource) -> bool:
     """Return whether the slot holds exactly this content, comparing chunks in short reads."""
     try:
         if not store.read(lambda txn: exists(txn, scope, ref)):  # empty content streams nothing
@@ -175,7 +175,7 @@ def _matches(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
         return False
 
 
-def _fill(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
+def _fill(store: Store, scope: int, ref: BlobRef, source: BlobSource) -> bool:
     """Claim a free slot and write the chunks; False if the slot is taken.
 
     Raises:
@@ -223,7 +223,7 @@ def _stage_batch(
     return closure
 
 
-def _batches(source: Source) -> Iterator[tuple[int, list[bytes], bool]]:
+def _batches(source: BlobSource) -> Iterator[tuple[int, list[bytes], bool]]:
     """Yield ``(first chunk number, chunks, is the last batch)``; at least one batch.
 
     The content is hashed again on the way: a file that changed after it was measured is rejected
@@ -493,13 +493,13 @@ class BlobStore:
                 self._put_source(source)
             return address
 
-    def _opened(self, payload: object) -> AbstractContextManager[Source]:
+    def _opened(self, payload: object) -> AbstractContextManager[BlobSource]:
         """Open the content as it may be stored."""
         if self._scope_filter is not None:
             payload = admitted(self._scope_filter, payload)
         return opened(payload, self._seed, exported=True)
 
-    def _put_source(self, source: Source) -> None:
+    def _put_source(self, source: BlobSource) -> None:
         if source.size <= BLOB_INLINE_COMMIT_BYTES_MAX:
             payload = b"".join(source.pieces())
             if xxh3_128_digest(payload, seed=self._seed) != source.digest:

@@ -23,6 +23,7 @@ from memcore.cli import (
     erase,
     hold,
     keys,
+    memory,
     migrate,
     prune,
     recount,
@@ -150,3 +151,4 @@ for _name, _verb in (
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)
 app.add_typer(audit.verbs, name="audit")
+app.add_typer(memory.verbs, name="memory")

@@ -29,6 +29,7 @@ __all__ = [
     "Care",
     "Counter",
     "Kind",
+    "MemoryRow",
     "Row",
     "ThreadRow",
     "after",
@@ -45,6 +46,7 @@ __all__ = [
     "graph_rows",
     "kv_prefix",
     "malformed",
+    "memory_rows",
     "name_key",
     "number_of",
     "numbered",
@@ -102,6 +104,7 @@ class Kind:
     CHUNK: Final = 0x10
     STATE: Final = 0x11
     CARE: Final = 0x12
+    MEMORY: Final = 0x13
 
 
 class Care:
@@ -147,6 +150,19 @@ class ThreadRow:
     CHECKPOINT: Final = 0x03
     VALUE: Final = 0x04
     WRITES: Final = 0x05
+
+
+class MemoryRow:
+    """Row byte of a scope's memory rows: the byte after the scope."""
+
+    HEAD: Final = 0x01
+    ENTRY: Final = 0x02
+    VERSION: Final = 0x03
+    SLOT: Final = 0x04
+    SOURCE: Final = 0x05
+    DIGEST: Final = 0x06
+    OUTCOME: Final = 0x07
+    PLAYBOOK: Final = 0x08
 
 
 class Counter:
@@ -429,6 +445,14 @@ def audit_mark(scope: int, session: int) -> bytes:
 def audit_care(scope: int) -> bytes:
     """Build the prefix of a scope's audit rows: its own chain, and the marks of all its chains."""
     return scoped(Kind.CARE, scope, _AUDIT)
+
+
+# --- Rows of a scope's long-term memory -----------------------------------------------------------
+
+
+def memory_rows(scope: int, row: int, *parts: bytes) -> bytes:
+    """Build ``13 | scope u64 | row u8 | parts``: a memory row's key, or a prefix of several."""
+    return scoped(Kind.MEMORY, scope, bytes((row,)), *parts)
 
 
 # --- Rows of graphs: threads, their checkpoints, and pools of chunks ------------------------------

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow
+from memcore.codec.keys import Care, Counter, Kind, MemoryRow, Row, ThreadRow
 
 __all__ = [
+    "KINDS_END",
     "ROWS",
     "RowKind",
     "find",
@@ -51,7 +52,7 @@ class RowKind(NamedTuple):
 
 
 _WIDTHS: Final = {
-    "which": 1, "row": 1, "chunk": 4, "space": 4, "slot": 17, "sha256": 32,
+    "which": 1, "row": 1, "chunk": 4, "space": 4, "veil": 16, "slot": 17, "sha256": 32,
     **dict.fromkeys(("scope", "session", "fork", "namespace", "thread", "pool", "number"), 8),
 }  # fmt: skip
 """Size of each part of a key in bytes; texts and other variable-length parts are not listed."""
@@ -145,13 +146,30 @@ ROWS: Final = (
             ("owner", Care.OWNER, "scope row", False, False),
         )
     ),
+    *(
+        RowKind(f"{name} of memory", Kind.MEMORY, f"scope row{fields}", "MEMORY", row, secret=True,
+                audited=True, counted=counted)
+        for name, row, fields, counted in (
+            ("head", MemoryRow.HEAD, "", ""),
+            ("entry", MemoryRow.ENTRY, " number", "memories"),
+            ("version", MemoryRow.VERSION, " number number", ""),
+            ("slot", MemoryRow.SLOT, " veil number", ""),
+            ("source", MemoryRow.SOURCE, " session number number", ""),
+            ("digest", MemoryRow.DIGEST, " veil number", ""),
+            ("outcome", MemoryRow.OUTCOME, " veil session", ""),
+            ("playbook", MemoryRow.PLAYBOOK, " veil number", "playbooks"),
+        )
+    ),
 )  # fmt: skip
 """All kinds of rows.
 
 A new kind needs a number and key in ``codec/keys.py``, an entry here, and its shape in
 ``maintenance/salvage_rows.py``."""
 
-_ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9}
+KINDS_END: Final = bytes((max(each.kind for each in ROWS) + 1,))
+"""The first key after all rows."""
+
+_ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9, Kind.MEMORY: 9}
 _BY_KIND: Final = {each.kind: each for each in ROWS if each.kind != Kind.SESSION}
 _BY_ROW: Final = {(each.kind, each.row): each for each in ROWS}
 

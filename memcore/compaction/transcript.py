@@ -15,6 +15,7 @@ from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.media import Media, from_data_url, read_media
 from memcore.tokens.message import HIDDEN, json_text, without_base64
 from memcore.wire import WireItem, bind
+from memcore.wire.message import is_failure
 
 __all__ = [
     "DEFAULT_CAPS",
@@ -74,7 +75,7 @@ def parts_of(message: Message) -> list[Part]:
     label = _str(body, "type")
     if _is_result(message, body):
         answer = _answer(body, 0)
-        return [Part("result", answer, _str(body, "name"), _call_id(body), _failed(body))]
+        return [Part("result", answer, _str(body, "name"), _call_id(body), is_failure(body))]
     if "role" not in body and (_is_call(label) or _is_answer(label) or label == "reasoning"):
         return list(_block(body, 0))
     found: list[Part] = []
@@ -124,14 +125,6 @@ def _is_result(message: Message, body: Mapping[str, Any]) -> bool:
         _str(body, "role") in _RESULT_ROLES
         or _str(body, "type") in _RESULT_ROLES
         or _str(message, "type") in _RESULT_ROLES
-    )
-
-
-def _failed(body: Mapping[str, Any]) -> bool:
-    return (
-        body.get("is_error") is True
-        or body.get("status") in ("error", "failed")
-        or bool(body.get("error"))
     )
 
 
@@ -215,9 +208,9 @@ def _block(block: Mapping[str, Any], depth: int) -> Iterator[Part]:
         yield _call(block)
         answer = "" if label in _CALL_BLOCKS else _answer(block, depth)
         if answer or _picture(block):
-            yield Part("result", answer or "[image]", "", _call_id(block), _failed(block))
+            yield Part("result", answer or "[image]", "", _call_id(block), is_failure(block))
     elif _is_answer(label):
-        error = _failed(block)
+        error = is_failure(block)
         yield Part("result", _answer(block, depth), _str(block, "name"), _call_id(block), error)
     elif not label and (parts := list(_gemini(block))):
         yield from parts

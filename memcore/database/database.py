@@ -553,8 +553,9 @@ class Database:
         )
         if session_id is not None:
             return found
-        shared = exchange.export_shared(engine, user=user, app=app, form=format, left_out=left_out)
-        return chain(found, shared)
+        owned: dict[str, Any] = {"user": user, "app": app, "form": format, "left_out": left_out}
+        beside = exchange.export_shared, exchange.export_memory
+        return chain(found, *(export(engine, **owned) for export in beside))
 
     def _redacted(
         self,
@@ -571,11 +572,11 @@ class Database:
             yield from exchange.redacted_lines(found, session.redacts_at(engine, redact, place))
         if session_id is None:
             form, left_out = options["form"], options["left_out"]
-            shared = exchange.export_shared(
-                engine, user=owner[0], app=owner[1], form=form, left_out=left_out
-            )
-            for line in shared:
-                said = exchange.parse_line(line)["shared"]
+            asked = {"user": owner[0], "app": owner[1], "form": form, "left_out": left_out}
+            beside = exchange.export_shared, exchange.export_memory
+            for line in chain.from_iterable(export(engine, **asked) for export in beside):
+                found = exchange.parse_line(line)
+                said = found.get("shared") or found["memory"]
                 owned = said["app"], said["user"] or "", None
                 yield from exchange.redacted_lines(
                     [line], session.redacts_at(engine, redact, owned)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from memcore import blobs
+from memcore import blobs, memory
 from memcore.audit import record_event
 from memcore.codec import keys
 from memcore.codec.keys import KIND_U64_2, Kind, Row
@@ -64,8 +64,8 @@ class Finding:
     user: str
     session: str | None
     where: str
-    """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv``, ``tokens`` or
-    ``names``.
+    """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv``, ``memories``,
+    ``tokens`` or ``names``.
 
     State shared by an application has no user; neither has a scope whose name cannot be read.
     """
@@ -338,7 +338,7 @@ class _Planned(NamedTuple):
 def _redact_beside(
     engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool
 ) -> Iterator[Finding]:
-    """Redact the state that sessions share and the caller's key/value entries.
+    """Redact the state that sessions share, the user's memories and the caller's entries.
 
     Entries written by adapters are counted but left: they have indexes and parts that only the
     adapters know. So are those of a namespace whose name cannot be read. Keys and names stay, too.
@@ -346,6 +346,7 @@ def _redact_beside(
     app, user, scope = owner
     told = Finding(app, user, None, "state")
     yield _redact_state(engine, (scope, 0), redacts, told, write=write)
+    yield _redact_memories(engine, owner, redacts, write=write)
 
     def look(txn: ReadTxn) -> tuple[dict[int, bool], int]:
         named, damaged = names.found_names(txn, Kind.KV_NAMESPACE, scope)
@@ -362,6 +363,63 @@ def _redact_beside(
         yield _redact_entries(engine, (scope, number), redacts, told, write=write and not stays)
         if write and stays:
             told.kept += sum(told.classes.values())
+
+
+def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool) -> Finding:
+    """Redact the long-term memories with all their versions; subjects and slots stay."""
+    app, user, scope = owner
+    told = Finding(app, user, None, "memories")
+
+    def counted(value: Any) -> Any:
+        made, classes = redacts.value(value)
+        told.classes.update(classes)
+        return made
+
+    def look(txn: ReadTxn, number: int) -> None:
+        for each in memory.texts_in(txn, scope, number):
+            counted(each)
+
+    def closure(txn: Txn, number: int) -> bool | None:
+        book = memory.Book(txn, scope, engine.seed)
+        return memory.redact_entry(book, number, lambda value: redacts.value(value)[0])
+
+    for number in engine.store.read(lambda txn: memory.entry_numbers(txn, scope)):
+        try:
+            engine.store.read(partial(look, number=number))
+            done = engine.store.transact(partial(closure, number=number)) if write else False
+        except CorruptValueError:
+            told.unreadable += 1
+            continue
+        told.held += done is None
+        told.rewritten += bool(done)
+    _redact_reasons(engine, scope, redacts, told, write=write)
+    return told
+
+
+def _redact_reasons(
+    engine: Engine, scope: int, redacts: Redacts, told: Finding, *, write: bool
+) -> None:
+    """Redact the reasons of outcomes, of which playbooks are made."""
+
+    def closure(txn: Txn) -> int | None:
+        if is_held(txn, scope):
+            return None
+        book = memory.Book(txn, scope, engine.seed)
+        return memory.redact_outcomes(book, lambda value: redacts.value(value)[0])
+
+    try:
+        found = [
+            redacts.counted(reason)[1]
+            for reason in engine.store.read(lambda txn: memory.reasons_in(txn, scope))
+        ]
+        for classes in found:
+            told.classes.update(classes)
+        if write and any(found):
+            done = engine.store.transact(closure)
+            told.held += done is None
+            told.rewritten += done or 0
+    except CorruptValueError:
+        told.unreadable += 1
 
 
 def _redact_state(

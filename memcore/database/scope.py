@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from memcore.graph import GraphStore
     from memcore.kv import KeyValue, Requests
     from memcore.maintenance.backup import Progress
+    from memcore.memory import Memories
     from memcore.privacy.write_filter import ScopeFilter
     from memcore.retention import ErasureReceipt, Hold
     from memcore.session import Lease
@@ -352,6 +353,12 @@ class Scope:
             store, self._find, seed=seed, ensure=self._ensure, scope_filter=self._passes
         )
 
+    @property
+    def memory(self) -> Memories:
+        """Long-term memory of the user: statements with their sources, and playbooks."""
+        self._need("memory")
+        return sessions.open_memory(self._engine, self._app, self._user)
+
     def _blob_seed(self) -> int:
         return int.from_bytes(self._engine.seed[:8], "little")
 
@@ -451,7 +458,8 @@ class Scope:
         if not remove:
             return 0
         found = retention.memories(self._engine, self._app, self._user)
-        return sum(self.kv(namespace).clear() for namespace in found)
+        removed = sessions.open_memory(self._engine, self._app, self._user).clear()
+        return removed + sum(self.kv(namespace).clear() for namespace in found)
 
     def opt_in_memory(self) -> bool:
         """Undo ``opt_out_memory``; return True if the user had opted out."""

@@ -8,6 +8,7 @@ __all__, __getattr__, __dir__ = face(
         "export": "Archiving check_form export_sessions",
         "lines": "parse_line redacted_lines",
         "load": "ImportOptions import_lines",
+        "memory": "export_memory",
         "state": "export_shared",
     },
 )

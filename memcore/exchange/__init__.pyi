@@ -6,12 +6,14 @@ from memcore.exchange.lines import parse_line as parse_line
 from memcore.exchange.lines import redacted_lines as redacted_lines
 from memcore.exchange.load import ImportOptions as ImportOptions
 from memcore.exchange.load import import_lines as import_lines
+from memcore.exchange.memory import export_memory as export_memory
 from memcore.exchange.state import export_shared as export_shared
 
 __all__ = [
     "Archiving",
     "ImportOptions",
     "check_form",
+    "export_memory",
     "export_sessions",
     "export_shared",
     "import_lines",

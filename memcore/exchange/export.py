@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from memcore import blobs, kv
+from memcore import blobs, kv, memory
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, FLAG_BYTES, decode_json, decoding
@@ -615,6 +615,17 @@ class Archiving:
                 told["value"] = found.value()
             if found.ref is not None:
                 told["content"] = b64encode(blobs.read(txn, scope, found.ref)).decode()
+            return portable_json({"expired": told}) + b"\n"
+
+        return self._engine.store.read(look)
+
+    def memory(self, key: bytes, value: bytes) -> bytes:
+        """Export a long-term memory that has expired."""
+        scope = keys.split_scoped(key)[0]
+
+        def look(txn: ReadTxn) -> bytes:
+            app, user = names.scope_names(txn, scope)
+            told = {"app": app, "user": user, "memory": memory.exported(key, value)}
             return portable_json({"expired": told}) + b"\n"
 
         return self._engine.store.read(look)

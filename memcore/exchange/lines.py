@@ -8,6 +8,8 @@
 {"checkpoint":{"name":...,"segments":[[1,2]],"view":1,...}}
 {"state":{"counter":3,"values":{...}}}
 {"memcore":1,"shared":{"app":...,"user":...,"values":{...}}}
+{"memcore":1,"memory":{"app":...,"user":...,"entry":{...},"versions":[...]}}
+{"memcore":1,"memory":{"app":...,"user":...,"outcome":{...}}}
 ```
 
 A session as messages only is one line, which another program may have written as well:
@@ -196,6 +198,13 @@ LINES: Final[Mapping[str, Mapping[str, LineField]]] = {
         "user": LineField(str, default=None),
         "values": LineField(dict),
     },
+    "memory": {
+        "app": _TEXT,
+        "user": _TEXT,
+        "entry": LineField(dict, default=None),
+        "versions": LineField(list, default=()),
+        "outcome": LineField(dict, default=None),
+    },
 }
 """Fields of every kind of line: the only place that bounds the contents of foreign lines."""
 
@@ -305,7 +314,7 @@ class Title:
 
 
 def is_title(found: object) -> bool:
-    """Return True if a parsed line begins an exported session, or holds a shared state."""
+    """Return True if a parsed line begins an exported session, or stands beside sessions."""
     return isinstance(found, dict) and "memcore" in found and "messages" not in found
 
 
@@ -427,7 +436,7 @@ def checkpoint_fields(
 # --- Redaction of the lines of an export ----------------------------------------------------------
 
 _PARTS_REDACTED: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
-_VALUES: Final = ("values", "set")
+_VALUES: Final = ("values", "set", "entry", "versions", "outcome")
 
 
 def redacted_lines(pieces: Iterable[bytes], redacts: Redacts) -> Iterator[bytes]:
@@ -460,7 +469,7 @@ def _redacted(found: Any, redacts: Redacts) -> Any:
                 field: redacts.value(value)[0] if field in fields else value
                 for field, value in made[name].items()
             }
-    for name in ("state", "shared"):
+    for name in ("state", "shared", "memory"):
         if isinstance(made.get(name), dict):
             made[name] = {
                 field: redacts.value(value)[0] if field in _VALUES else value

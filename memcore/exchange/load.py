@@ -45,6 +45,7 @@ from memcore.exchange.lines import (
     refuse,
     write_arrived,
 )
+from memcore.exchange.memory import import_memory, is_memory
 from memcore.exchange.state import ArrivedState, Owner, import_shared, is_shared
 from memcore.log import (
     CachedSession,
@@ -489,6 +490,8 @@ class Imported:
     """Sessions stored under another name, because another one had theirs."""
     shared: int = 0
     """States of users and applications."""
+    memories: int = 0
+    """Long-term memories, with their versions."""
     calls: int = 0
     """Calls in conversations; the next two counts are of conversations, too."""
     open_calls: int = 0
@@ -642,10 +645,15 @@ class _Import:
                 self.session = None
 
     def _begin(self, found: Mapping[str, Any], line: int) -> Incoming | None:
-        """Begin the session of a title; None if it exists already, or for a shared state."""
+        """Begin the session of a title; None if it exists already, or if it stands beside them."""
         if is_shared(found):
             import_shared(self.engine, found, self._renamed)
             self.done.shared += 1
+            return None
+        if is_memory(found):
+            self._commit()  # it may rest on items of sessions that came before
+            import_memory(self.engine, found, self._renamed)
+            self.done.memories += 1
             return None
         title = self._named(Title.of(found))
         policy_name(title.policy)

@@ -13,7 +13,7 @@ from functools import partial
 from struct import unpack
 from typing import Final, TypeAlias
 
-from memcore import blobs, kv
+from memcore import blobs, kv, memory
 from memcore._fast import pack_facts
 from memcore.blobs import BlobRef
 from memcore.codec import keys
@@ -191,7 +191,7 @@ def check_expiries(engine: Engine) -> Iterator[str]:
 
     Each page is read in its own snapshot.
     """
-    for kind, look in ((Kind.EXPIRY, _leads), (Kind.KV, _entry), (Kind.CARE, _terms)):
+    for kind, look in _LOOKS:
         start: bytes | None = bytes((kind,))
         while start is not None:
 
@@ -204,6 +204,12 @@ def check_expiries(engine: Engine) -> Iterator[str]:
 
             found, start = engine.store.read(page)
             yield from found
+
+
+def _memory(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    with suppress(CorruptValueError):  # reported as a damaged row
+        open_value(key, value)
+        yield from _has_row(txn, key, value)
 
 
 def check_terms(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
@@ -227,6 +233,8 @@ def _leads(txn: ReadTxn, row: bytes, _: bytes) -> Iterator[str]:
 def _due(key: bytes, value: bytes) -> int | None:
     if terms.is_terms(key):
         return terms.terms_of(key, value).due_ms
+    if key[0] == Kind.MEMORY:
+        return memory.expires_ms_of(key, value)
     return kv.entry_of(key, value).expires_ms if key[0] == Kind.KV else None
 
 
@@ -259,6 +267,14 @@ def _has_row(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
         return
     if due is not None and txn.get(keys.expiry_row(due, key)) is None:
         yield f"the index by expiry has no row for {key.hex()}, which expires at {due} ms"
+
+
+_LOOKS: Final = (
+    (Kind.EXPIRY, _leads),
+    (Kind.KV, _entry),
+    (Kind.CARE, _terms),
+    (Kind.MEMORY, _memory),
+)
 
 
 # --- References from rows to blobs, against which the stored counts are checked -------------------
@@ -443,6 +459,7 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
         named.update(_names_of(engine, scope, found))
         found += check_threads(engine.store.read, scope)
         found += engine.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+        found += engine.store.read(partial(_memory_of, scope=scope, seed=engine.seed))
         findings += _of_living(engine, scope, found)
     findings += check_expiries(engine)
     findings += engine.store.read(_nameless)
@@ -522,10 +539,20 @@ def _nameless(txn: ReadTxn) -> list[str]:
         ("a state", scopes_with_state(txn)),
         ("sessions", [scope for scope, _ in sessions_of(txn)]),
         ("threads", scopes_with_threads(txn)),
+        ("memories", memory.scopes_with_memory(txn)),
     ):
         stray = sorted(set(scopes) - known)
         findings += [f"scope {scope} has {what}, but no row names it" for scope in stray]
     return findings
+
+
+def _memory_of(txn: ReadTxn, *, scope: int, seed: bytes) -> list[str]:
+    """Verify the long-term memory of a scope; return the findings."""
+    try:
+        checks = memory.check_entries, memory.check_playbooks
+        return [f"scope {scope}: {what}" for check in checks for what in check(txn, scope, seed)]
+    except MemcoreError as exc:
+        return [f"the memory of scope {scope} cannot be checked: {exc}"]
 
 
 def _blobs_of(txn: ReadTxn, scope: int) -> list[str]:
@@ -892,6 +919,11 @@ class Damage(Enum):
         "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
         "write the fields anew with the state's update()",
     )
+    MEMORY = (
+        "long-term memories",
+        "keeps the others with the items that they rest on, and loses these",
+        "forget what is damaged with scope.memory.clear(), and import the rest from an export",
+    )
     CARE = (
         "legal holds, opting out of memory, and erasures",
         "keeps holds and opt-outs that are whole, and leaves out all of who was erased",
@@ -945,6 +977,10 @@ _WORDS: Final = tuple(
         (r"^thread |^the pool \d+ of scope|thread names of scope", Damage.THREAD),
         (r"^session ", Damage.HEAD),
         (r"^the state of scope", Damage.STATE),
+        (
+            r"^the memory of scope|^scope \d+: (memor|the memory|the index row|the head of)",
+            Damage.MEMORY,
+        ),
         (r"^scope \d+: ", Damage.NAME),
     )
 )

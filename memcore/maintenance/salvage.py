@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from memcore import memory
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import COMPLETE, BlobHeader, put_header, slot_of
 from memcore.codec import keys
-from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.keys import Care, Kind, MemoryRow, Row
 from memcore.codec.values import FLAG_EXPIRES, HEADER_BYTES, clock_ms, seal_value
 from memcore.errors import (
     CorruptValueError,
@@ -61,6 +62,7 @@ from memcore.store.datafile import (
     DEMANDING,
     ENCRYPTED,
     GRAPH_ROWS,
+    MEMORIES,
     Format,
     exclusively,
     open_locked,
@@ -206,6 +208,7 @@ def format_of(wreck: PageScan, source: str, vault: RowCipher | None) -> Format |
 
 _KV_PREFIX_BYTES: Final = 17
 _STATE_ROW: Final = bytes((Row.STATE,))
+_ENTRY_OF_MEMORY: Final = bytes((Kind.MEMORY, MemoryRow.ENTRY))
 
 
 def lost_entries(sieve: RowSelector) -> Iterator[str]:
@@ -218,6 +221,9 @@ def lost_entries(sieve: RowSelector) -> Iterator[str]:
                 where = sieve.names.get(place, f"number {place[1]}")
                 what = f"field {field!r} (counter {counter}) of the state of session {where!r}"
                 yield f"{what}, as far as it reads"
+        if key[:1] + key[9:10] == _ENTRY_OF_MEMORY and key not in sieve.chosen:
+            app, user = sieve.scopes.get(keys.split_scoped(key)[0], ("?", "?"))
+            yield f"memory {keys.number_of(key)} of user {user!r} in app {app!r}"
         if key[0] == Kind.KV and key not in sieve.chosen and len(key) > _KV_PREFIX_BYTES:
             place = keys.split_session_prefix(key)
             name = key[_KV_PREFIX_BYTES:]
@@ -429,6 +435,7 @@ class _Salvage:
                 self._write_rows(store)
                 self._mend_sessions(engine)
                 self._drop_what_fails(engine)
+                self._mend_memory(engine)
                 mend_shared(store)
                 write_references(store)
                 items, sessions, entries = count_all(store)
@@ -501,6 +508,8 @@ class _Salvage:
                 yield from index_row(key, sieve.value(key))
             elif kind == Kind.KV:
                 yield from self._entry(key, sieve.value(key))
+            elif kind == Kind.MEMORY and key[9] not in memory.INDEXES:
+                yield key, sieve.value(key)
             elif kind == Kind.BLOB_ADDRESS:
                 scope, address = keys.split_scoped(key)
                 ref = BlobRef.unpack(sieve.value(key)[HEADER_BYTES:])
@@ -656,6 +665,20 @@ class _Salvage:
                 self._lost.append(f"session {name!r} could not be mended: {findings[0]}")
                 store.transact(lambda txn, place=place: self._drop(txn, place))  # type: ignore[misc]
 
+    def _mend_memory(self, engine: Engine) -> None:
+        """Rebuild the indexes of long-term memories, and drop those whose items are lost."""
+        store = engine.store
+        for scope in store.read(memory.scopes_with_memory):
+            lost = store.transact(
+                lambda txn, scope=scope: memory.mend(  # type: ignore[misc]
+                    memory.Book(txn, scope, engine.seed), engine.now_ms()
+                )
+            )
+            app, user = self._sieve.scopes[scope]
+            if lost:
+                what = f"{lost} memories of user {user!r} in app {app!r}"
+                self._lost.append(f"{what}: the items that they rest on")
+
     def _drop(self, txn: Txn, place: Place) -> None:
         prefix = keys.session_prefix(*place)
         txn.delete_range(prefix, keys.after(prefix))
@@ -684,6 +707,9 @@ class _Salvage:
             elif key[0] == Kind.KV:
                 place = keys.split_session_prefix(key)
                 counted[f"namespace {self._sieve.namespaces[place]!r}"] += 1
+            elif key[0] == Kind.MEMORY:
+                app, user = self._sieve.scopes[keys.split_scoped(key)[0]]
+                counted[f"the memory of user {user!r} in app {app!r}"] += 1
             elif key[0] == Kind.STATE:
                 scope = keys.state_place(key)[0]
                 counted[label_of(*self._sieve.scopes[scope])] += 1
@@ -694,4 +720,6 @@ class _Salvage:
 def _features(record: Format, sieve: RowSelector) -> int:
     """The features of the new file; not audited, as an audit chain proves only its own file."""
     features = record.features & ~(AUDITED | DEMANDING)
+    if any(key[0] == Kind.MEMORY for key in sieve.chosen):
+        features |= MEMORIES
     return features | DEMANDING if DEMAND_KEY in sieve.chosen else features

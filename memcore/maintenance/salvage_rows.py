@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from xxhash import xxh3_128
 
+from memcore import memory
 from memcore._fast import record_spans
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of, unpack_header
@@ -236,6 +237,10 @@ def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
     return not is_terms(key) or bool(terms_of(key, value))
 
 
+def _is_memory(key: bytes, value: bytes, _: bytes) -> bool:
+    return memory.is_memory_row(key, value)
+
+
 _Shape = Callable[[bytes, bytes, bytes], bool]
 _SHAPES: Final[dict[int, _Shape]] = {
     Kind.COUNTER: _is_number,
@@ -254,6 +259,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
     Kind.CARE: _is_care,
+    Kind.MEMORY: _is_memory,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,
@@ -551,6 +557,8 @@ _SEQ_BYTES: Final = 16
 """Lower bound on a seq's bytes in a file: its item row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
 _NAMES: Final = frozenset(each.kind for each in ROWS if each.names)
+_AGE_BYTES: Final = {Kind.CHUNK: 4, Kind.COUNTER: 8, **dict.fromkeys(_NAMES, 8)}
+"""Size of the number that begins a row and grows with each version: of chunks, the epoch."""
 _SCOPED: Final = frozenset(each.kind for each in ROWS if each.owner == "scope") - {
     Kind.CARE,
     Kind.REMOVAL,
@@ -644,10 +652,11 @@ class RowSelector:
             return -1
         if row or key[0] == Kind.STATE:
             return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
-        if key[0] == Kind.CHUNK:  # the epoch, in pool rows and chunks alike
-            return int.from_bytes(body[:4], "big")
-        if key[0] in (*_NAMES, Kind.COUNTER):
-            return int.from_bytes(body[:8], "big")
+        if key[0] in _AGE_BYTES:
+            return int.from_bytes(body[: _AGE_BYTES[key[0]]], "big")
+        if key[0] == Kind.MEMORY:
+            with suppress(MemcoreError):
+                return memory.version_in(key, value)
         return body[0] if key[0] == Kind.BLOB and body else 0
 
     def _leave_out_removed(self) -> None:

@@ -425,8 +425,14 @@ def _first_text(packed: bytes) -> bytes:
 # others. Only expiry rows are elsewhere; they are scanned when all others are gone and no new ones
 # can appear.
 
-SCOPED_KINDS: Final = tuple(sorted({each.kind for each in ROWS if each.owner == "scope"}))
-"""Kinds whose keys continue with the number of a scope."""
+SCOPED_KINDS: Final = tuple(
+    sorted(
+        {each.kind for each in ROWS if each.owner == "scope"},
+        key=lambda kind: (kind == Kind.CARE, kind),
+    )
+)
+"""Kinds whose keys continue with the number of a scope. That of its audit chain comes last: nothing
+of the scope may be recorded after the chain has ended."""
 _ROW_AT: Final = 17
 _EXPIRY_PAGE: Final = 4096
 _EXPIRY_SCOPE_AT: Final = 10
@@ -489,7 +495,7 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
         return True  # another process was faster
     piece, whole, before = DeleteBudget(), True, pending.counts.get("rows", 0)
     for start, stop in _ranges(txn, pending.scopes):
-        if start[0] == Kind.CARE:  # the last kind: nothing of the scope is recorded after it
+        if start[0] == Kind.CARE:
             audit.end_scope(txn, keys.split_scoped(start)[0])
         whole = _clear(txn, start, stop, piece, pending.counts)
         if not whole:

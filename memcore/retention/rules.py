@@ -311,6 +311,9 @@ class Exporter(Protocol):
     def entry(self, key: bytes, value: bytes) -> bytes:
         """Return a key/value entry as a line of a separate kind, which no import reads."""
 
+    def memory(self, key: bytes, value: bytes) -> bytes:
+        """Return a long-term memory as a line of a separate kind, which no import reads."""
+
 
 @dataclass(slots=True)
 class SweepReport:
@@ -319,6 +322,8 @@ class SweepReport:
     dry_run: bool = False
     entries: int = 0
     """Expired key/value entries, including memories of adapters."""
+    memories: int = 0
+    """Expired long-term memories."""
     items: int = 0
     """Items reduced to their place and calls."""
     items_removed: int = 0
@@ -350,8 +355,8 @@ class SweepReport:
     def total(self) -> int:
         """Number of things removed."""
         return (
-            self.entries + self.items + self.items_removed + self.sessions + self.fields
-            + self.checkpoints + self.threads + self.thread_checkpoints + self.audit
+            self.entries + self.memories + self.items + self.items_removed + self.sessions
+            + self.fields + self.checkpoints + self.threads + self.thread_checkpoints + self.audit
         )  # fmt: skip
 
     def mapping(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from weakref import ref
 
-from memcore import blobs, kv
+from memcore import blobs, kv, memory
 from memcore.audit import record_event
 from memcore.codec import keys
 from memcore.codec.keys import Kind
@@ -435,6 +435,9 @@ def sweep(run: SweepRun) -> None:
         entries = [row for row in page if keys.split_expiry_row(row)[1][:1] == bytes((Kind.KV,))]
         _sweep_entries(run, entries)
         for row in page:
+            if keys.split_expiry_row(row)[1][:1] == bytes((Kind.MEMORY,)) and run.left:
+                _sweep_memory(run, row)
+        for row in page:
             key = keys.split_expiry_row(row)[1]
             if is_terms(key):
                 if not run.left:
@@ -527,6 +530,44 @@ def _expire_entries(
     sizes = [len(txn.get(keys.split_expiry_row(row)[1]) or b"") for row in free]
     gone, rest = kv.expire_rows(txn, free, run.now_ms, leaving)
     return gone, sum(sizes[: len(free) - len(rest)]), rest, leaving
+
+
+# --- memories -------------------------------------------------------------------------------------
+
+
+def _sweep_memory(run: SweepRun, row: bytes) -> None:
+    """Remove the memory that a due index row leads to, if it is due."""
+    key, store = keys.split_expiry_row(row)[1], run.engine.store
+    scope, number = keys.split_scoped(key)[0], keys.number_of(key)
+
+    def look(txn: ReadTxn) -> bytes | None:
+        value = None if is_erased(txn, scope) else txn.get(key)
+        try:
+            due = None if value is None else memory.expires_ms_of(key, value)
+        except CorruptValueError:
+            run.report.damaged += 1
+            return None
+        return value if due is not None and due <= run.now_ms else None
+
+    value = store.read(look)
+    if value is None:
+        return
+    if run.dry:
+        held = store.read(lambda txn: is_held(txn, scope))
+        run.report.held += held
+        run.report.memories += not held
+        return
+    if run.write is not None:
+        run.archive(lambda exporter: iter((exporter.memory(key, value),)))
+
+    def closure(txn: Txn) -> bool | None:
+        need_alive(txn, scope)
+        return memory.expire_entry(memory.Book(txn, scope, run.engine.seed), number, run.now_ms)
+
+    with run.while_alive(scope):
+        done = store.transact(closure, makes_room=True)
+        run.report.held += done is None
+        run.report.memories += bool(done)
 
 
 # --- terms ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "engine": "DIGEST_BYTES REFERENCE Engine SessionOptions SessionRef",
         "lease": "Lease TakeLease",
+        "memory": "open_memory",
         "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
         "session": "Session",

@@ -36,6 +36,7 @@ from memcore.session.engine import SessionOptions as SessionOptions
 from memcore.session.engine import SessionRef as SessionRef
 from memcore.session.lease import Lease as Lease
 from memcore.session.lease import TakeLease as TakeLease
+from memcore.session.memory import open_memory as open_memory
 from memcore.session import recount as recount
 from memcore.session import recovery as recovery
 from memcore.session import repair as repair
@@ -83,6 +84,7 @@ __all__ = [
     "hold",
     "is_leaving",
     "make_bundle",
+    "open_memory",
     "read_demand",
     "recount",
     "recovery",

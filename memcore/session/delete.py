@@ -36,6 +36,7 @@ from memcore.rows.lifecycle import (
     session_terms,
 )
 from memcore.session.engine import Engine, LeaseToken, check_lease_row
+from memcore.session.memory import forget_session
 from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
 
 __all__ = [
@@ -120,7 +121,7 @@ def start_removal(
     engine.drafts.flush_opened(txn, scope, session)
     engine.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
-    return True, remove_nameless(txn, scope, session)
+    return True, remove_nameless(txn, engine, scope, session)
 
 
 def resume_removals(store: Store, *, pieces: int | None = None) -> None:
@@ -197,8 +198,12 @@ def _removal_of(scope: int, session: int) -> bytes:
     return keys.removal_row(keys.session_prefix(scope, session))
 
 
-def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
-    """Remove the first piece of a session without a name, or hide it; return the work left."""
+def remove_nameless(txn: Txn, engine: Engine, scope: int, session: int) -> list[bytes]:
+    """Remove the first piece of a session without a name, or hide it; return the work left.
+
+    Memories that rest on it alone go with it.
+    """
+    forget_session(txn, engine, scope, session)
     txn.notify(state.header_key(scope, session))  # watchers of its state look it up again
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):

@@ -24,6 +24,7 @@ from memcore.rows import index
 from memcore.rows.head import FLAG_REWRITTEN, head_key
 from memcore.rows.views import StoredView, read_view, write_view
 from memcore.session.engine import Engine
+from memcore.session.memory import forget_items
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import checked_count
 
@@ -121,6 +122,8 @@ def rewrite_planned(
 ) -> Rewritten:
     """Carry out planned rewrites of those rows that have not changed since.
 
+    Memories that rest on these items alone are forgotten: what is rewritten was to go.
+
     Args:
         txn: the transaction.
         engine: the open database's engine.
@@ -145,6 +148,7 @@ def rewrite_planned(
         if views is not None:
             _rewrite_views(txn, scope, each, views)
     seqs = tuple(keys.number_of(change.key) for change in fresh)
+    forget_items(txn, engine, scope, session, seqs)
     return Rewritten(seqs, sum(change.size for change in fresh), leaving)
 
 

@@ -54,6 +54,7 @@ from memcore.wire.message import results_of
 
 if TYPE_CHECKING:
     from memcore.compaction import CompactionPolicy, Pressure
+    from memcore.memory import Memories
     from memcore.privacy import RedactionPolicy
     from memcore.session.batch import BatchContext, ChangeBatch
     from memcore.session.checkpoints import Position
@@ -125,6 +126,13 @@ class Session:
     def state(self) -> SessionState:
         """The fields and values kept alongside the log; see ``SessionState``."""
         return session.SessionState(self._ref)
+
+    @property
+    def memory(self) -> Memories:
+        """Long-term memory of the session's user, to which plain seqs are items of this session."""
+        at = self._ref
+        at.need("memory")
+        return session.open_memory(at.engine, at.app, at.user, at.name)
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - _INTERNAL)

@@ -29,6 +29,7 @@ from memcore.rows.usage import inherit_usage
 from memcore.session.change import Change, Unchanged
 from memcore.session.delete import remove_nameless
 from memcore.session.engine import SessionRef, move_uses
+from memcore.session.memory import move_items
 from memcore.session.read import head_of, read_log
 from memcore.state import inherit
 from memcore.store.interface import ReadTxn, Txn
@@ -120,7 +121,8 @@ def renew(
     move_uses(txn, scope, number, session, moved=moved)
     if renewed is not None:
         renewed(txn, Renewal(number, session, old.revision, kept))
-    rest = remove_nameless(txn, scope, number)
+    move_items(txn, engine, (scope, number), session, moved=moved)
+    rest = remove_nameless(txn, engine, scope, number)
     txn.on_commit(lambda: ref.settle(scope, session))
     return rest
 

@@ -36,6 +36,7 @@ __all__ = [
     "FULL",
     "GRAPH_ROWS",
     "LOCK",
+    "MEMORIES",
     "MOVING",
     "REDO_KEY",
     "Format",
@@ -556,7 +557,9 @@ GRAPH_ROWS: Final = 4
 """Feature: rows of graph threads may carry stamps, and parts may be runs of atoms."""
 DEMANDING: Final = 8
 """Feature: a row demands that contents are redacted or judged first; no write may bypass that."""
-_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING
+MEMORIES: Final = 16
+"""Feature: there is long-term memory, which a reader must know to erase it with its user."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING | MEMORIES
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

@@ -572,6 +572,15 @@ def results_of(message: Message) -> list[Result]:
     return [_content_result(body, (*base, "content"), key, name_in(body.get("name")))]
 
 
+def is_failure(body: Mapping[str, Any]) -> bool:
+    """Return True if the object that holds a result says that the tool failed."""
+    return (
+        body.get("is_error") is True
+        or body.get("status") in ("error", "failed")
+        or bool(body.get("error"))
+    )
+
+
 def _is_turn(body: dict[str, Any]) -> bool:
     """Return whether the message can hold several results and texts (Anthropic, Gemini)."""
     role = body.get("role")

@@ -6,17 +6,25 @@ import inspect
 
 import pytest
 
-from memcore import Database, Scope, Session
-from memcore.aio import AsyncDatabase, AsyncScope, AsyncSession
+from memcore import Database, Memories, Scope, Session
+from memcore.aio import AsyncDatabase, AsyncMemories, AsyncScope, AsyncSession
 
-PAIRS = ((AsyncSession, Session), (AsyncDatabase, Database), (AsyncScope, Scope))
+PAIRS = (
+    (AsyncSession, Session),
+    (AsyncDatabase, Database),
+    (AsyncScope, Scope),
+    (AsyncMemories, Memories),
+)
 BY_HAND = {
     "AsyncSession": {
-        "apply", "batch", "begin", "child", "compact", "fork", "ladder", "lease", "share", "store",
-        "sync",
+        "apply", "batch", "begin", "child", "compact", "fork", "ladder", "lease", "memory", "share",
+        "store", "sync",
     },
     "AsyncDatabase": {"as_user", "compare", "scope", "session", "sweeper", "sync"},
-    "AsyncScope": {"app_state", "blobs", "delete_session", "kv", "session", "state", "sync"},
+    "AsyncMemories": {"sync"},
+    "AsyncScope": {
+        "app_state", "blobs", "delete_session", "kv", "memory", "session", "state", "sync",
+    },
 }  # fmt: skip
 
 

@@ -41,6 +41,7 @@ RUN = [
             "audit",
             "isolation",
             "leases",
+            "memory",
         ]
     ),
     *OPTIONAL,

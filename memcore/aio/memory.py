@@ -1,0 +1,340 @@
+"""Asynchronous long-term memory: each method runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memcore.memory import Memories
+from memcore.memory.memories import Named, Sources
+from memcore.model import Memory, Playbook
+
+__all__ = [
+    "AsyncMemories",
+]
+
+
+class AsyncMemories:
+    """As ``Memories``."""
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+
+    @property
+    def sync(self) -> Memories:
+        """The synchronous handle of the same memory."""
+        return self._memories
+
+    # --- written by scripts/make_aio from Memories: not to be edited by hand ---
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        kind: str = "fact",
+        subject: str | None = None,
+        slot: str | None = None,
+        source: Sources = None,
+        by: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        extractor: str | None = None,
+        confidence: float | None = None,
+        importance: float | None = None,
+        observed_at: float | None = None,
+        valid_from: float | None = None,
+        valid_to: float | None = None,
+        derived_from: Iterable[int] = (),
+        expires_at: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Memory:
+        """Store a statement; return it as it is then known.
+
+        A statement of the same wording, kind, subject and slot is not stored twice: the known one
+        gets one more source. What was forgotten stays so: its tombstone is returned, unless an
+        operator says it again. In a slot the newer statement supersedes the older one, if it is not
+        weaker; a weaker one waits in quarantine.
+
+        Args:
+            text: the statement, up to 16 KiB of UTF-8.
+            kind: ``fact``, ``preference``, ``event``, ``procedure`` or ``note``.
+            subject: whom or what it is about: 1 to 256 characters.
+            slot: the property of the subject that has one value at a time.
+            source: the items that it rests on. Trust follows from them: the weakest counts.
+            by: who says it, to lower the trust; ``operator`` and ``import`` need no source.
+            attributes: a JSON object, up to 16 KiB.
+            labels: up to 32 short texts by name.
+            extractor: name and version of the program that made the statement.
+            confidence: of the extractor, 0 to 1.
+            importance: 0 to 1.
+            observed_at: time of the observation, seconds since 1970; None: that of the newest item.
+            valid_from: time from which it is true; None: unknown (in a slot: from now on).
+            valid_to: time until which it is true.
+            derived_from: ids of the memories that it was made from.
+            expires_at: time from which it is hidden; the next sweep removes it.
+            idempotency_key: a repeat with the same content changes nothing.
+
+        Raises:
+            InvalidItemError: the text or the attributes are invalid, too large, or hold hidden
+                characters.
+            InvalidOptionError: an option is invalid, there is no source, or ``by`` states more
+                trust than the sources have.
+            NotFoundError: a session or an item of the sources does not exist in this scope.
+            OptedOutError: the user opted out of memory.
+            BlockedError: a guard or the redaction policy refuses it.
+            DuplicateRequestError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._memories.remember,
+            text,
+            kind=kind,
+            subject=subject,
+            slot=slot,
+            source=source,
+            by=by,
+            attributes=attributes,
+            labels=labels,
+            extractor=extractor,
+            confidence=confidence,
+            importance=importance,
+            observed_at=observed_at,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            derived_from=derived_from,
+            expires_at=expires_at,
+            idempotency_key=idempotency_key,
+        )
+
+    async def update(
+        self,
+        id: int,  # noqa: A002 - as the synchronous one
+        *,
+        text: str | None = None,
+        source: Sources = None,
+        by: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        confidence: float | None = None,
+        importance: float | None = None,
+        valid_to: float | None = None,
+        expires_at: float | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Memory:
+        """Store a new version of a memory, with the given fields changed; the old versions stay.
+
+        A new text needs a source of its own, or ``by="operator"``, and must not be weaker than what
+        it replaces. None leaves a field as it is.
+
+        Args:
+            id: the memory.
+            text: as for ``remember``, like all options that it has as well.
+            source: the items that the new text rests on.
+            by: who says it.
+            attributes: replaces all attributes.
+            labels: replaces all labels.
+            confidence: of the extractor, 0 to 1.
+            importance: 0 to 1.
+            valid_to: time until which it is true.
+            expires_at: time from which it is hidden.
+            expected_version: change it only if it is at this version.
+            idempotency_key: a repeat with the same content changes nothing.
+
+        Raises:
+            RevisionConflict: it is at another version; ``current`` is its version.
+            NotFoundError: there is no such memory, or it was forgotten; or no such source.
+            InvalidOptionError: it is superseded; or as for ``remember``.
+            InvalidItemError, OptedOutError, BlockedError, DuplicateRequestError, ReadOnlyError,
+            StorageError
+        """
+        return await asyncio.to_thread(
+            self._memories.update,
+            id,
+            text=text,
+            source=source,
+            by=by,
+            attributes=attributes,
+            labels=labels,
+            confidence=confidence,
+            importance=importance,
+            valid_to=valid_to,
+            expires_at=expires_at,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+        )
+
+    async def promote(
+        self,
+        id: int,  # noqa: A002 - as the synchronous one
+        *,
+        by: str,
+    ) -> Memory:
+        """Release a memory from quarantine on somebody's word; return it. The audit records it.
+
+        In a slot it becomes the value, whatever was there.
+
+        Args:
+            id: the memory.
+            by: who decides: 1 to 256 characters.
+
+        Raises:
+            NotFoundError: there is no such memory, or it was forgotten.
+            InvalidOptionError: it is superseded.
+            OptedOutError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._memories.promote, id, by=by)
+
+    async def forget(
+        self,
+        id: int,  # noqa: A002 - as the synchronous one
+        *,
+        reason: str | None = None,
+    ) -> Memory:
+        """Remove a memory's text from all its versions; return the tombstone that is left.
+
+        The tombstone holds the id and a keyed digest of the text, so that the same statement is not
+        learned again. ``db.copy_compact()`` removes the bytes from free pages.
+
+        Raises:
+            NotFoundError: there never was such a memory.
+            HeldError: a legal hold covers it.
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._memories.forget, id, reason=reason)
+
+    async def record_outcome(
+        self,
+        session: Named | str | None = None,
+        *,
+        scenario: str,
+        passed: bool,
+        reason: str | None = None,
+        confidence: float | None = None,
+    ) -> Playbook:
+        """Record how a session ended; return the playbook of its scenario.
+
+        The tools that the session called, which of them failed and what was called instead are read
+        from its log: names and counts, no arguments and no results. The same session counts once:
+        what is said last replaces what was said before.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            scenario: the kind of task: 1 to 256 characters.
+            passed: True if it succeeded.
+            reason: of a failure, in a few words that are the same for the same reason.
+            confidence: of the judgement, 0 to 1.
+
+        Raises:
+            NotFoundError: there is no such session.
+            InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
+            StorageError
+        """
+        return await asyncio.to_thread(
+            self._memories.record_outcome,
+            session,
+            scenario=scenario,
+            passed=passed,
+            reason=reason,
+            confidence=confidence,
+        )
+
+    async def clear(self) -> int:
+        """Remove all memories with their tombstones; return how many were not forgotten.
+
+        Raises:
+            HeldError: a legal hold covers the scope or a session of it.
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._memories.clear)
+
+    async def get(
+        self,
+        id: int,  # noqa: A002 - as the synchronous one
+        *,
+        as_of: float | None = None,
+        version: int | None = None,
+    ) -> Memory | None:
+        """Return a memory; None if there is none, it has expired, or the user opted out.
+
+        Args:
+            id: the memory.
+            as_of: return what was known at this time, seconds since 1970.
+            version: return this version.
+
+        Raises:
+            InvalidOptionError: an option is invalid, or both are given.
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._memories.get, id, as_of=as_of, version=version)
+
+    async def history(
+        self,
+        id: int,  # noqa: A002 - as the synchronous one
+    ) -> list[Memory]:
+        """Return all versions of a memory, oldest first; of a forgotten one, its tombstone.
+
+        Raises:
+            NotFoundError: there is no such memory, it has expired, or the user opted out.
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._memories.history, id)
+
+    async def playbooks(
+        self,
+        scenario: str | None = None,
+    ) -> list[Playbook]:
+        """List the playbooks, the best first by the lower bound of their share of successes.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        return await asyncio.to_thread(self._memories.playbooks, scenario)
+
+    async def quarantined(self) -> list[Memory]:
+        """List the memories that wait for ``promote`` or the user's confirmation."""
+        return await asyncio.to_thread(self._memories.quarantined)
+
+    async def list(
+        self,
+        *,
+        kind: str | None = None,
+        status: str | None = None,
+        subject: str | None = None,
+        slot: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        as_of: float | None = None,
+        valid_at: float | None = None,
+        limit: int | None = None,
+        after: int = 0,
+    ) -> list[Memory]:
+        """List memories by id.
+
+        Args:
+            kind: only of this kind.
+            status: only of this status; None: all but forgotten ones.
+            subject: only about this subject.
+            slot: only values of this slot.
+            labels: only those with all of these labels.
+            as_of: as they were known at this time, seconds since 1970.
+            valid_at: only those that were true at this time: active and superseded ones.
+            limit: most memories to return; None: all.
+            after: only those with larger ids.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        return await asyncio.to_thread(
+            self._memories.list,
+            kind=kind,
+            status=status,
+            subject=subject,
+            slot=slot,
+            labels=labels,
+            as_of=as_of,
+            valid_at=valid_at,
+            limit=limit,
+            after=after,
+        )
+
+    # --- end of what scripts/make_aio writes ---

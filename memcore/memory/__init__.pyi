@@ -1,0 +1,56 @@
+# Written by scripts/make_faces from __init__.py.
+from memcore.memory.memories import Memories as Memories
+from memcore.memory.playbook import check_playbooks as check_playbooks
+from memcore.memory.playbook import export_outcomes as export_outcomes
+from memcore.memory.playbook import import_outcome as import_outcome
+from memcore.memory.playbook import reasons_in as reasons_in
+from memcore.memory.playbook import redact_outcomes as redact_outcomes
+from memcore.memory.rows import Book as Book
+from memcore.memory.rows import INDEXES as INDEXES
+from memcore.memory.rows import check_entries as check_entries
+from memcore.memory.rows import clear_piece as clear_piece
+from memcore.memory.rows import count_entries as count_entries
+from memcore.memory.rows import entry_numbers as entry_numbers
+from memcore.memory.rows import expires_ms_of as expires_ms_of
+from memcore.memory.rows import exported as exported
+from memcore.memory.rows import is_memory_row as is_memory_row
+from memcore.memory.rows import scopes_with_memory as scopes_with_memory
+from memcore.memory.rows import version_in as version_in
+from memcore.memory.statement import expire_entry as expire_entry
+from memcore.memory.statement import forget_items as forget_items
+from memcore.memory.statement import mend as mend
+from memcore.memory.statement import move_sources as move_sources
+from memcore.memory.statement import redact_entry as redact_entry
+from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.transfer import arrived_entry as arrived_entry
+from memcore.memory.transfer import export_entries as export_entries
+from memcore.memory.transfer import import_entry as import_entry
+
+__all__ = [
+    "INDEXES",
+    "Book",
+    "Memories",
+    "arrived_entry",
+    "check_entries",
+    "check_playbooks",
+    "clear_piece",
+    "count_entries",
+    "entry_numbers",
+    "expire_entry",
+    "expires_ms_of",
+    "export_entries",
+    "export_outcomes",
+    "exported",
+    "forget_items",
+    "import_entry",
+    "import_outcome",
+    "is_memory_row",
+    "mend",
+    "move_sources",
+    "reasons_in",
+    "redact_entry",
+    "redact_outcomes",
+    "scopes_with_memory",
+    "texts_in",
+    "version_in",
+]

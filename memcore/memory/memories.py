@@ -1,0 +1,729 @@
+"""Memories: the user's handle for the long-term memory of one scope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from memcore.codec.values import encode_json
+from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
+from memcore.kv import Requests
+from memcore.log import SessionTxns
+from memcore.memory.playbook import (
+    Outcome,
+    SessionPath,
+    path_of,
+    playbooks_in,
+    put_outcome,
+)
+from memcore.memory.rows import (
+    Book,
+    MemoryVersion,
+    clear_piece,
+    entries,
+    known_at,
+    memory_of,
+    read_entry,
+    scenario_digest,
+    versions_of,
+)
+from memcore.memory.statement import (
+    SOURCES_MAX,
+    Statement,
+    forget_entry,
+    need_wanted,
+    promote,
+    remember,
+    revise,
+)
+from memcore.memory.trust import (
+    BY,
+    KINDS,
+    STATUSES,
+    checked_attributes,
+    checked_labels,
+    checked_name,
+    checked_text,
+)
+from memcore.model import Memory, Playbook, Source
+from memcore.options import (
+    checked_bool,
+    checked_choice,
+    checked_int,
+    checked_optional_int,
+    checked_share,
+)
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.rows import names
+from memcore.rows.lifecycle import is_opted_out, need_free
+from memcore.store.interface import ReadTxn, Store, Txn
+
+__all__ = [
+    "Memories",
+    "Sources",
+]
+
+
+T = TypeVar("T")
+Sources = Source | int | Iterable[Source] | Iterable[int] | None
+"""Items that a statement rests on; plain seqs are of the session whose handle this is."""
+_SECONDS_END: Final = 2**40
+_KEEP: Final = ...
+"""Default of an option whose value stays unless another is given."""
+
+
+class Named(Protocol):
+    """Session, as far as memory is concerned: it has a name."""
+
+    @property
+    def id(self) -> str:
+        """Return the session's name."""
+
+
+class Memories:
+    """Long-term memory of one user: ``scope.memory``, or ``session.memory``.
+
+    A memory is a statement with its sources. Who made the statement decides whether it is active at
+    once, or waits in quarantine until somebody promotes it or the user confirms it.
+
+    Args:
+        store: the open store.
+        find: returns the number of the scope, if anything is stored in it.
+        ensure: returns the same number, allocating it if needed.
+        now_ms: the clock.
+        seed: key of the digests in keys.
+        drafts: the sessions inside a write transaction.
+        requests: idempotent requests about this memory.
+        scope_filter: guards and redaction; None: nothing is filtered.
+        session: name of the session that plain seqs refer to; None: none.
+        read_only: True if the file may not be written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Callable[[ReadTxn], int | None],
+        ensure: Callable[[Txn], int],
+        *,
+        now_ms: Callable[[], int],
+        seed: bytes,
+        drafts: SessionTxns,
+        requests: Requests,
+        scope_filter: ScopeFilter | None,
+        session: str | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+        self._seed = seed
+        self._drafts = drafts
+        self._requests = requests
+        self._filter = scope_filter
+        self._session = session
+        self._read_only = read_only
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def remember(
+        self,
+        text: str,
+        *,
+        kind: str = "fact",
+        subject: str | None = None,
+        slot: str | None = None,
+        source: Sources = None,
+        by: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        extractor: str | None = None,
+        confidence: float | None = None,
+        importance: float | None = None,
+        observed_at: float | None = None,
+        valid_from: float | None = None,
+        valid_to: float | None = None,
+        derived_from: Iterable[int] = (),
+        expires_at: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Memory:
+        """Store a statement; return it as it is then known.
+
+        A statement of the same wording, kind, subject and slot is not stored twice: the known one
+        gets one more source. What was forgotten stays so: its tombstone is returned, unless an
+        operator says it again. In a slot the newer statement supersedes the older one, if it is not
+        weaker; a weaker one waits in quarantine.
+
+        Args:
+            text: the statement, up to 16 KiB of UTF-8.
+            kind: ``fact``, ``preference``, ``event``, ``procedure`` or ``note``.
+            subject: whom or what it is about: 1 to 256 characters.
+            slot: the property of the subject that has one value at a time.
+            source: the items that it rests on. Trust follows from them: the weakest counts.
+            by: who says it, to lower the trust; ``operator`` and ``import`` need no source.
+            attributes: a JSON object, up to 16 KiB.
+            labels: up to 32 short texts by name.
+            extractor: name and version of the program that made the statement.
+            confidence: of the extractor, 0 to 1.
+            importance: 0 to 1.
+            observed_at: time of the observation, seconds since 1970; None: that of the newest item.
+            valid_from: time from which it is true; None: unknown (in a slot: from now on).
+            valid_to: time until which it is true.
+            derived_from: ids of the memories that it was made from.
+            expires_at: time from which it is hidden; the next sweep removes it.
+            idempotency_key: a repeat with the same content changes nothing.
+
+        Raises:
+            InvalidItemError: the text or the attributes are invalid, too large, or hold hidden
+                characters.
+            InvalidOptionError: an option is invalid, there is no source, or ``by`` states more
+                trust than the sources have.
+            NotFoundError: a session or an item of the sources does not exist in this scope.
+            OptedOutError: the user opted out of memory.
+            BlockedError: a guard or the redaction policy refuses it.
+            DuplicateRequestError, ReadOnlyError, StorageError
+        """
+        values: dict[str, Any] = {"kind": checked_choice("kind", kind, KINDS)}
+        values |= _times(observed_at=observed_at, valid_from=valid_from, valid_to=valid_to)
+        if slot is not None and valid_to is not None and valid_from is None:
+            msg = "valid_from: a value of a slot that ends needs the time from which it is true"
+            raise InvalidOptionError(msg)
+        values |= self._described(
+            subject=subject, slot=slot, extractor=extractor, confidence=confidence,
+            importance=importance,
+        )  # fmt: skip
+        if expires_at is not None:
+            values["expires_ms"] = self._checked_expiry(expires_at)
+        values["derived_from"] = tuple(
+            checked_int("derived_from", n, least=1) for n in derived_from
+        )
+        told = self._admitted(
+            {
+                "text": checked_text(text),
+                "attributes": checked_attributes(attributes or {}),
+                "labels": checked_labels(labels or {}),
+            }
+        )
+        values |= {"attributes": told["attributes"], "labels": told["labels"]}
+        said = Statement(
+            told["text"], self._cited(source), None if by is None else checked_choice("by", by, BY),
+            values,
+        )  # fmt: skip
+        content = (said.text, said.sources, said.by, values)
+        return self._change(
+            lambda book: remember(book, self._drafts, said, self._now_ms()),
+            idempotency_key,
+            content,
+            ensure=True,
+        )
+
+    def update(
+        self,
+        id: int,  # noqa: A002 - the name of the field
+        *,
+        text: str | None = None,
+        source: Sources = None,
+        by: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        confidence: float | None = None,
+        importance: float | None = None,
+        valid_to: float | None = None,
+        expires_at: float | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Memory:
+        """Store a new version of a memory, with the given fields changed; the old versions stay.
+
+        A new text needs a source of its own, or ``by="operator"``, and must not be weaker than what
+        it replaces. None leaves a field as it is.
+
+        Args:
+            id: the memory.
+            text: as for ``remember``, like all options that it has as well.
+            source: the items that the new text rests on.
+            by: who says it.
+            attributes: replaces all attributes.
+            labels: replaces all labels.
+            confidence: of the extractor, 0 to 1.
+            importance: 0 to 1.
+            valid_to: time until which it is true.
+            expires_at: time from which it is hidden.
+            expected_version: change it only if it is at this version.
+            idempotency_key: a repeat with the same content changes nothing.
+
+        Raises:
+            RevisionConflict: it is at another version; ``current`` is its version.
+            NotFoundError: there is no such memory, or it was forgotten; or no such source.
+            InvalidOptionError: it is superseded; or as for ``remember``.
+            InvalidItemError, OptedOutError, BlockedError, DuplicateRequestError, ReadOnlyError,
+            StorageError
+        """
+        number = checked_int("id", id, least=1)
+        checked_optional_int("expected_version", expected_version, least=1)
+        if text is None and (source is not None or by is not None):
+            msg = "text: source and by belong to a new text"
+            raise InvalidOptionError(msg)
+        given: dict[str, Any] = {}
+        if text is not None:
+            given["text"] = checked_text(text)
+        if attributes is not None:
+            given["attributes"] = checked_attributes(attributes)
+        if labels is not None:
+            given["labels"] = checked_labels(labels)
+        values = dict(self._admitted(given))
+        told = values.pop("text", None)
+        values |= self._described(confidence=confidence, importance=importance)
+        values |= _times(valid_to=valid_to)
+        if expires_at is not None:
+            values["expires_ms"] = self._checked_expiry(expires_at)
+        trust = None if by is None else checked_choice("by", by, BY)
+        said = Statement(told, self._cited(source), trust, values)
+        return self._change(
+            lambda book: revise(
+                book, self._drafts, number, said, self._now_ms(), expected=expected_version
+            ),
+            idempotency_key,
+            ("update", number, told, said.sources, trust, values, expected_version),
+        )
+
+    def promote(self, id: int, *, by: str) -> Memory:  # noqa: A002
+        """Release a memory from quarantine on somebody's word; return it. The audit records it.
+
+        In a slot it becomes the value, whatever was there.
+
+        Args:
+            id: the memory.
+            by: who decides: 1 to 256 characters.
+
+        Raises:
+            NotFoundError: there is no such memory, or it was forgotten.
+            InvalidOptionError: it is superseded.
+            OptedOutError, ReadOnlyError, StorageError
+        """
+        number, who = checked_int("id", id, least=1), checked_name("by", by)
+        return self._change(lambda book: promote(book, number, who, self._now_ms()))
+
+    def forget(self, id: int, *, reason: str | None = None) -> Memory:  # noqa: A002
+        """Remove a memory's text from all its versions; return the tombstone that is left.
+
+        The tombstone holds the id and a keyed digest of the text, so that the same statement is not
+        learned again. ``db.copy_compact()`` removes the bytes from free pages.
+
+        Raises:
+            NotFoundError: there never was such a memory.
+            HeldError: a legal hold covers it.
+            ReadOnlyError, StorageError
+        """
+        number = checked_int("id", id, least=1)
+        why = None if reason is None else checked_name("reason", reason)
+        if why is not None:
+            why = str(self._admitted({"reason": why})["reason"])
+        return self._change(
+            lambda book: forget_entry(book, number, why, self._now_ms()), makes_room=True
+        )
+
+    def record_outcome(
+        self,
+        session: Named | str | None = None,
+        *,
+        scenario: str,
+        passed: bool,
+        reason: str | None = None,
+        confidence: float | None = None,
+    ) -> Playbook:
+        """Record how a session ended; return the playbook of its scenario.
+
+        The tools that the session called, which of them failed and what was called instead are read
+        from its log: names and counts, no arguments and no results. The same session counts once:
+        what is said last replaces what was said before.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            scenario: the kind of task: 1 to 256 characters.
+            passed: True if it succeeded.
+            reason: of a failure, in a few words that are the same for the same reason.
+            confidence: of the judgement, 0 to 1.
+
+        Raises:
+            NotFoundError: there is no such session.
+            InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
+            StorageError
+        """
+        name = self._session if session is None else getattr(session, "id", session)
+        told = self._described(confidence=confidence)
+        if reason is not None:
+            told["reason"] = self._admitted({"reason": checked_name("reason", reason)})["reason"]
+        checked_bool("passed", passed)
+        kind = self._named("scenario", scenario)
+        names.check_name(name, "session")
+        self._need_writable()
+        path = self._store.read(lambda txn: self._path(txn, str(name)))
+        now_ms = self._now_ms()
+        outcome = Outcome(
+            kind, path.session, str(name), path.root, now_ms, passed, steps=path.steps,
+            failed=path.failed, instead=path.instead, iterations=path.iterations, **told,
+        )  # fmt: skip
+
+        def closure(txn: Txn) -> Playbook:
+            scope = self._find(txn)
+            if scope is None or names.session_of(txn, scope, str(name)) != path.session:
+                msg = f"session {str(name)[:80]!r} was deleted meanwhile"
+                raise NotFoundError(msg)
+            need_wanted(txn, scope)
+            return put_outcome(Book(txn, scope, self._seed), outcome, now_ms)
+
+        return self._store.transact(closure)
+
+    def _path(self, txn: ReadTxn, name: str) -> SessionPath:
+        scope = self._find(txn)
+        if scope is None:
+            msg = f"there is no session {name[:80]!r}"
+            raise NotFoundError(msg)
+        need_wanted(txn, scope)
+        return path_of(txn, scope, name)
+
+    def clear(self) -> int:
+        """Remove all memories with their tombstones; return how many were not forgotten.
+
+        Raises:
+            HeldError: a legal hold covers the scope or a session of it.
+            ReadOnlyError, StorageError
+        """
+        self._need_writable()
+
+        def closure(txn: Txn) -> tuple[int, bool]:
+            scope = self._find(txn)
+            if scope is None:
+                return 0, True
+            need_free(txn, scope, what="the user's memory")
+            return clear_piece(txn, scope)
+
+        count, done = 0, False
+        while not done:
+            gone, done = self._store.transact(closure, makes_room=True)
+            count += gone
+        return count
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        id: int,  # noqa: A002
+        *,
+        as_of: float | None = None,
+        version: int | None = None,
+    ) -> Memory | None:
+        """Return a memory; None if there is none, it has expired, or the user opted out.
+
+        Args:
+            id: the memory.
+            as_of: return what was known at this time, seconds since 1970.
+            version: return this version.
+
+        Raises:
+            InvalidOptionError: an option is invalid, or both are given.
+            CorruptValueError
+        """
+        number = checked_int("id", id, least=1)
+        at_ms = _ms("as_of", as_of)
+        checked_optional_int("version", version, least=1)
+        if version is not None and at_ms is not None:
+            msg = "version: give either a version or as_of"
+            raise InvalidOptionError(msg)
+
+        def look(txn: ReadTxn, scope: int) -> MemoryVersion | None:
+            record = read_entry(txn, scope, number)
+            if record is None or not record.is_visible(self._now_ms()):
+                return None
+            if version is not None and record.version != version:
+                return next(
+                    (v for v in versions_of(txn, scope, number) if v.version == version), None
+                )
+            return record if at_ms is None else known_at(txn, scope, record, at_ms)
+
+        found = self._read(look, None)
+        return None if found is None else memory_of(found)
+
+    def history(self, id: int) -> list[Memory]:  # noqa: A002
+        """Return all versions of a memory, oldest first; of a forgotten one, its tombstone.
+
+        Raises:
+            NotFoundError: there is no such memory, it has expired, or the user opted out.
+            CorruptValueError
+        """
+        number = checked_int("id", id, least=1)
+
+        def look(txn: ReadTxn, scope: int) -> list[MemoryVersion]:
+            record = read_entry(txn, scope, number)
+            if record is None or not record.is_visible(self._now_ms()):
+                return []
+            return [*versions_of(txn, scope, number), record]
+
+        nothing: list[MemoryVersion] = []
+        found = self._read(look, nothing)
+        if not found:
+            msg = f"there is no memory {number}"
+            raise NotFoundError(msg)
+        return [memory_of(each) for each in found]
+
+    def playbooks(self, scenario: str | None = None) -> list[Playbook]:
+        """List the playbooks, the best first by the lower bound of their share of successes.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        name = None if scenario is None else checked_name("scenario", scenario)
+
+        def look(txn: ReadTxn, scope: int) -> list[Playbook]:
+            veil = b"" if name is None else scenario_digest(self._seed, scope, name)
+            return playbooks_in(txn, scope, veil)
+
+        nothing: list[Playbook] = []
+        return self._read(look, nothing)
+
+    def quarantined(self) -> list[Memory]:
+        """List the memories that wait for ``promote`` or the user's confirmation."""
+        return self.list(status="quarantined")
+
+    def list(
+        self,
+        *,
+        kind: str | None = None,
+        status: str | None = None,
+        subject: str | None = None,
+        slot: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        as_of: float | None = None,
+        valid_at: float | None = None,
+        limit: int | None = None,
+        after: int = 0,
+    ) -> list[Memory]:
+        """List memories by id.
+
+        Args:
+            kind: only of this kind.
+            status: only of this status; None: all but forgotten ones.
+            subject: only about this subject.
+            slot: only values of this slot.
+            labels: only those with all of these labels.
+            as_of: as they were known at this time, seconds since 1970.
+            valid_at: only those that were true at this time: active and superseded ones.
+            limit: most memories to return; None: all.
+            after: only those with larger ids.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        if kind is not None:
+            checked_choice("kind", kind, KINDS)
+        if status is not None:
+            checked_choice("status", status, STATUSES)
+        wanted = {"kind": kind, "status": status, "subject": subject, "slot": slot}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        with_labels = checked_labels(labels or {})
+        as_of_ms, valid_ms = _ms("as_of", as_of), _ms("valid_at", valid_at)
+        checked_optional_int("limit", limit)
+        checked_int("after", after)
+        now_ms = self._now_ms()
+
+        def fits(record: MemoryVersion) -> bool:
+            if status is None and record.is_gone:
+                return False
+            if valid_ms is not None and not (record.status in _TRUE and record.holds_at(valid_ms)):
+                return False
+            same = all(getattr(record, name) == value for name, value in wanted.items())
+            return same and with_labels.items() <= dict(record.labels).items()
+
+        def look(txn: ReadTxn, scope: int) -> list[Memory]:
+            found: list[Memory] = []
+            for current in entries(txn, scope, after):
+                if len(found) == limit:
+                    break
+                if not current.is_visible(now_ms):
+                    continue
+                record: MemoryVersion | None = current
+                if as_of_ms is not None:
+                    record = known_at(txn, scope, current, as_of_ms)
+                if record is not None and fits(record):
+                    found.append(memory_of(record))
+            return found
+
+        nothing: list[Memory] = []
+        return self._read(look, nothing)
+
+    # --- arguments --------------------------------------------------------------------------------
+
+    def _cited(self, source: Sources) -> tuple[Source, ...]:
+        """Return the sources, checked, each session once.
+
+        Raises:
+            InvalidOptionError: they are no sources, too many, or plain seqs without a session.
+        """
+        listed = [source] if isinstance(source, Source | int) else list(source or ())
+        found: dict[str, list[int]] = {}
+        for each in listed:
+            session, seqs = each if isinstance(each, Source) else (self._session, (each,))
+            if session is None:
+                msg = "source: plain seqs need a session's handle; give Source(session, seqs)"
+                raise InvalidOptionError(msg)
+            if not isinstance(session, str) or not isinstance(seqs, Iterable):
+                msg = f"source: expected Source(session, seqs), got {each!r:.80}"
+                raise InvalidOptionError(msg)
+            seen = [checked_int("source", seq, least=1) for seq in seqs]
+            if not seen:
+                msg = f"source: no item of session {session[:80]!r} is named"
+                raise InvalidOptionError(msg)
+            found.setdefault(session, []).extend(seen)
+        total = sum(map(len, found.values()))
+        if total > SOURCES_MAX:
+            msg = f"source: expected at most {SOURCES_MAX} items, got {total}"
+            raise InvalidOptionError(msg)
+        return tuple(Source(name, tuple(sorted(set(seqs)))) for name, seqs in found.items())
+
+    def _described(
+        self,
+        *,
+        subject: str | None = None,
+        slot: str | None = None,
+        extractor: str | None = None,
+        confidence: float | None = None,
+        importance: float | None = None,
+    ) -> dict[str, Any]:
+        """Return the fields that were given, checked."""
+        values: dict[str, Any] = {}
+        for name, text in (("subject", subject), ("slot", slot), ("extractor", extractor)):
+            if text is not None:
+                values[name] = self._named(name, text)
+        for name, share in (("confidence", confidence), ("importance", importance)):
+            if share is not None:
+                values[name] = checked_share(name, share)
+        return values
+
+    def _named(self, name: str, text: str) -> str:
+        """Return a text that is looked up as it is, checked; a finding in it is refused."""
+        checked_name(name, text)
+        if self._filter is not None:
+            self._filter.name(text, f"{name} of a memory")
+        return text
+
+    def _admitted(self, given: dict[str, Any]) -> Mapping[str, Any]:
+        """Return contents as they may be stored: judged by the guards, and redacted."""
+        if self._filter is None or not any(given.values()):
+            return given
+        admitted: Mapping[str, Any] = self._filter.value(given, "memory")
+        return admitted
+
+    def _checked_expiry(self, expires_at: float) -> int:
+        at_ms = _ms("expires_at", expires_at)
+        assert at_ms is not None  # noqa: S101 - it was given
+        if at_ms <= self._now_ms():
+            msg = f"expires_at: expected a time to come, got {expires_at!r}"
+            raise InvalidOptionError(msg)
+        return at_ms
+
+    def _need_writable(self) -> None:
+        if self._read_only:
+            msg = "the database is open read-only; open it for writing to change memories"
+            raise ReadOnlyError(msg)
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def _read(self, look: Callable[[ReadTxn, int], T], nothing: T) -> T:
+        """Run ``look`` on a snapshot; ``nothing`` without a scope, or if the user opted out."""
+
+        def closure(txn: ReadTxn) -> T:
+            scope = self._find(txn)
+            if scope is None or is_opted_out(txn, scope):
+                return nothing
+            return look(txn, scope)
+
+        return self._store.read(closure)
+
+    def _change(
+        self,
+        change: Callable[[Book], MemoryVersion],
+        key: str | None = None,
+        content: object = None,
+        *,
+        ensure: bool = False,
+        makes_room: bool = False,
+    ) -> Memory:
+        """Commit a change; with a key, a repeat returns the first result.
+
+        ``ensure``: it creates the scope if there is none.
+        """
+        self._need_writable()
+
+        def closure(txn: Txn) -> MemoryVersion:
+            scope = self._ensure(txn) if ensure else self._find(txn)
+            if scope is None:
+                msg = "there is no such memory: nothing is stored of this user"
+                raise NotFoundError(msg)
+            return change(Book(txn, scope, self._seed))
+
+        if key is None:
+            return memory_of(self._store.transact(closure, makes_room=makes_room))
+        request = self._requests.request(key, (encode_json(_plain(content))[0],))
+
+        def once(txn: Txn) -> MemoryVersion:
+            told = self._requests.recall(txn, request)
+            if told is None:
+                record = closure(txn)
+                self._requests.remember(txn, request, [record.id, record.version])
+                return record
+            number, version = told[0]
+            scope = self._find(txn)
+            found = None if scope is None else read_entry(txn, scope, number)
+            if scope is None or found is None:
+                msg = f"memory {number}, which this request stored, was removed since"
+                raise NotFoundError(msg)
+            if found.version == version or found.is_gone:
+                return found
+            return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+
+        return memory_of(self._store.transact(once, makes_room=makes_room))
+
+
+_TRUE: Final = ("active", "superseded")
+
+
+def _plain(content: Any) -> Any:
+    """Return the content of a request as JSON."""
+    if isinstance(content, Mapping):
+        return {str(name): _plain(value) for name, value in content.items()}
+    return [_plain(each) for each in content] if isinstance(content, list | tuple) else content
+
+
+def _ms(name: str, seconds: object) -> int | None:
+    """Return a time in milliseconds; None stays None.
+
+    Raises:
+        InvalidOptionError: it is not a finite number of seconds.
+    """
+    if seconds is None:
+        return None
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+        or not abs(seconds) < _SECONDS_END
+    ):
+        msg = f"{name}: expected seconds since 1970, got {seconds!r:.80}"
+        raise InvalidOptionError(msg)
+    return round(seconds * 1000)
+
+
+def _times(**given: float | None) -> dict[str, Any]:
+    """Return the times that were given, in milliseconds, by the names of the record's fields.
+
+    Raises:
+        InvalidOptionError: one is no time, or they contradict each other.
+    """
+    found = {f"{name.removesuffix('_at')}_ms": _ms(name, at) for name, at in given.items()}
+    start, stop = found.get("valid_from_ms"), found.get("valid_to_ms")
+    if start is not None and stop is not None and stop <= start:
+        msg = f"valid_to: expected a time after valid_from, got {given['valid_to']!r}"
+        raise InvalidOptionError(msg)
+    return {name: at for name, at in found.items() if at is not None}

@@ -1,0 +1,738 @@
+"""Rows of a scope's long-term memory: entries, their versions, and the indexes over them.
+
+An entry is one row with its current version; earlier versions have rows of their own. Three indexes
+lead to entries: by slot, by the items that an entry rests on, and by a keyed digest of its text.
+``write_entry`` is the only function that writes an entry, and keeps the indexes in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from memcore.codec import keys
+from memcore.codec.keys import Kind, MemoryRow, Row
+from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
+from memcore.errors import CorruptValueError
+from memcore.memory.trust import ACTIVE_BY, BY, KINDS, STATUSES, UNSOURCED_BY, normalised
+from memcore.model import Memory, Source
+from memcore.store.datafile import MEMORIES
+from memcore.store.interface import DeleteBudget, ReadTxn, Txn
+
+__all__ = [
+    "TIMELINE",
+    "Book",
+    "EntryHead",
+    "MemoryVersion",
+    "SourceRow",
+    "all_versions",
+    "check_entries",
+    "clear_piece",
+    "count_entries",
+    "entries",
+    "entry_at",
+    "entry_numbers",
+    "expires_ms_of",
+    "export_record",
+    "exported",
+    "index_rows",
+    "is_memory_row",
+    "is_of_outcome",
+    "is_stored",
+    "known_at",
+    "memory_of",
+    "overlaps",
+    "read_entry",
+    "read_head",
+    "rows_with",
+    "scenario_digest",
+    "scopes_with_memory",
+    "source_rows",
+    "text_digest",
+    "unpack_record",
+    "version_in",
+    "versions_of",
+    "with_digest",
+    "with_slot",
+    "with_source",
+    "write_entry",
+    "write_head",
+]
+
+
+_HEAD: Final = Struct("<IQQ")
+_FORMAT: Final = 1
+_DIGEST_BYTES: Final = 16
+_NUMBER_END: Final = 2**48
+_EMPTY: Final[Mapping[str, Any]] = {}
+
+
+class Book(NamedTuple):
+    """One scope's memory inside a transaction."""
+
+    txn: Txn
+    scope: int
+    seed: bytes
+    """Key of the digests in keys, which stay in clear."""
+
+
+class EntryHead(NamedTuple):
+    """Head of a scope's memory."""
+
+    next_id: int = 1
+    last_ms: int = 0
+    """Time of the last change: a clock that goes back does not reorder versions."""
+
+
+class SourceRow(NamedTuple):
+    """Items of one session that an entry rests on."""
+
+    session: int
+    """Number of the session that was cited."""
+    name: str
+    """Its name."""
+    owner: int
+    """Number of the session that owns the items: a fork cites items of its parent."""
+    root: int
+    """Number of the session that all of these were forked from: they are not independent."""
+    seqs: tuple[int, ...]
+    by: str
+    """Trust of the statement that cited them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVersion:
+    """One version of an entry as it is stored. Times are milliseconds since 1970."""
+
+    id: int
+    version: int
+    kind: str
+    by: str
+    status: str
+    recorded_ms: int
+    text: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    subject: str | None = None
+    slot: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[SourceRow, ...] = ()
+    extractor: str | None = None
+    confidence: float | None = None
+    importance: float | None = None
+    observed_ms: int | None = None
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    superseded_by: int | None = None
+    derived_from: tuple[int, ...] = ()
+    expires_ms: int | None = None
+    uses: int = 0
+    promoted_by: str | None = None
+    """Name of the one who promoted it; its trust then does not depend on its sources."""
+    reason: str | None = None
+    """Reason given for forgetting it."""
+    digests: tuple[str, ...] = ()
+    """Of a forgotten entry: digests (hex) of the texts that must not come back."""
+
+    @property
+    def support(self) -> int:
+        """Number of independent sessions that it rests on: forks share their parent's items."""
+        return len({source.root for source in self.sources})
+
+    @property
+    def is_gone(self) -> bool:
+        """True if it was forgotten: nothing of it is left but its id."""
+        return self.status == "forgotten"
+
+    def is_visible(self, now_ms: int) -> bool:
+        """Return True if it has not expired."""
+        return self.expires_ms is None or now_ms < self.expires_ms
+
+    def holds_at(self, at_ms: int) -> bool:
+        """Return True if it is said to be true at a time; a missing bound is open."""
+        begun = self.valid_from_ms is None or self.valid_from_ms <= at_ms
+        return begun and (self.valid_to_ms is None or at_ms < self.valid_to_ms)
+
+
+def memory_of(record: MemoryVersion) -> Memory:
+    """Return the public form of a record."""
+    seqs: dict[str, list[int]] = {}
+    for source in record.sources:
+        seqs.setdefault(source.name, []).extend(source.seqs)
+    return Memory(
+        id=record.id,
+        version=record.version,
+        kind=record.kind,
+        text=record.text,
+        attributes=dict(record.attributes),
+        subject=record.subject,
+        slot=record.slot,
+        labels=dict(record.labels),
+        sources=tuple(Source(name, tuple(sorted(set(of)))) for name, of in seqs.items()),
+        by=record.by,
+        extractor=record.extractor,
+        confidence=record.confidence,
+        importance=record.importance,
+        recorded_at=record.recorded_ms / 1000,
+        observed_at=_seconds(record.observed_ms),
+        valid_from=_seconds(record.valid_from_ms),
+        valid_to=_seconds(record.valid_to_ms),
+        superseded_by=record.superseded_by,
+        derived_from=record.derived_from,
+        support=record.support,
+        status=record.status,
+        expires_at=_seconds(record.expires_ms),
+        uses=record.uses,
+        promoted_by=record.promoted_by,
+    )
+
+
+def _seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else at_ms / 1000
+
+
+# --- Encoding -------------------------------------------------------------------------------------
+
+_NAMES: Final = {
+    "kind": "kind", "by": "by", "status": "status", "recorded_ms": "at", "text": "text",
+    "attributes": "attributes", "subject": "subject", "slot": "slot", "labels": "labels",
+    "extractor": "extractor", "confidence": "confidence", "importance": "importance",
+    "observed_ms": "observed", "valid_from_ms": "from", "valid_to_ms": "to",
+    "superseded_by": "superseded_by", "derived_from": "derived_from", "expires_ms": "expires",
+    "uses": "uses", "promoted_by": "promoted_by", "reason": "reason", "digests": "digests",
+}  # fmt: skip
+_NUMBERS: Final = (
+    "recorded_ms", "observed_ms", "valid_from_ms", "valid_to_ms", "superseded_by", "expires_ms",
+    "uses",
+)  # fmt: skip
+_TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
+_SHARES: Final = ("confidence", "importance")
+_LEAST_MS: Final = -(2**52)
+_END_MS: Final = 2**52
+TIMELINE: Final = ("active", "superseded")
+"""Statuses of the values that a slot has, or had at some time."""
+
+
+def pack_record(record: MemoryVersion) -> dict[str, Any]:
+    """Return the JSON object of a version; what has no value is left out."""
+    said: dict[str, Any] = {"version": record.version}
+    for name, key in _NAMES.items():
+        value = getattr(record, name)
+        if value or (value == 0.0 and value is not False and name in _SHARES):
+            said[key] = list(value) if isinstance(value, tuple) else value
+    for name in ("observed_ms", "valid_from_ms", "valid_to_ms"):  # 1970 is a time, too
+        if getattr(record, name) is not None:
+            said[_NAMES[name]] = getattr(record, name)
+    if record.sources:
+        said["sources"] = [[*source[:4], list(source.seqs), source.by] for source in record.sources]
+    return said
+
+
+def unpack_record(number: int, said: Any) -> MemoryVersion:
+    """Return the version in a JSON object.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is none; a checksum does not prove that memcore
+            wrote it.
+    """
+    values = {name: said[key] for name, key in _NAMES.items() if key in said}
+    for name in _NUMBERS:
+        value = values.get(name)
+        if value is not None and (type(value) is not int or not _LEAST_MS < value < _END_MS):
+            raise ValueError(name)
+    for name in _TEXTS:
+        if not isinstance(values.get(name, ""), str):
+            raise TypeError(name)
+    for name in _SHARES:
+        if values.get(name) is not None:
+            values[name] = float(values[name])
+    for name in ("derived_from", "digests"):
+        values[name] = tuple(values.get(name, ()))
+    sources = tuple(
+        SourceRow(int(session), str(name), int(owner), int(root), tuple(map(int, seqs)), str(by))
+        for session, name, owner, root, seqs, by in said.get("sources", ())
+    )
+    record = MemoryVersion(id=number, version=int(said["version"]), sources=sources, **values)
+    known = record.kind in KINDS and record.by in BY and record.status in STATUSES
+    if not known or not 0 < record.version < _NUMBER_END or not 0 < number < _NUMBER_END:
+        raise ValueError(record.status)
+    return record
+
+
+def _opened(key: bytes, value: bytes, number: int) -> MemoryVersion:
+    flags, body = open_value(key, value)
+    with decoding(key, "memory"):
+        return unpack_record(number, decode_json(body, flags))
+
+
+def head_key(scope: int) -> bytes:
+    """Return the key of the head of a scope's memory."""
+    return keys.memory_rows(scope, MemoryRow.HEAD)
+
+
+def read_head(txn: ReadTxn, scope: int) -> EntryHead:
+    """Read the head of a scope's memory; a new one if nothing was ever remembered.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    key = head_key(scope)
+    value = txn.get(key)
+    if value is None:
+        return EntryHead()
+    body = open_value(key, value)[1]
+    with decoding(key, "head of memory"):
+        form, next_id, last_ms = _HEAD.unpack(body)
+        if form != _FORMAT or not 0 < next_id < _NUMBER_END or last_ms >= _END_MS:
+            raise ValueError(form)
+    return EntryHead(next_id, last_ms)
+
+
+def write_head(txn: Txn, scope: int, head: EntryHead) -> None:
+    """Write the head of a scope's memory."""
+    txn.need_feature(MEMORIES)
+    key = head_key(scope)
+    txn.put(key, seal_value(key, _HEAD.pack(_FORMAT, *head)))
+
+
+def entry_at(scope: int, number: int) -> bytes:
+    """Return the key of an entry's current version."""
+    return keys.memory_rows(scope, MemoryRow.ENTRY, keys.u64(number))
+
+
+def _version_at(scope: int, number: int, version: int) -> bytes:
+    return keys.memory_rows(scope, MemoryRow.VERSION, keys.u64(number), keys.u64(version))
+
+
+def read_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
+    """Read the current version of an entry; None if no entry ever had the number.
+
+    Raises:
+        CorruptValueError: its row is damaged.
+    """
+    key = entry_at(scope, number)
+    value = txn.get(key)
+    return None if value is None else _opened(key, value, number)
+
+
+def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]:
+    """Yield the current versions of a scope's entries by id, from the one after a number on.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    start = keys.behind(entry_at(scope, after))
+    for key, value in txn.scan(start, keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))):
+        yield _opened(key, value, keys.number_of(key))
+
+
+def entry_numbers(txn: ReadTxn, scope: int) -> list[int]:
+    """Return the ids of all entries of a scope, damaged and forgotten ones too."""
+    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
+    return [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
+
+
+def versions_of(txn: ReadTxn, scope: int, number: int) -> list[MemoryVersion]:
+    """Return the earlier versions of an entry, oldest first.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    rows = keys.memory_rows(scope, MemoryRow.VERSION, keys.u64(number))
+    found = txn.scan(rows, keys.after(rows))
+    return [_opened(key, value, number) for key, value in found]
+
+
+def all_versions(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, MemoryVersion]]:
+    """Yield all earlier versions of a scope's entries with their keys.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    rows = keys.memory_rows(scope, MemoryRow.VERSION)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        yield key, _opened(key, value, keys.number_of(key[:-8]))
+
+
+def known_at(txn: ReadTxn, scope: int, record: MemoryVersion, at_ms: int) -> MemoryVersion | None:
+    """Return the version of an entry that was current at a time; None before it was recorded.
+
+    Nothing is left of the past of a forgotten entry: it is returned itself.
+    """
+    if record.recorded_ms <= at_ms or record.is_gone:
+        return record
+    known = [old for old in versions_of(txn, scope, record.id) if old.recorded_ms <= at_ms]
+    return known[-1] if known else None
+
+
+# --- Indexes: by slot, by source and by digest of the text ----------------------------------------
+
+
+def text_digest(seed: bytes, scope: int, text: str) -> bytes:
+    """Return the keyed digest of a text as it is compared: equal wording, equal digest."""
+    return _veil(seed, scope, b"text", normalised(text))
+
+
+def slot_digest(seed: bytes, scope: int, subject: str | None, slot: str) -> bytes:
+    """Return the keyed digest of a subject and a slot."""
+    return _veil(seed, scope, b"slot", subject or "", slot)
+
+
+def scenario_digest(seed: bytes, scope: int, scenario: str) -> bytes:
+    """Return the keyed digest of a scenario's name."""
+    return _veil(seed, scope, b"scenario", scenario)
+
+
+def _veil(seed: bytes, scope: int, what: bytes, *texts: str) -> bytes:
+    told = what + keys.u64(scope) + b"".join(map(keys.pack_text, texts))
+    return keys.blake2b(told, key=seed, digest_size=_DIGEST_BYTES).digest()
+
+
+def source_rows(scope: int, session: int, seq: int | None = None) -> bytes:
+    """Build the prefix of the source index's rows of a session, or of one of its items."""
+    return keys.memory_rows(
+        scope, MemoryRow.SOURCE, keys.u64(session), b"" if seq is None else keys.u64(seq)
+    )
+
+
+def _of_sources(scope: int, record: MemoryVersion) -> set[bytes]:
+    number = keys.u64(record.id)
+    return {
+        source_rows(scope, session, seq) + number
+        for source in record.sources
+        for seq in source.seqs
+        for session in {source.session, source.owner}
+        if session
+    }
+
+
+def index_rows(
+    seed: bytes, scope: int, record: MemoryVersion, versions: Iterable[MemoryVersion]
+) -> set[bytes]:
+    """Return the keys of all index rows of an entry, given its earlier versions."""
+    number = keys.u64(record.id)
+    found = _of_sources(scope, record).union(*(_of_sources(scope, old) for old in versions))
+    if record.is_gone:
+        digests = [bytes.fromhex(digest) for digest in record.digests]
+    else:
+        digests = [text_digest(seed, scope, record.text)]
+        if record.slot is not None:
+            slot = slot_digest(seed, scope, record.subject, record.slot)
+            found.add(keys.memory_rows(scope, MemoryRow.SLOT, slot, number))
+    found.update(keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests)
+    return found
+
+
+def is_of_outcome(key: bytes) -> bool:
+    """Return True if a row of the source index leads to an outcome: no item has the seq 0."""
+    return key[-16:-8] == bytes(8)
+
+
+def rows_with(txn: ReadTxn, prefix: bytes) -> list[int]:
+    """Return the ids that index rows under a prefix lead to, each once, in order."""
+    return sorted({keys.number_of(key) for key, _ in txn.scan(prefix, keys.after(prefix))})
+
+
+def with_slot(book: Book, subject: str | None, slot: str) -> list[int]:
+    """Return the ids of the entries of a slot."""
+    digest = slot_digest(book.seed, book.scope, subject, slot)
+    return rows_with(book.txn, keys.memory_rows(book.scope, MemoryRow.SLOT, digest))
+
+
+def with_digest(book: Book, text: str) -> list[int]:
+    """Return the ids of the entries with a text, including those in which it was forgotten."""
+    digest = text_digest(book.seed, book.scope, text)
+    return rows_with(book.txn, keys.memory_rows(book.scope, MemoryRow.DIGEST, digest))
+
+
+def with_source(txn: ReadTxn, scope: int, session: int, seq: int | None = None) -> list[int]:
+    """Return the ids of the entries that rest on items of a session, or on one item."""
+    if seq is not None:
+        return rows_with(txn, source_rows(scope, session, seq))
+    start, stop = source_rows(scope, session, 1), keys.after(source_rows(scope, session))
+    return sorted({keys.number_of(key) for key, _ in txn.scan(start, stop)})
+
+
+# --- Writing: the one function through which every change of an entry goes ------------------------
+
+
+def write_entry(
+    book: Book,
+    after: MemoryVersion,
+    before: MemoryVersion | None,
+    *,
+    versions: tuple[list[MemoryVersion], list[MemoryVersion]] | None = None,
+) -> None:
+    """Write an entry with everything that belongs to it, in the caller's transaction.
+
+    Args:
+        book: the scope's memory.
+        after: the new current version.
+        before: the stored one, which becomes an earlier version if the number has grown; None:
+            the entry is new.
+        versions: the earlier versions as stored, and as they will be, if they change.
+    """
+    txn, scope, seed = book
+    txn.need_feature(MEMORIES)
+    old, new = versions or ([], [])
+    kept = set() if versions is None else {each.version for each in new}
+    for each in old:
+        if each.version not in kept:
+            txn.delete(_version_at(scope, each.id, each.version))
+    for each in new:
+        if each not in old:
+            _put(txn, _version_at(scope, each.id, each.version), each)
+    if before is not None and after.version > before.version and not after.is_gone:
+        new = [*new, before]
+        _put(txn, _version_at(scope, before.id, before.version), before)
+    _put(txn, entry_at(scope, after.id), after)
+    had = set() if before is None else index_rows(seed, scope, before, old)
+    has = index_rows(seed, scope, after, new)
+    if versions is None and before is not None:  # versions that were not read keep their rows
+        had -= _of_sources(scope, before)
+    for key in sorted(had - has):
+        txn.delete(key)
+    for key in sorted(has - had):
+        txn.put(key, seal_value(key, b""))
+    _write_expiry(txn, scope, before, after)
+
+
+def _put(txn: Txn, key: bytes, record: MemoryVersion) -> None:
+    body, flags = encode_json(pack_record(record))
+    txn.put(key, seal_value(key, body, flags))
+
+
+def _write_expiry(txn: Txn, scope: int, before: MemoryVersion | None, after: MemoryVersion) -> None:
+    key = entry_at(scope, after.id)
+    had = None if before is None else before.expires_ms
+    if had is not None and had != after.expires_ms:
+        txn.delete(keys.expiry_row(had, key))
+    if after.expires_ms is not None and had != after.expires_ms:
+        row = keys.expiry_row(after.expires_ms, key)
+        txn.put(row, seal_value(row, b""))
+
+
+def clear_piece(txn: Txn, scope: int) -> tuple[int, bool]:
+    """Remove all memory of a scope, a piece a transaction.
+
+    Returns:
+        The number of entries removed that were not forgotten, and True if nothing is left.
+    """
+    prefix = keys.scoped(Kind.MEMORY, scope)
+    piece, count, until = DeleteBudget(), 0, keys.after(prefix)
+    entry = keys.memory_rows(scope, MemoryRow.ENTRY)
+    expiries: list[bytes] = []
+    for key, value in txn.scan(prefix, until):
+        if not piece.admits(len(value), more_pages=4 if key.startswith(entry) else 0):
+            until = key
+            break
+        if key.startswith(entry):
+            try:
+                record = _opened(key, value, keys.number_of(key))
+            except CorruptValueError:
+                continue  # check() reports it; its expiry row goes when it is due
+            count += not record.is_gone
+            if record.expires_ms is not None:
+                expiries.append(keys.expiry_row(record.expires_ms, key))
+    for row in expiries:
+        txn.delete(row)
+    txn.delete_range(prefix, until)
+    return count, until == keys.after(prefix)
+
+
+# --- Check, salvage, counts -----------------------------------------------------------------------
+
+INDEXES: Final = (MemoryRow.SLOT, MemoryRow.SOURCE, MemoryRow.DIGEST)
+_ROW_AT: Final = 9
+
+
+def expires_ms_of(key: bytes, value: bytes) -> int | None:
+    """Return the expiry of an entry's row; None for other rows of memory, or without one.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.ENTRY,)):
+        return None
+    return _opened(key, value, keys.number_of(key)).expires_ms
+
+
+def exported(key: bytes, value: bytes) -> dict[str, Any]:
+    """Return an entry or a version as a JSON object; sources by the names of their sessions.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    of_version = key[_ROW_AT : _ROW_AT + 1] == bytes((MemoryRow.VERSION,))
+    return export_record(_opened(key, value, keys.number_of(key[:-8] if of_version else key)))
+
+
+def export_record(record: MemoryVersion) -> dict[str, Any]:
+    """Return a version as a JSON object for an export: numbers of this file are left out."""
+    said = {"id": record.id, **pack_record(replace(record, digests=()))}
+    if record.sources:
+        said["sources"] = [
+            {"session": row.name, "seqs": list(row.seqs), "by": row.by} for row in record.sources
+        ]
+    return said
+
+
+def version_in(key: bytes, value: bytes) -> int:
+    """Return the version in an entry's row, by which the newest of several is known; else 0."""
+    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.ENTRY,)):
+        return 0
+    return _opened(key, value, keys.number_of(key)).version
+
+
+def is_memory_row(key: bytes, value: bytes) -> bool:
+    """Return True if a proven row can be decoded as its kind of memory row."""
+    row, body = key[_ROW_AT], value[10:]
+    if row == MemoryRow.HEAD:
+        return len(body) == _HEAD.size and 0 < _HEAD.unpack(body)[1] < _NUMBER_END
+    if row in INDEXES:
+        return not body
+    if row == MemoryRow.ENTRY:
+        return _opened(key, value, keys.number_of(key)) is not None
+    if row == MemoryRow.VERSION:
+        number = keys.number_of(key[:-8])
+        return _opened(key, value, number).version == keys.number_of(key)
+    return isinstance(decode_json(body, value[1]), dict)
+
+
+def scopes_with_memory(txn: ReadTxn) -> list[int]:
+    """Return the scopes that have rows of memory."""
+    found: list[int] = []
+    start, stop = bytes((Kind.MEMORY,)), bytes((Kind.MEMORY + 1,))
+    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+        found.append(keys.split_scoped(row[0])[0])
+        start = keys.after(keys.scoped(Kind.MEMORY, found[-1]))
+    return found
+
+
+def count_entries(txn: ReadTxn, scope: int) -> dict[str, int]:
+    """Count a scope's entries by status; damaged ones count as ``damaged``."""
+    counts: dict[str, int] = {}
+    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        try:
+            status = _opened(key, value, keys.number_of(key)).status
+        except CorruptValueError:
+            status = "damaged"
+        counts[status] = counts.get(status, 0) + 1
+    return counts
+
+
+def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
+    """Verify a scope's entries and every index row in both directions; yield findings as text.
+
+    Rows that fail their checksum are reported elsewhere.
+    """
+    wanted: set[bytes] = set()
+    versions, is_whole = _checked_versions(txn, scope)
+    slots: dict[tuple[str | None, str], list[MemoryVersion]] = {}
+    last = 0
+    for number, record in _checked(txn, scope):
+        last = number
+        if record is None:
+            is_whole = False
+            continue
+        earlier = versions.pop(number, [])
+        wanted |= index_rows(seed, scope, record, earlier)
+        for what in (*_wrong_with(record, earlier), *_wrong_sources(txn, scope, record)):
+            yield f"memory {number}: {what}"
+        if record.slot is not None and record.status in TIMELINE:
+            slots.setdefault((record.subject, record.slot), []).append(record)
+    for timeline in slots.values():
+        yield from overlaps(timeline)
+    if is_whole:
+        yield from (f"memory {number}: versions without an entry" for number in versions)
+        yield from _wrong_indexes(txn, scope, wanted)
+    try:
+        if last and read_head(txn, scope).next_id <= last:
+            yield f"the head of memory would give out number {last} again"
+    except CorruptValueError:
+        return
+
+
+def _checked_versions(txn: ReadTxn, scope: int) -> tuple[dict[int, list[MemoryVersion]], bool]:
+    """Return the earlier versions by entry, and True if all can be read."""
+    found: dict[int, list[MemoryVersion]] = {}
+    is_whole = True
+    rows = keys.memory_rows(scope, MemoryRow.VERSION)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        try:
+            old = _opened(key, value, keys.number_of(key[:-8]))
+        except CorruptValueError:
+            is_whole = False
+        else:
+            found.setdefault(old.id, []).append(old)
+    return found, is_whole
+
+
+def _checked(txn: ReadTxn, scope: int) -> Iterator[tuple[int, MemoryVersion | None]]:
+    """Yield the entries by number; None for a damaged one."""
+    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        number = keys.number_of(key)
+        try:
+            yield number, _opened(key, value, number)
+        except CorruptValueError:
+            yield number, None
+
+
+def _wrong_with(record: MemoryVersion, earlier: list[MemoryVersion]) -> Iterator[str]:
+    if record.is_gone and (earlier or record.text or record.sources):
+        yield "it is forgotten, and something of it is left"
+    if any(old.version >= record.version for old in earlier):
+        yield "an earlier version has a later number"
+    for each in (record, *earlier):
+        unsourced = each.by in UNSOURCED_BY or each.promoted_by or each.is_gone
+        if not each.sources and not unsourced:
+            yield f"version {each.version} rests on no source"
+        if each.status == "active" and each.by not in ACTIVE_BY:
+            yield f"version {each.version} is active, and only its {each.by} says so"
+
+
+def is_stored(txn: ReadTxn, scope: int, row: SourceRow, seq: int) -> bool:
+    """Return True if an item that a memory cites is stored; what an import cites has no session."""
+    return not row.owner or txn.get(keys.session_row(scope, row.owner, Row.ITEM, seq)) is not None
+
+
+def _wrong_sources(txn: ReadTxn, scope: int, record: MemoryVersion) -> Iterator[str]:
+    for row in record.sources:
+        for seq in row.seqs:
+            if not is_stored(txn, scope, row, seq):
+                yield f"it rests on item {seq} of session {row.name[:80]!r}, which is not stored"
+
+
+def overlaps(timeline: list[MemoryVersion]) -> Iterator[str]:
+    """Find two values of one slot that are both said to hold at one time."""
+    active = [record.id for record in timeline if record.status == "active"]
+    if len(active) > 1:
+        yield f"memories {active[0]} and {active[1]} are both the active value of one slot"
+    until, last = None, 0
+    for record in sorted(
+        timeline, key=lambda each: (each.valid_from_ms or 0, each.valid_to_ms or _END_MS)
+    ):
+        start, stop = record.valid_from_ms, record.valid_to_ms
+        if start is None:
+            yield f"memory {record.id}: it is the value of a slot from no time on"
+            continue
+        if stop is not None and stop <= start:
+            continue  # it was replaced at once
+        if until is not None and start < until:
+            yield f"memories {last} and {record.id} are values of one slot at the same time"
+        until, last = (_END_MS if stop is None else stop), record.id
+
+
+def _wrong_indexes(txn: ReadTxn, scope: int, wanted: set[bytes]) -> Iterator[str]:
+    found: set[bytes] = set()
+    for row in INDEXES:
+        prefix = keys.memory_rows(scope, row)
+        rows = (key for key, _ in txn.scan(prefix, keys.after(prefix)))
+        found.update(key for key in rows if row != MemoryRow.SOURCE or not is_of_outcome(key))
+    for key in sorted(wanted - found):
+        yield f"memory {keys.number_of(key)}: the index row {key.hex()} is missing"
+    for key in sorted(found - wanted):
+        yield f"the index row {key.hex()} leads to no such memory"

@@ -1,0 +1,81 @@
+"""Memory of a user as sessions see it: its handle, and what removed items take with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from memcore import kv, memory
+from memcore.rows import names
+from memcore.session.engine import Engine
+from memcore.store.interface import ReadTxn, Txn
+
+if TYPE_CHECKING:
+    from memcore.memory import Memories
+
+__all__ = [
+    "forget_items",
+    "forget_session",
+    "move_items",
+    "open_memory",
+]
+
+
+def open_memory(engine: Engine, app: str, user: str, session: str | None = None) -> Memories:
+    """Return the memory of a user in an application; plain seqs refer to ``session``."""
+
+    def find(txn: ReadTxn) -> int | None:
+        return names.scope_of(txn, app, user)
+
+    def ensure(txn: Txn) -> int:
+        return names.ensure_scope(txn, app, user)
+
+    def find_requests(txn: ReadTxn) -> tuple[int, int] | None:
+        scope = find(txn)
+        number = None if scope is None else names.namespace_of(txn, scope, kv.REQUESTS)
+        return None if scope is None or number is None else (scope, number)
+
+    def ensure_requests(txn: Txn) -> tuple[int, int]:
+        scope = ensure(txn)
+        return scope, names.ensure_namespace(txn, scope, kv.REQUESTS)
+
+    requests = kv.Requests(
+        find_requests, ensure_requests, now_ms=engine.now_ms, seed=engine.seed, about="memory"
+    )
+    write_filter = engine.write_filter
+    return memory.Memories(
+        engine.store,
+        find,
+        ensure,
+        now_ms=engine.now_ms,
+        seed=engine.seed,
+        drafts=engine.drafts,
+        requests=requests,
+        scope_filter=None if write_filter is None else write_filter.at(app, user),
+        session=session,
+        read_only=engine.store.read_only,
+    )
+
+
+# Whatever removes or replaces items calls one of these in the same transaction.
+
+
+def forget_session(txn: Txn, engine: Engine, scope: int, session: int) -> None:
+    """Take a session that is being deleted from all memories."""
+    memory.forget_items(memory.Book(txn, scope, engine.seed), session, engine.now_ms())
+
+
+def forget_items(txn: Txn, engine: Engine, scope: int, session: int, seqs: Iterable[int]) -> None:
+    """Take items whose contents are being replaced, such as expired ones, from all memories."""
+    memory.forget_items(memory.Book(txn, scope, engine.seed), session, engine.now_ms(), seqs=seqs)
+
+
+def move_items(
+    txn: Txn, engine: Engine, place: tuple[int, int], to: int, *, moved: Mapping[int, int]
+) -> None:
+    """Let memories follow items to the session that replaces theirs.
+
+    ``moved`` maps their old seqs to the new ones.
+    """
+    scope, session = place
+    memory.move_sources(memory.Book(txn, scope, engine.seed), session, to, moved)

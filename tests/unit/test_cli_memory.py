@@ -1,0 +1,90 @@
+"""``memcore memory``: what is remembered, shown and decided on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import memcore
+from memcore import Source, aio
+from memcore.cli import main
+
+
+@pytest.fixture
+def store(path):
+    with memcore.open(path) as db:
+        session = db.session("chat", user="alice")
+        session.append({"role": "user", "content": "I like tea"})
+        session.append({"role": "assistant", "content": "You like milk"})
+        session.memory.remember("Likes tea", subject="alice", slot="drink", source=1)
+        session.memory.remember("Likes milk", source=2)
+        session.memory.record_outcome(scenario="chat", passed=True)
+    return str(path)
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(["memory", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_list_show_and_history(store, capsys):
+    asked = ("--store", store, "--user", "alice")
+    code, out, _ = run(capsys, "list", *asked)
+    assert code == 0
+    assert "Likes tea" in out
+    assert "quarantined" in out
+    code, out, _ = run(capsys, "list", *asked, "--status", "active", "--json")
+    assert [each["text"] for each in json.loads(out)["memories"]] == ["Likes tea"]
+    code, out, _ = run(capsys, "show", "1", *asked)
+    assert "slot: drink" in out
+    code, out, _ = run(capsys, "show", "1", *asked, "--json")
+    assert json.loads(out)["sources"] == [{"session": "chat", "seqs": [1]}]
+    assert run(capsys, "show", "9", *asked)[0] != 0
+    code, out, _ = run(capsys, "history", "1", *asked, "--json")
+    assert len(json.loads(out)["versions"]) == 1
+    assert run(capsys, "history", "1", *asked)[0] == 0
+    assert run(capsys, "history", "9", *asked)[0] != 0
+
+
+def test_promote_and_forget(store, capsys, path):
+    asked = ("--store", store, "--user", "alice")
+    assert run(capsys, "promote", "2", "--by", "root", *asked)[1] == "memory 2 is active\n"
+    assert json.loads(run(capsys, "promote", "2", "--by", "x", *asked, "--json")[1])["version"] == 2
+    assert run(capsys, "forget", "1", *asked)[0] != 0
+    assert run(capsys, "forget", "1", *asked, "--yes", "--reason", "no")[1].endswith("forgotten\n")
+    assert json.loads(run(capsys, "forget", "1", *asked, "--yes", "--json")[1])["text"] == ""
+    with memcore.open(path) as db:
+        memory = db.scope(app="default", user="alice").memory
+        assert [each.id for each in memory.list(status="active")] == [2]
+
+
+def test_playbooks(store, capsys):
+    asked = ("--store", store, "--user", "alice")
+    assert "chat" in run(capsys, "playbooks", *asked)[1]
+    code, out, _ = run(capsys, "playbooks", "chat", *asked, "--json")
+    assert (code, json.loads(out)["playbooks"][0]["successes"]) == (0, 1)
+
+
+def test_asynchronous_memory(path):
+    import asyncio
+
+    async def go() -> None:
+        async with aio.open(path) as db:
+            session = db.session("chat", user="alice")
+            await session.append({"role": "user", "content": "I like tea"})
+            made = await session.memory.remember("Likes tea", source=1)
+            memory = db.scope(app="default", user="alice").memory
+            assert await memory.get(made.id) == made
+            assert await memory.list() == [made]
+            changed = await memory.update(made.id, importance=1)
+            assert await memory.history(made.id) == [made, changed]
+            other = await memory.remember("Likes milk", source=Source("chat", (1,)), by="agent")
+            assert await memory.quarantined() == [other]
+            assert (await memory.promote(other.id, by="x")).status == "active"
+            assert (await memory.forget(other.id)).status == "forgotten"
+            await session.memory.record_outcome(scenario="s", passed=True)
+            assert len(await memory.playbooks()) == 1
+            assert await memory.clear() == 1
+
+    asyncio.run(go())
