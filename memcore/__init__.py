@@ -51,7 +51,7 @@ __all__, __getattr__, __dir__ = face(
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
             "ItemKind Mask OpenCall Plan Receipt RecountResult Repair RepairResult "
-            "SessionEntry Summarizer SummaryRequest View Violation"
+            "SearchHit SessionEntry Summarizer SummaryRequest TermScore View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

@@ -61,6 +61,7 @@ from memcore.store.datafile import (
     DEMANDING,
     ENCRYPTED,
     GRAPH_ROWS,
+    SEARCHED,
     Format,
     exclusively,
     open_locked,
@@ -693,5 +694,5 @@ class _Salvage:
 
 def _features(record: Format, sieve: RowSelector) -> int:
     """The features of the new file; not audited, as an audit chain proves only its own file."""
-    features = record.features & ~(AUDITED | DEMANDING)
+    features = record.features & ~(AUDITED | DEMANDING | SEARCHED)
     return features | DEMANDING if DEMAND_KEY in sieve.chosen else features

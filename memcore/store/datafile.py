@@ -39,6 +39,7 @@ __all__ = [
     "LOCK",
     "MOVING",
     "REDO_KEY",
+    "SEARCHED",
     "Format",
     "Meta",
     "Mount",
@@ -557,7 +558,9 @@ GRAPH_ROWS: Final = 4
 """Feature: rows of graph threads may carry stamps, and parts may be runs of atoms."""
 DEMANDING: Final = 8
 """Feature: a row demands that contents are redacted or judged first; no write may bypass that."""
-_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING
+SEARCHED: Final = 16
+"""Feature: scopes may have search indexes, which an erasure has to remove with the rest."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING | SEARCHED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

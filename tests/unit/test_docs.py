@@ -41,6 +41,7 @@ RUN = [
             "audit",
             "isolation",
             "leases",
+            "search",
         ]
     ),
     *OPTIONAL,
