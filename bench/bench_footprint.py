@@ -86,7 +86,7 @@ def _sizes(effort: Effort) -> Iterator[Row]:
             saver.prune(["thread"])
             pruned = _pages(ours) - empty
     sqlite, kept = SQLITE, "what an InMemorySaver holds"
-    whole_note = "0.9 to 2 MiB of it are the redo record and room for deletions"
+    whole_note = "1 to 2 MiB of it are the redo record and room for deletions"
     asked = f"bytes on disk after {steps} steps, through those of the texts"
     sizes = {sqlite: sqlite_bytes, kept: memory_bytes(memory)}
     yield _size(asked, whole, sizes[sqlite], raw, rival=sqlite, note=whole_note)

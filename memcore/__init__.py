@@ -52,7 +52,8 @@ __all__, __getattr__, __dir__ = face(
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
             "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecountResult "
-            "Repair RepairResult SessionEntry Source Summarizer SummaryRequest View Violation"
+            "Repair RepairResult SearchHit SessionEntry Source Summarizer SummaryRequest "
+            "TermScore View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

@@ -98,10 +98,12 @@ from memcore.model import Receipt as Receipt
 from memcore.model import RecountResult as RecountResult
 from memcore.model import Repair as Repair
 from memcore.model import RepairResult as RepairResult
+from memcore.model import SearchHit as SearchHit
 from memcore.model import SessionEntry as SessionEntry
 from memcore.model import Source as Source
 from memcore.model import Summarizer as Summarizer
 from memcore.model import SummaryRequest as SummaryRequest
+from memcore.model import TermScore as TermScore
 from memcore.model import View as View
 from memcore.model import Violation as Violation
 from memcore.privacy import RedactingFilter as RedactingFilter
@@ -272,6 +274,7 @@ __all__ = [
     "ScaledCounter",
     "Scope",
     "ScopeError",
+    "SearchHit",
     "SecretGuard",
     "Session",
     "SessionEntry",
@@ -293,6 +296,7 @@ __all__ = [
     "SummaryStyle",
     "SweepReport",
     "TamperedError",
+    "TermScore",
     "TiktokenCounter",
     "TokenCounter",
     "Trigger",

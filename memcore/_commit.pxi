@@ -38,7 +38,7 @@ cdef enum:
     ROOM_BYTES = 1048576
     ROOM_BYTES_MIN = 262144
     ROOM_STEP_BYTES = 524288
-    ROOM_STEP_BYTES_MIN = 131072
+    ROOM_STEP_BYTES_MIN = 262144
     RUN_PAGES = 129         # pages of the reserved run, a value that no deletion touches
     DEPTH_MAX = 32          # levels of a tree, as in memcore.store.datafile
 

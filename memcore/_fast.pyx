@@ -16,7 +16,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
 from libc cimport errno
-from libc.math cimport floor, isfinite
+from libc.math cimport floor, isfinite, log
 from libc.stdint cimport (
     INT64_MAX, UINT32_MAX, UINT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
     uint64_t,
@@ -2194,3 +2194,4 @@ include "_runs.pxi"
 include "_scan.pxi"
 include "_literals.pxi"
 include "_pages.pxi"
+include "_search.pxi"

@@ -44,7 +44,7 @@ ROOM_BYTES_MIN: Final = 256 * 1024
 """Bytes reserved in the smallest file."""
 ROOM_STEP_BYTES: Final = 512 * 1024
 """Increment by which the file grows ahead of demand."""
-ROOM_STEP_BYTES_MIN: Final = 128 * 1024
+ROOM_STEP_BYTES_MIN: Final = 256 * 1024
 """The increment as long as less than ``ROOM_BYTES`` is reserved."""
 PIECE_ROWS: Final = 1024
 """Maximum rows that one transaction of a large deletion removes."""

@@ -41,11 +41,13 @@ __all__ = [
     "RecountResult",
     "Repair",
     "RepairResult",
+    "SearchHit",
     "SessionEntry",
     "Source",
     "Summarize",
     "Summarizer",
     "SummaryRequest",
+    "TermScore",
     "View",
     "Violation",
     "checked_envelope",
@@ -300,6 +302,41 @@ class Item(NamedTuple):
         """Type from its envelope, else an event's own type, else derived from kind and message."""
         told = None if self.envelope is None else self.envelope.type
         return derived_type(self.kind, self.message) if told is None else told
+
+
+class TermScore(NamedTuple):
+    """A term's part of the score of a hit."""
+
+    term: str
+    """The stem that was searched for, or a pair of characters."""
+    times: int
+    """Occurrences in the item; 255 stands for more."""
+    items: int
+    """Number of indexed items that have it."""
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """An item that a search found."""
+
+    session_id: str
+    """A session in whose live history the item is: its own, or a fork that shares it."""
+    seq: int
+    score: float
+    """Relevance; comparable within one result only."""
+    item: Item
+    """The item; its tokens are those counted when it was appended."""
+    snippet: str
+    """Extract of the item's text, about 200 characters with the most matching words."""
+    highlights: tuple[tuple[int, int], ...]
+    """``(start, stop)`` of the matching words in the snippet."""
+    app: str
+    user: str
+    why: tuple[TermScore, ...] = ()
+    """With ``explain``: the terms of the query that the item has."""
+    neighbours: float = 0.0
+    """With ``explain``: the part of the score that the items before and after it lent."""
 
 
 class Receipt(NamedTuple):

@@ -40,9 +40,7 @@ from memcore.kv.namespace import (
 from memcore.limits import SWEEP_LIMIT
 from memcore.maintenance.backup import CompactReport
 from memcore.maintenance.backup import Progress as CopyProgress
-from memcore.model import (
-    SessionEntry,
-)
+from memcore.model import ItemKind, SearchHit, SessionEntry
 from memcore.privacy import RedactingFilter
 from memcore.privacy.keyring import Key
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
@@ -333,6 +331,69 @@ class AsyncDatabase:
         return await asyncio.to_thread(
             self._database.delete_session, session_id, user=user, app=app
         )
+
+    async def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        user: str | None = None,
+        app: str | None = None,
+        sessions: Iterable[str] | None = None,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Search the sessions of all users, or of one user or application; see ``Scope.search``.
+
+        Each scope is ranked by its own statistics, so that no score depends on what other users
+        wrote; scores of different scopes are comparable only roughly.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
+                ``Session.search``.
+        """
+        return await asyncio.to_thread(
+            self._database.search,
+            query,
+            k=k,
+            user=user,
+            app=app,
+            sessions=sessions,
+            kinds=kinds,
+            authors=authors,
+            since=since,
+            until=until,
+            explain=explain,
+        )
+
+    async def index_sessions(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> int:
+        """Bring the search indexes up to date; return the number of items added.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._database.index_sessions, user=user, app=app)
+
+    async def reindex(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> int:
+        """Drop the search indexes and build them anew; return the number of items in them.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._database.reindex, user=user, app=app)
 
     async def check(
         self,
@@ -846,6 +907,57 @@ class AsyncScope:
     async def sessions(self) -> list[SessionEntry]:
         """Iterate over the scope's sessions in name order, one read transaction per page."""
         return await asyncio.to_thread(lambda: list(self._scope.sessions()))
+
+    async def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        sessions: Iterable[str] | None = None,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Return the live items of the sessions that best match the words of a query, best first.
+
+        The arguments are those of ``Session.search``; ``sessions`` limits it to those with these
+        names. A session that the authorizer does not let the actor search is left out.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
+                ``Session.search``.
+        """
+        return await asyncio.to_thread(
+            self._scope.search,
+            query,
+            k=k,
+            sessions=sessions,
+            kinds=kinds,
+            authors=authors,
+            since=since,
+            until=until,
+            explain=explain,
+        )
+
+    async def index_sessions(self) -> int:
+        """Bring the search index up to date; return the number of items added to it.
+
+        A search does so itself where much is missing. Each commit adds at most 256 items.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._scope.index_sessions)
+
+    async def reindex(self) -> int:
+        """Drop the search index and build it anew; return the number of items in it.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._scope.reindex)
 
     async def erase(
         self,

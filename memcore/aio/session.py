@@ -35,12 +35,14 @@ from memcore.model import (
     CompactionResult,
     Context,
     Item,
+    ItemKind,
     Mask,
     OpenCall,
     Plan,
     Receipt,
     RecountResult,
     RepairResult,
+    SearchHit,
     View,
 )
 from memcore.options import checked_optional_seconds
@@ -428,6 +430,43 @@ class AsyncSession:
     def app(self) -> str:
         """The application it belongs to."""
         return self._session.app
+
+    async def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Return the live items of the session that best match the words of a query, best first.
+
+        Compaction hides nothing from it. Nothing is found for a user who opted out of memory.
+
+        Args:
+            query: words in any order; the first 256 distinct ones count.
+            k: the most hits, up to 1,000.
+            kinds: only these: ``"user"``, ``"assistant"``, ``"call"``, ``"result"``.
+            authors: only what these said, whatever the case.
+            since, until: only what was stored in this time, seconds since 1970.
+            explain: tell what the scores are made of.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._session.search,
+            query,
+            k=k,
+            kinds=kinds,
+            authors=authors,
+            since=since,
+            until=until,
+            explain=explain,
+        )
 
     async def hold(
         self,

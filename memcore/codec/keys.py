@@ -31,6 +31,7 @@ __all__ = [
     "Kind",
     "MemoryRow",
     "Row",
+    "SearchRow",
     "ThreadRow",
     "after",
     "audit_care",
@@ -55,6 +56,13 @@ __all__ = [
     "request_row",
     "row_of",
     "scoped",
+    "search_documents",
+    "search_forward",
+    "search_place",
+    "search_postings",
+    "search_rows",
+    "search_table",
+    "search_watermark",
     "session_prefix",
     "session_row",
     "session_rows",
@@ -105,6 +113,7 @@ class Kind:
     STATE: Final = 0x11
     CARE: Final = 0x12
     MEMORY: Final = 0x13
+    SEARCH: Final = 0x14
 
 
 class Care:
@@ -163,6 +172,18 @@ class MemoryRow:
     DIGEST: Final = 0x06
     OUTCOME: Final = 0x07
     PLAYBOOK: Final = 0x08
+
+
+class SearchRow:
+    """Row byte of a scope's search index: the byte after the scope."""
+
+    HEAD: Final = 0x01
+    WATERMARK: Final = 0x02
+    PLACE: Final = 0x03
+    FORWARD: Final = 0x04
+    TABLE: Final = 0x05
+    POSTINGS: Final = 0x06
+    SOURCE: Final = 0x07
 
 
 class Counter:
@@ -479,6 +500,53 @@ def graph_rows(scope: int, thread: int, row: int, namespace: int) -> bytes:
 def chunk_prefix(scope: int, pool: int) -> bytes:
     """Build ``10 | scope u64 | pool u64``: a pool's key, and with an id appended, a chunk's."""
     return KIND_U64_2.pack(Kind.CHUNK, scope, pool)
+
+
+# --- Rows of a scope's search index ---------------------------------------------------------------
+
+
+def search_rows(scope: int, row: int) -> bytes:
+    """Build ``14 | scope u64 | row u8``: the head's key, and the prefix of other rows."""
+    return scoped(Kind.SEARCH, scope, bytes((row,)))
+
+
+def search_watermark(scope: int, session: int) -> bytes:
+    """Build ``14 | scope u64 | 02 | session u64``."""
+    return search_rows(scope, SearchRow.WATERMARK) + U64.pack(session)
+
+
+def search_documents(scope: int, kind: int, *, prefix: bytes = b"") -> bytes:
+    """Build ``14 | scope u64 | 03 | kind u8 | prefix``: places of documents."""
+    return search_rows(scope, SearchRow.PLACE) + bytes((kind,)) + prefix
+
+
+def search_place(key: bytes) -> tuple[int, bytes]:
+    """Return ``(kind, id)`` of the document that a place's key names.
+
+    Raises:
+        CorruptValueError: it names none.
+    """
+    if len(key) <= _SEARCH_ID_AT:
+        raise malformed(key)
+    return key[_SEARCH_ID_AT - 1], key[_SEARCH_ID_AT:]
+
+
+_SEARCH_ID_AT: Final = 11
+
+
+def search_forward(scope: int, ordinal: int) -> bytes:
+    """Build ``14 | scope u64 | 04 | ordinal u64``."""
+    return search_rows(scope, SearchRow.FORWARD) + U64.pack(ordinal)
+
+
+def search_table(scope: int, page: int) -> bytes:
+    """Build ``14 | scope u64 | 05 | page u64``."""
+    return search_rows(scope, SearchRow.TABLE) + U64.pack(page)
+
+
+def search_postings(scope: int, term: bytes) -> bytes:
+    """Build ``14 | scope u64 | 06 | term 8``; the first ordinal of a block, u64, follows."""
+    return search_rows(scope, SearchRow.POSTINGS) + term
 
 
 # --- Rows of a state: of a session, or of a scope's shared state ----------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from memcore.codec.keys import Care, Counter, Kind, MemoryRow, Row, ThreadRow
+from memcore.codec.keys import Care, Counter, Kind, MemoryRow, Row, SearchRow, ThreadRow
 
 __all__ = [
     "KINDS_END",
@@ -52,7 +52,7 @@ class RowKind(NamedTuple):
 
 
 _WIDTHS: Final = {
-    "which": 1, "row": 1, "chunk": 4, "space": 4, "veil": 16, "slot": 17, "sha256": 32,
+    "which": 1, "row": 1, "chunk": 4, "space": 4, "veil": 16, "slot": 17, "sha256": 32, "term": 8,
     **dict.fromkeys(("scope", "session", "fork", "namespace", "thread", "pool", "number"), 8),
 }  # fmt: skip
 """Size of each part of a key in bytes; texts and other variable-length parts are not listed."""
@@ -160,6 +160,19 @@ ROWS: Final = (
             ("playbook", MemoryRow.PLAYBOOK, " veil number", "playbooks"),
         )
     ),
+    *(
+        RowKind(f"{name} of a search index", Kind.SEARCH, fields, "SEARCH", row, secret=True,
+                counted="index_rows")
+        for name, row, fields in (
+            ("head", SearchRow.HEAD, "scope row"),
+            ("watermark", SearchRow.WATERMARK, "scope row session"),
+            ("place", SearchRow.PLACE, "scope row sort id"),
+            ("forward row", SearchRow.FORWARD, "scope row number"),
+            ("table", SearchRow.TABLE, "scope row number"),
+            ("postings", SearchRow.POSTINGS, "scope row term number"),
+            ("source", SearchRow.SOURCE, "scope row sort"),
+        )
+    ),
 )  # fmt: skip
 """All kinds of rows.
 
@@ -169,7 +182,7 @@ A new kind needs a number and key in ``codec/keys.py``, an entry here, and its s
 KINDS_END: Final = bytes((max(each.kind for each in ROWS) + 1,))
 """The first key after all rows."""
 
-_ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9, Kind.MEMORY: 9}
+_ROW_AT: Final = {Kind.SESSION: 17, Kind.THREAD: 17, Kind.CARE: 9, Kind.MEMORY: 9, Kind.SEARCH: 9}
 _BY_KIND: Final = {each.kind: each for each in ROWS if each.kind != Kind.SESSION}
 _BY_ROW: Final = {(each.kind, each.row): each for each in ROWS}
 

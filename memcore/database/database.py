@@ -14,7 +14,7 @@ from memcore.access import Access, checked_actor
 from memcore.database.scope import Scope, erase_user
 from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
 from memcore.limits import SWEEP_LIMIT
-from memcore.model import SessionEntry, Summarize
+from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
 from memcore.options import (
     checked_bool,
     checked_callable,
@@ -324,6 +324,73 @@ class Database:
     ) -> bool:
         """Delete a session and its rows; return True if it existed."""
         return self.scope(user=user, app=app).delete_session(session_id)
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        user: str | None = None,
+        app: str | None = None,
+        sessions: Iterable[str] | None = None,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Search the sessions of all users, or of one user or application; see ``Scope.search``.
+
+        Each scope is ranked by its own statistics, so that no score depends on what other users
+        wrote; scores of different scopes are comparable only roughly.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
+                ``Session.search``.
+        """
+        self._need("search", app=app, user=user)
+        asked = session.search_request(
+            query,
+            k=k,
+            sessions=sessions,
+            kinds=kinds,
+            authors=authors,
+            since=since,
+            until=until,
+            explain=explain,
+        )
+        found: list[SearchHit] = []
+        for its_app, its_user in self._pairs_of(user, app):
+            found += session.search_scope(self._engine, its_app, its_user, asked)
+        found.sort(key=lambda hit: (-hit.score, hit.app, hit.user, hit.session_id, hit.seq))
+        return found[: asked.k]
+
+    def index_sessions(self, *, user: str | None = None, app: str | None = None) -> int:
+        """Bring the search indexes up to date; return the number of items added.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        self._need("index_sessions", app=app, user=user)
+        return sum(
+            session.index_sessions(self._engine, *place) for place in self._pairs_of(user, app)
+        )
+
+    def reindex(self, *, user: str | None = None, app: str | None = None) -> int:
+        """Drop the search indexes and build them anew; return the number of items in them.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        self._need("reindex", app=app, user=user)
+        return sum(session.reindex(self._engine, *place) for place in self._pairs_of(user, app))
+
+    def _pairs_of(self, user: str | None, app: str | None) -> list[tuple[str, str]]:
+        return [
+            (its_app, its_user)
+            for its_app, its_user in self._pairs()
+            if user in (None, its_user) and app in (None, its_app)
+        ]
 
     # --- maintenance ------------------------------------------------------------------------------
 

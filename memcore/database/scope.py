@@ -12,7 +12,7 @@ from memcore import state as states
 from memcore.access import Access
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log import Head
-from memcore.model import SessionEntry, Summarize
+from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
 from memcore.options import checked_bool
 from memcore.rows import names
 from memcore.rows.head import head_key
@@ -201,6 +201,63 @@ class Scope:
             created_at=head.created_ms / 1000,
             updated_at=head.updated_ms / 1000,
         )
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        sessions: Iterable[str] | None = None,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Return the live items of the sessions that best match the words of a query, best first.
+
+        The arguments are those of ``Session.search``; ``sessions`` limits it to those with these
+        names. A session that the authorizer does not let the actor search is left out.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
+                ``Session.search``.
+        """
+        self._need("search")
+        return self._search(
+            query,
+            k=k,
+            sessions=sessions,
+            kinds=kinds,
+            authors=authors,
+            since=since,
+            until=until,
+            explain=explain,
+        )
+
+    def _search(self, query: object, **options: object) -> list[SearchHit]:
+        asked = sessions.search_request(query, **options)
+        return sessions.search_scope(self._engine, self._app, self._user, asked, self._access)
+
+    def index_sessions(self) -> int:
+        """Bring the search index up to date; return the number of items added to it.
+
+        A search does so itself where much is missing. Each commit adds at most 256 items.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        self._need("index_sessions")
+        return sessions.index_sessions(self._engine, self._app, self._user)
+
+    def reindex(self) -> int:
+        """Drop the search index and build it anew; return the number of items in it.
+
+        Raises:
+            ReadOnlyError, StorageError
+        """
+        self._need("reindex")
+        return sessions.reindex(self._engine, self._app, self._user)
 
     def delete_session(self, session_id: str, *, lease: Lease | None = None) -> bool:
         """Delete a session; return True if it existed. Works on a full device.

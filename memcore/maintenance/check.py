@@ -60,7 +60,7 @@ from memcore.rows.item import split_body
 from memcore.rows.lifecycle import buried, held_in, is_erased, read_lease, session_terms
 from memcore.rows.usage import read_usage
 from memcore.rows.views import read_view, view_chain
-from memcore.session import Engine, check_removals, is_leaving
+from memcore.session import Engine, check_index, check_removals, is_leaving
 from memcore.session.content_filter import check_demand
 from memcore.session.engine import check_uses
 from memcore.state import check_state, header_key, mend_state
@@ -458,6 +458,7 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
         found = wrong + engine.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
         named.update(_names_of(engine, scope, found))
         found += check_threads(engine.store.read, scope)
+        found += engine.store.read(lambda txn, scope=scope: list(check_index(txn, scope)))  # type: ignore[misc]
         found += engine.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
         found += engine.store.read(partial(_memory_of, scope=scope, seed=engine.seed))
         findings += _of_living(engine, scope, found)
@@ -934,6 +935,11 @@ class Damage(Enum):
         "keeps all items; nobody holds the session",
         "session.recover() takes them away: nobody holds the session then",
     )
+    SEARCH = (
+        "search indexes",
+        "loses nothing: they are left out, and the next search builds them anew",
+        "build them anew in place: db.reindex()",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -959,6 +965,7 @@ class Damage(Enum):
 _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
+        (r"search index", Damage.SEARCH),
         (r"^the counter of|is listed for removal, but in use", Damage.MARK),
         (r"the index by expiry|^the terms", Damage.MARK),
         (r"erased scope|holds and erasures|the holds of the database", Damage.CARE),

@@ -63,6 +63,7 @@ from memcore.store.datafile import (
     ENCRYPTED,
     GRAPH_ROWS,
     MEMORIES,
+    SEARCHED,
     Format,
     exclusively,
     open_locked,
@@ -719,7 +720,7 @@ class _Salvage:
 
 def _features(record: Format, sieve: RowSelector) -> int:
     """The features of the new file; not audited, as an audit chain proves only its own file."""
-    features = record.features & ~(AUDITED | DEMANDING)
+    features = record.features & ~(AUDITED | DEMANDING | SEARCHED)
     if any(key[0] == Kind.MEMORY for key in sieve.chosen):
         features |= MEMORIES
     return features | DEMANDING if DEMAND_KEY in sieve.chosen else features

@@ -53,6 +53,7 @@ from memcore.rows.lifecycle import (
 )
 from memcore.rows.names import unpack_name
 from memcore.rows.usage import unpack_usage
+from memcore.search import is_index_row
 from memcore.session.content_filter import is_demand
 from memcore.session.engine import is_uses_row
 from memcore.state import header_key, is_moment, is_state_row
@@ -136,6 +137,8 @@ def _is_entry(key: bytes, value: bytes, body: bytes) -> bool:
 
 
 def _is_removal(key: bytes, _: bytes, __: bytes) -> bool:
+    if key[_SCOPED_BYTES : _SCOPED_BYTES + 1] == bytes((Kind.SEARCH,)):
+        return len(key) == _SCOPED_BYTES + 1
     return len(key) in (_PLACE_BYTES + 1, _SCOPED_BYTES + SLOT_BYTES + 1)
 
 
@@ -233,6 +236,10 @@ def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
     return _is_terms(key, value, body)
 
 
+def _is_search(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_index_row(key, value)
+
+
 def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
     return not is_terms(key) or bool(terms_of(key, value))
 
@@ -260,6 +267,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.STATE: _is_state,
     Kind.CARE: _is_care,
     Kind.MEMORY: _is_memory,
+    Kind.SEARCH: _is_search,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,
@@ -376,6 +384,8 @@ def forget_removed(wreck: PageScan) -> set[Place]:
                 sessions.add(keys.split_session_prefix(prefix))
             elif prefix[0] in _GRAPH_KINDS:
                 graphs.add(prefix)
+            elif prefix[0] == Kind.SEARCH:
+                continue  # no index is copied
             elif found[0].rank <= Confidence.IN_USE:
                 slots.add(keys.split_scoped(prefix))
     if sessions or slots or graphs:

@@ -782,6 +782,7 @@ def _forget(engine: Engine, scopes: Iterable[int]) -> None:
     engine.graphs.forget()
     for scope in scopes:
         engine.logs.forget_scope(scope)
+        engine.forget_index(scope)
 
 
 def _long_names(txn: ReadTxn, scope: int) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from memcore import search
 from memcore.audit import record_event
 from memcore.codec import keys
 from memcore.codec.keys import Kind
@@ -26,7 +27,14 @@ from memcore.rows.lifecycle import (
     rows_of,
 )
 from memcore.session import Engine
-from memcore.session.delete import checked_reason, hold, hold_in, release, release_in
+from memcore.session.delete import (
+    checked_reason,
+    hold,
+    hold_in,
+    release,
+    release_in,
+    resume_removals,
+)
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -250,10 +258,13 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
             for namespace in MEMORY_NAMESPACES:  # a later first use of it finds the opt-out
                 names.ensure_namespace(txn, scope, namespace)
             record_event(txn, scope, "opt out", {})
+            search.drop_index(txn, scope)
             txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
         return [own for _, own in places]
 
-    return engine.store.transact(closure)
+    found = engine.store.transact(closure)
+    resume_removals(engine.store)  # of the indexes
+    return found
 
 
 def memories(engine: Engine, app: str, user: str) -> list[str]:

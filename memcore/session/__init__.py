@@ -25,6 +25,7 @@ __all__, __getattr__, __dir__ = face(
         "memory": "open_memory",
         "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
+        "search": "check_index index_sessions reindex search_request search_scope",
         "session": "Session",
         "state": "SessionState",
     },

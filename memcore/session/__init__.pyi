@@ -46,6 +46,11 @@ from memcore.session.retry import append_once as append_once
 from memcore.session.retry import checked_rules as checked_rules
 from memcore.session.retry import make_bundle as make_bundle
 from memcore.session.rewrite import rewrite_items as rewrite_items
+from memcore.session.search import check_index as check_index
+from memcore.session.search import index_sessions as index_sessions
+from memcore.session.search import reindex as reindex
+from memcore.session.search import search_request as search_request
+from memcore.session.search import search_scope as search_scope
 from memcore.session.session import Session as Session
 from memcore.session.state import SessionState as SessionState
 
@@ -72,6 +77,7 @@ __all__ = [
     "admitted_event",
     "admitted_item",
     "append_once",
+    "check_index",
     "check_removals",
     "checked_rules",
     "checkpoints_of",
@@ -82,6 +88,7 @@ __all__ = [
     "get_checkpoint",
     "history_at",
     "hold",
+    "index_sessions",
     "is_leaving",
     "make_bundle",
     "open_memory",
@@ -89,11 +96,14 @@ __all__ = [
     "recount",
     "recovery",
     "redacts_at",
+    "reindex",
     "release",
     "repair",
     "resume_removals",
     "retry",
     "rewrite_items",
+    "search_request",
+    "search_scope",
     "settled",
     "shown_context",
     "shown_items",

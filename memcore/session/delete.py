@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from memcore import audit, blobs, graph, state
+from memcore import audit, blobs, graph, search, state
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, open_value, seal_value
@@ -57,6 +57,7 @@ __all__ = [
 # --- Deletion of a session: immediate for all observers, rows removed piece by piece --------------
 
 _TERMS = bytes((Row.TERMS,))
+_SCOPED_BYTES: Final = 9
 
 
 def delete_session(
@@ -165,6 +166,8 @@ def _piece(txn: Txn, row: bytes) -> list[bytes]:
     scope, slot = keys.split_scoped(prefix)
     if prefix[0] in (Kind.THREAD, Kind.CHUNK):
         return graph.remove_piece(txn, row)
+    if prefix[0] == Kind.SEARCH:
+        return search.remove_index_piece(txn, row)
     if prefix[0] == Kind.SESSION:
         place = keys.split_session_prefix(prefix)
         head = _read_head(txn, *place)
@@ -225,7 +228,10 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
     """
     head = _read_head(txn, scope, session)
     audit.end_session(txn, scope, session)
-    done, work = _remove_rows(txn, scope, session)
+    work: list[bytes] = []
+    done = search.forget_session(txn, scope, session)
+    if done:  # what finds its items goes first, in pieces of its own if there is much
+        done, work = _remove_rows(txn, scope, session)
     if not done:
         if head is not None and not head.hidden:
             _hide(txn, scope, session, head)
@@ -287,6 +293,8 @@ def check_removals(txn: ReadTxn) -> list[str]:
     start = bytes((Kind.REMOVAL,))
     for row, _ in txn.scan(start, keys.after(start)):
         prefix = keys.split_removal_row(row)
+        if prefix[:1] == bytes((Kind.SEARCH,)) and len(prefix) == _SCOPED_BYTES:
+            continue  # an index that was dropped may be removed at any time
         try:
             scope, rest = keys.split_scoped(prefix)
             place = keys.split_session_prefix(prefix)  # a blob's is longer

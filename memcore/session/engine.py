@@ -14,7 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from memcore import graph, state
+from memcore import graph, search, state
 from memcore._fast import PlainEncoder, RefFields
 from memcore.access import Access
 from memcore.codec import keys
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from memcore.compaction.reducers import Embed
     from memcore.graph import Cache
     from memcore.privacy.write_filter import RedactsPlaces, ScopeFilter, WriteFilter
+    from memcore.search import IndexCache
     from memcore.state import StateSchema
 
 __all__ = [
@@ -552,6 +553,7 @@ class Engine:
     now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     _graphs: list[Cache] = field(init=False, default_factory=list)
+    _indexes: list[IndexCache] = field(init=False, default_factory=list)
     seed: bytes = field(init=False)
     """The store's random 16 bytes; keys the hashes of call ids and requests."""
     logs: CachedSessions = field(init=False)
@@ -577,6 +579,18 @@ class Engine:
             # lock: one held during a fork would never be released in the child.
             self._graphs.append(graph.Cache())
         return self._graphs[0]
+
+    @property
+    def indexes(self) -> IndexCache:
+        """Tables of search indexes in memory; made on first use."""
+        if not self._indexes:
+            self._indexes.append(search.IndexCache())
+        return self._indexes[0]
+
+    def forget_index(self, scope: int) -> None:
+        """Drop what is in memory of a scope's search index."""
+        for cache in self._indexes:
+            cache.forget(scope)
 
     @property
     def redaction(self) -> RedactsPlaces | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ __all__ = [
     "read_log",
     "read_offloaded",
     "sound",
+    "split_reference",
     "views_of",
 ]
 
@@ -363,6 +365,22 @@ def _note(ref: SessionRef, found: list[Item | CorruptValueError]) -> None:
     if ref.uses is not None and ref.log is not None:
         spans = spans_of(item.seq for item in found if type(item) is Item)
         ref.uses.note(ref.log.session, spans, ref.engine.now_ms())
+
+
+_SEQ: Final = re.compile("[0-9]{1,20}")
+
+
+def split_reference(reference: object) -> tuple[int, str | None]:
+    """Split ``item:SEQ`` or ``item:SEQ:CALL_ID`` into its seq and call id.
+
+    Raises:
+        InvalidOptionError: it is neither.
+    """
+    parts = reference.split(":", 2) if isinstance(reference, str) else []
+    if len(parts) < 2 or parts[0] != "item" or not _SEQ.fullmatch(parts[1]):  # noqa: PLR2004
+        msg = f"reference: expected 'item:SEQ' or 'item:SEQ:CALL_ID', got {reference!r:.80}"
+        raise InvalidOptionError(msg)
+    return int(parts[1]), parts[2] if len(parts) > 2 else None  # noqa: PLR2004
 
 
 # --- Calls and views ------------------------------------------------------------------------------

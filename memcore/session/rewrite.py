@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from memcore import blobs
+from memcore import blobs, search
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import seal_value
@@ -149,6 +149,7 @@ def rewrite_planned(
             _rewrite_views(txn, scope, each, views)
     seqs = tuple(keys.number_of(change.key) for change in fresh)
     forget_items(txn, engine, scope, session, seqs)
+    search.forget_items(txn, scope, family, session, list(seqs))
     return Rewritten(seqs, sum(change.size for change in fresh), leaving)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -28,6 +27,7 @@ from memcore.model import (
     Receipt,
     RecountResult,
     RepairResult,
+    SearchHit,
     Summarize,
     View,
 )
@@ -73,31 +73,11 @@ __all__ = [
 ]
 
 
-# --- Compaction, views and repair: types and references -------------------------------------------
-
 T = TypeVar("T")
-_SEQ: Final = re.compile("[0-9]{1,20}")
 AnyPolicy: TypeAlias = "CompactionPolicy | str | Mapping[str, Any]"
-
-
-def _split_reference(reference: object) -> tuple[int, str | None]:
-    parts = reference.split(":", 2) if isinstance(reference, str) else []
-    if len(parts) < 2 or parts[0] != "item" or not _SEQ.fullmatch(parts[1]):  # noqa: PLR2004
-        msg = f"reference: expected 'item:SEQ' or 'item:SEQ:CALL_ID', got {reference!r:.80}"
-        raise InvalidOptionError(msg)
-    return int(parts[1]), parts[2] if len(parts) > 2 else None  # noqa: PLR2004
-
-
-# --- Child sessions and shared results ------------------------------------------------------------
-
 CHILD: Final = "::"
 """Separates the name of a session from that of its child."""
 _LOOK_PAGE: Final = 64
-
-
-# --- Session: the handle that a runtime holds -----------------------------------------------------
-
-
 _INTERNAL: Final = frozenset((
     "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
     "plan_share", "seen_revision",
@@ -164,6 +144,40 @@ class Session:
     def app(self) -> str:
         """The application it belongs to."""
         return self._ref.app
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        kinds: Iterable[ItemKind | str] | None = None,
+        authors: Iterable[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        explain: bool = False,
+    ) -> list[SearchHit]:
+        """Return the live items of the session that best match the words of a query, best first.
+
+        Compaction hides nothing from it. Nothing is found for a user who opted out of memory.
+
+        Args:
+            query: words in any order; the first 256 distinct ones count.
+            k: the most hits, up to 1,000.
+            kinds: only these: ``"user"``, ``"assistant"``, ``"call"``, ``"result"``.
+            authors: only what these said, whatever the case.
+            since, until: only what was stored in this time, seconds since 1970.
+            explain: tell what the scores are made of.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError
+        """
+        at = self._ref
+        at.need("search")
+        asked = session.search_request(
+            query, k=k, sessions=[at.name], kinds=kinds, authors=authors, since=since, until=until,
+            explain=explain,
+        )  # fmt: skip
+        return session.search_scope(at.engine, at.app, at.user, asked)
 
     def hold(self, *, reason: str) -> bool:
         """Put the session under a legal hold; return False if it already had one of its own.
@@ -716,7 +730,7 @@ class Session:
         """
         if isinstance(reference, str) and reference.startswith(REFERENCE):
             return read.read_offloaded(self._ref, reference)
-        seq, call_id = _split_reference(reference)
+        seq, call_id = read.split_reference(reference)
         texts = [
             result.text
             for result in results_of(read.get_item(self._ref, seq).message)

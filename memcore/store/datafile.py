@@ -39,6 +39,7 @@ __all__ = [
     "MEMORIES",
     "MOVING",
     "REDO_KEY",
+    "SEARCHED",
     "Format",
     "Meta",
     "Mount",
@@ -559,7 +560,9 @@ DEMANDING: Final = 8
 """Feature: a row demands that contents are redacted or judged first; no write may bypass that."""
 MEMORIES: Final = 16
 """Feature: there is long-term memory, which a reader must know to erase it with its user."""
-_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING | MEMORIES
+SEARCHED: Final = 32
+"""Feature: scopes may have search indexes, which an erasure has to remove with the rest."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING | MEMORIES | SEARCHED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

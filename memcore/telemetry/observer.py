@@ -309,6 +309,9 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "rotate_key",
         "rotate_data_keys",
         "redact",
+        "search . . count",
+        "index_sessions . . number",
+        "reindex . . number",
     ),
     "Scope": _ops(
         "session load . handle session",
@@ -327,9 +330,13 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "opt_in_memory",
         "erase",
         "sweep",
+        "search . . count",
+        "index_sessions . . number",
+        "reindex . . number",
     ),
     "Session": _ops(
         *_CHANGES,
+        "search . . count",
         "items . iterator",
         "get items . one",
         "tail items . count",

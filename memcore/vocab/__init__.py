@@ -25,7 +25,7 @@ _HEADER: Final = Struct("<8s4IQ")
 """Magic, version, three numbers, and the checksum of those numbers and of the rest of the file."""
 _NUMBERS: Final = slice(12, 24)
 _CHUNK_BYTES: Final = 1 << 16
-"""What is hashed at a time: XXH3 of a chunk, seeded with the hash of what precedes it."""
+"""Bytes hashed at a time: XXH3 of a chunk, seeded with the hash of what precedes it."""
 
 _encodings: dict[str, Encoding] = {}
 """Encodings built so far. There is no lock: after a fork, the child would wait forever for one held

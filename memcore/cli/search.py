@@ -1,0 +1,103 @@
+"""``memcore search``: find items by their words, and build search indexes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from memcore.cli.options import App, AsJson, StorePath, User, reading, writing
+from memcore.cli.output import emit_json, escape, timestamp
+from memcore.model import SearchHit
+
+__all__ = [
+    "search_sessions",
+]
+
+
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def search_sessions(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words to find.")],
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    session: Annotated[
+        list[str] | None, typer.Option(metavar="SESSION", help="Only this session; repeatable.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only user, assistant, call or result; repeatable."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="At most so many items.")] = 10,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what scores are made of.")
+    ] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Bring the index up to date first; this writes.")
+    ] = False,
+    reindex: Annotated[
+        bool, typer.Option("--reindex", help="Build the index anew first; this writes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the items that best match some words. Reads the newest items that are not indexed."""
+    with writing(store) if index or reindex else reading(store) as db:
+        if reindex:
+            db.reindex(user=user, app=app)
+        elif index:
+            db.index_sessions(user=user, app=app)
+        hits = db.search(
+            query,
+            k=k,
+            user=user,
+            app=app,
+            sessions=session or None,
+            kinds=kind or None,
+            explain=explain,
+        )
+    if as_json:
+        emit_json("search", {"hits": [_fields(hit) for hit in hits]})
+        return
+    for hit in hits:
+        _print_hit(hit)
+    if not hits:
+        print("nothing was found")
+
+
+def _fields(hit: SearchHit) -> dict[str, object]:
+    return {
+        "app": hit.app,
+        "user": hit.user,
+        "session": hit.session_id,
+        "seq": hit.seq,
+        "score": hit.score,
+        "kind": hit.item.kind.name.lower(),
+        "created_at": hit.item.created_at,
+        "snippet": hit.snippet,
+        "highlights": [list(span) for span in hit.highlights],
+        "neighbours": hit.neighbours,
+        "why": [each._asdict() for each in hit.why],
+        "message": hit.item.message,
+    }
+
+
+def _print_hit(hit: SearchHit) -> None:
+    """Print a hit; its words are bold on a terminal and in brackets elsewhere."""
+    before, behind = (_BOLD, _PLAIN) if sys.stdout.isatty() else ("[", "]")
+    place = "/".join(escape(name) for name in (hit.app, hit.user, hit.session_id))
+    print(f"{hit.score:6.2f}  {place} {hit.seq}  {timestamp(hit.item.created_at)}")
+    shown, at = "", 0
+    for start, stop in hit.highlights:
+        shown += escape(hit.snippet[at:start]) + before + escape(hit.snippet[start:stop]) + behind
+        at = stop
+    print(f"        {hit.item.kind.name.lower()}: {shown}{escape(hit.snippet[at:])}")
+    for each in hit.why:
+        print(
+            f"        {each.score:6.2f}  {escape(each.term)} × {each.times}, in {each.items} items"
+        )
+    if hit.neighbours:
+        print(f"        {hit.neighbours:6.2f}  from the items beside it")

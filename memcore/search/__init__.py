@@ -1,0 +1,23 @@
+"""Full-text search of a scope: an inverted index in the file, BM25, neighbours.
+
+The index is derived from what it finds: sessions' items, and the documents of other packages. It
+holds no text, only hashes of stemmed words under a random key of the scope. It can be dropped at
+any time, and is then built anew.
+"""
+
+from memcore.faces import face
+
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "index": (
+            "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
+            "document_terms documents_of drop_index "
+            "is_absent is_index_row read_head read_watermarks remove_documents remove_index_piece "
+            "source_of unpack_watermark"
+        ),
+        "items": "forget_items forget_session",
+        "query": "IndexCache Match Query Ranking parts_of_score rank",
+        "text": "ANALYSIS highlights month_words snippet_of",
+    },
+)

@@ -1,0 +1,64 @@
+# Written by scripts/make_faces from __init__.py.
+from memcore.search.index import Document as Document
+from memcore.search.index import DocumentKind as DocumentKind
+from memcore.search.index import IndexHead as IndexHead
+from memcore.search.index import IndexWriter as IndexWriter
+from memcore.search.index import PreparedDocument as PreparedDocument
+from memcore.search.index import Watermark as Watermark
+from memcore.search.index import check_rows as check_rows
+from memcore.search.index import document_terms as document_terms
+from memcore.search.index import documents_of as documents_of
+from memcore.search.index import drop_index as drop_index
+from memcore.search.index import is_absent as is_absent
+from memcore.search.index import is_index_row as is_index_row
+from memcore.search.index import read_head as read_head
+from memcore.search.index import read_watermarks as read_watermarks
+from memcore.search.index import remove_documents as remove_documents
+from memcore.search.index import remove_index_piece as remove_index_piece
+from memcore.search.index import source_of as source_of
+from memcore.search.index import unpack_watermark as unpack_watermark
+from memcore.search.items import forget_items as forget_items
+from memcore.search.items import forget_session as forget_session
+from memcore.search.query import IndexCache as IndexCache
+from memcore.search.query import Match as Match
+from memcore.search.query import Query as Query
+from memcore.search.query import Ranking as Ranking
+from memcore.search.query import parts_of_score as parts_of_score
+from memcore.search.query import rank as rank
+from memcore.search.text import ANALYSIS as ANALYSIS
+from memcore.search.text import highlights as highlights
+from memcore.search.text import month_words as month_words
+from memcore.search.text import snippet_of as snippet_of
+
+__all__ = [
+    "ANALYSIS",
+    "Document",
+    "DocumentKind",
+    "IndexCache",
+    "IndexHead",
+    "IndexWriter",
+    "Match",
+    "PreparedDocument",
+    "Query",
+    "Ranking",
+    "Watermark",
+    "check_rows",
+    "document_terms",
+    "documents_of",
+    "drop_index",
+    "forget_items",
+    "forget_session",
+    "highlights",
+    "is_absent",
+    "is_index_row",
+    "month_words",
+    "parts_of_score",
+    "rank",
+    "read_head",
+    "read_watermarks",
+    "remove_documents",
+    "remove_index_piece",
+    "snippet_of",
+    "source_of",
+    "unpack_watermark",
+]

@@ -1,0 +1,326 @@
+"""Queries of a scope's index: terms, ranking of documents, explanations; tables in memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from memcore._fast import SearchTable, search_spans, search_words, times_in
+from memcore.codec import keys
+from memcore.codec.keys import Kind, SearchRow
+from memcore.codec.values import decoding
+from memcore.model import TermScore
+from memcore.search.index import (
+    DocumentKind,
+    Forward,
+    IndexHead,
+    PreparedDocument,
+    author_hash,
+    forward_of,
+    ordinal_of,
+    pending_documents,
+    posting_blocks,
+    table_pages,
+)
+from memcore.search.text import folded
+from memcore.store.interface import ReadTxn
+
+__all__ = [
+    "IndexCache",
+    "Match",
+    "Query",
+    "Ranking",
+    "parts_of_score",
+    "rank",
+]
+
+
+# Recipe A of the retrieval kit, chosen by measurement on LoCoMo (docs/search.md has the table).
+# BM25's values for short texts; the usual 1.2 and 0.75 find 2 points less.
+BM25_K1: Final = 0.9
+BM25_B: Final = 0.4
+LEND: Final = 0.3
+"""Part of its score that a document lends each neighbour: an answer often lacks the words of its
+question. Measured: +4 points of recall."""
+QUERY_TERMS_MAX: Final = 256
+"""Distinct terms of a query that are used: its first ones."""
+_CACHED_SCOPES: Final = 64
+_TIME_END: Final = 2**32 - 1
+_WEIGHT_AT: Final = 30
+"""Place of the weight in a record."""
+_ALL: Final = 2**64 - 1
+
+
+# --- Tables in memory -----------------------------------------------------------------------------
+
+
+class _Cached(NamedTuple):
+    """Table of an index, of one generation of it."""
+
+    key: bytes
+    generation: int
+    pages: list[tuple[int, bytes]]
+    table_generation: int
+    pending: list[Forward]
+    table: SearchTable
+
+
+class IndexCache:
+    """Tables of the most recently searched indexes of a database. Thread-safe."""
+
+    __slots__ = ("_lock", "_seen", "_tables")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._tables: OrderedDict[int, _Cached] = OrderedDict()
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def forget(self, scope: int) -> None:
+        """Drop what is known of a scope."""
+        with self._lock:
+            self._tables.pop(scope, None)
+            self._seen.pop(scope, None)
+
+    def recall(self, scope: int, snapshot: int) -> Any:
+        """Return what ``remember`` was given for a scope in this snapshot; None: nothing."""
+        with self._lock:
+            seen, found = self._seen.get(scope, (-1, None))
+        return found if seen == snapshot else None
+
+    def remember(self, scope: int, snapshot: int, found: object) -> None:
+        """Keep something that was read of a scope in a snapshot, by LMDB's number of it."""
+        with self._lock:
+            if len(self._seen) >= _CACHED_SCOPES:
+                self._seen.clear()
+            self._seen[scope] = snapshot, found
+
+    def get(self, txn: ReadTxn, scope: int, head: IndexHead) -> tuple[SearchTable, list[Forward]]:
+        """Return a scope's table, without linked neighbours of pending ones, and the pending.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        with self._lock:
+            known = self._tables.get(scope)
+        if known is None or (known.key, known.generation) != (head.key, head.generation):
+            known = self._load(txn, scope, head, known)
+            with self._lock:
+                self._tables[scope] = known
+                self._tables.move_to_end(scope)
+                while len(self._tables) > _CACHED_SCOPES:
+                    self._tables.popitem(last=False)
+        return known.table, known.pending
+
+    @staticmethod
+    def _load(txn: ReadTxn, scope: int, head: IndexHead, known: _Cached | None) -> _Cached:
+        if known is None or (known.key, known.table_generation) != (
+            head.key, head.table_generation
+        ):  # fmt: skip
+            pages = list(table_pages(txn, scope))
+        else:
+            pages = known.pages
+        pending = pending_documents(txn, scope, head)
+        table = _table_of(head, pages, pending, (), ())
+        return _Cached(head.key, head.generation, pages, head.table_generation, pending, table)
+
+
+def _table_of(
+    head: IndexHead,
+    pages: Iterable[tuple[int, bytes]],
+    pending: Iterable[Forward],
+    beside: Sequence[PreparedDocument],
+    absent: Iterable[Forward],
+) -> SearchTable:
+    with decoding(bytes((Kind.SEARCH,)), "table of a search index"):
+        table = SearchTable(head.next + len(beside))
+        for first, records in pages:
+            table.load(first, records)
+        for each in pending:
+            table.load(each.ordinal, each.record)
+        for ordinal, made in enumerate(beside, head.next):
+            table.load(ordinal, made.record)
+        for each in absent:
+            table.load(each.ordinal, bytes(len(each.record)))
+        table.link()
+    return table
+
+
+# --- Queries --------------------------------------------------------------------------------------
+
+
+class Query:
+    """Words to search for, and the documents wanted; 0 or empty filters want all."""
+
+    __slots__ = ("authors", "kinds", "ranges", "roles", "since", "text", "until")
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        kinds: Iterable[int] = (),
+        roles: Iterable[int] = (),
+        authors: Iterable[str] = (),
+        since: int = 0,
+        until: int = _TIME_END,
+        ranges: bytes | None = None,
+    ) -> None:
+        self.text = folded(text)
+        self.kinds = sum(1 << kind for kind in set(kinds)) or _ALL
+        self.roles = sum(1 << role for role in set(roles)) or _ALL
+        self.authors = tuple(authors)
+        self.since = since
+        self.until = until
+        self.ranges = ranges
+        """``group | first number | last number`` wanted, u64 in native order; None: all."""
+
+    def terms(self, key: bytes) -> dict[int, str]:
+        """Return the distinct terms by hash, at most 256, in the order of the text."""
+        found: dict[int, str] = {}
+        spans = search_spans(self.text, key)
+        for (term, _, _), word in zip(spans, search_words(self.text), strict=True):
+            if len(found) == QUERY_TERMS_MAX:
+                break
+            found.setdefault(term, word)
+        return found
+
+
+class Match(NamedTuple):
+    """A document that a query found."""
+
+    kind: int
+    id: bytes
+    score: float
+    own: float
+    """Its score without what its neighbours lend it."""
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best documents of a query, and what their scores are made of."""
+
+    head: IndexHead
+    beside: Sequence[PreparedDocument]
+    """Documents that were ranked along with those of the index."""
+    terms: dict[int, str]
+    """Terms of the query by hash."""
+    matches: list[Match]
+    total: int
+    """Number of documents in the index."""
+    average: float
+    """Average length of a document, in terms."""
+    frequencies: list[int]
+    """Number of documents with each term."""
+
+
+def rank(
+    txn: ReadTxn,
+    scope: int,
+    head: IndexHead,
+    cache: IndexCache | None,
+    query: Query,
+    *,
+    k: int,
+    beside: Sequence[PreparedDocument] = (),
+    absent: Iterable[tuple[int, bytes]] = (),
+) -> Ranking:
+    """Rank the documents of a scope's index, and those ``beside`` it, by BM25.
+
+    It is as if those that are ``absent``, by kind and id, had been removed.
+
+    Raises:
+        CorruptValueError: a row of the index is damaged.
+    """
+    terms = query.terms(head.key)
+    gone = _forwards(txn, scope, absent)
+    total = head.documents + len(beside) - len(gone)
+    length = head.length + sum(each.length for each in beside) - sum(e.length for e in gone)
+    if not terms or total <= 0 or length <= 0:
+        return Ranking(head, beside, terms, [], total, 0.0, [])
+    if cache is None or beside or gone:
+        pages = [] if not head.next else list(table_pages(txn, scope))
+        pending = pending_documents(txn, scope, head)
+        table = _table_of(head, pages, pending, beside, gone)
+    else:
+        table, pending = cache.get(txn, scope, head)
+    left = {each.ordinal for each in gone}
+    unmerged = [(each.ordinal, each.packed) for each in pending if each.ordinal not in left]
+    unmerged += [(head.next + at, each.packed) for at, each in enumerate(beside)]
+    blocks = [(term, posting_blocks(txn, scope, keys.u64(term), head.merged)) for term in terms]
+    hashes = {author_hash(author, head.key) for author in query.authors}
+    with decoding(keys.search_rows(scope, SearchRow.POSTINGS), "postings of a search index"):
+        best, frequencies = table.rank(
+            blocks,
+            unmerged,
+            [each.packed for each in gone if each.ordinal < head.merged],
+            k=k,
+            total=total,
+            k1=BM25_K1,
+            b=BM25_B,
+            average=length / total,
+            lend=LEND,
+            kinds=query.kinds,
+            roles=query.roles,
+            since=query.since,
+            until=query.until,
+            authors=b"".join(each.to_bytes(4, "little") for each in sorted(hashes)),
+            ranges=query.ranges,
+        )
+    found = Ranking(head, beside, terms, [], total, length / total, frequencies)
+    for ordinal, score, own in best:
+        found.matches.append(Match(*_place(txn, scope, found, table, ordinal), score, own, ordinal))
+    return found
+
+
+def _forwards(txn: ReadTxn, scope: int, ids: Iterable[tuple[int, bytes]]) -> list[Forward]:
+    """Return the forward rows of those documents that are indexed."""
+    found = (
+        None if ordinal is None else forward_of(txn, scope, ordinal)
+        for ordinal in (ordinal_of(txn, scope, *each) for each in ids)
+    )
+    return [each for each in found if each is not None]
+
+
+def _place(
+    txn: ReadTxn, scope: int, ranking: Ranking, table: SearchTable, ordinal: int
+) -> tuple[int, bytes]:
+    """Return kind and id of a document by its ordinal."""
+    if ordinal >= ranking.head.next:
+        made = ranking.beside[ordinal - ranking.head.next]
+        return made.kind, made.id
+    record = table.record(ordinal)
+    if record is not None and record[0] == DocumentKind.ITEM:
+        return record[0], keys.u64(record[1]) + keys.u64(record[2])
+    found = forward_of(txn, scope, ordinal)
+    if found is None:
+        with decoding(keys.search_forward(scope, ordinal), "forward row of a search index"):
+            raise ValueError("it is missing")
+    return found.kind, found.id
+
+
+def parts_of_score(
+    txn: ReadTxn, scope: int, ranking: Ranking, match: Match
+) -> tuple[TermScore, ...]:
+    """Return what each term of the query that a match has adds to its own score."""
+    first = ranking.head.next
+    if match.ordinal >= first:
+        made = ranking.beside[match.ordinal - first]
+        packed, length, weight = made.packed, made.length, made.record[_WEIGHT_AT]
+    else:
+        found = forward_of(txn, scope, match.ordinal)
+        if found is None:
+            return ()
+        packed, length, weight = found.packed, found.length, found.record[_WEIGHT_AT]
+    parts = []
+    for (term, word), having in zip(ranking.terms.items(), ranking.frequencies, strict=True):
+        times = times_in(packed, term)
+        if times:
+            idf = log(1 + (ranking.total - having + 0.5) / (having + 0.5))
+            floor = BM25_K1 * (1 - BM25_B + BM25_B * length / ranking.average)
+            score = idf * times * (BM25_K1 + 1) / (times + floor) * weight / 100
+            parts.append(TermScore(word, times, having, score))
+    return tuple(parts)

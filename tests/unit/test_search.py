@@ -1,0 +1,398 @@
+"""Search over sessions: filters, rights, removal, damage, encryption, the command line."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import memcore
+from memcore.cli.app import app
+from memcore.codec import keys
+from memcore.codec.keys import Kind, SearchRow
+from memcore.codec.values import seal_value
+from memcore.database.redact import redact_all
+from memcore.privacy import Redaction, redaction_policy
+from memcore.session import search as searching
+from messages import user as said
+
+INDEX = bytes((Kind.SEARCH,)), bytes((Kind.SEARCH + 1,))
+
+
+def rows(db: memcore.Database, row: int | None = None) -> list[tuple[bytes, bytes]]:
+    """The rows of search indexes."""
+    found = db.engine.store.read(lambda txn: list(txn.scan(*INDEX)))
+    return [each for each in found if row is None or each[0][9] == row]
+
+
+def places(hits: list[memcore.SearchHit]) -> list[tuple[str, int]]:
+    return [(hit.session_id, hit.seq) for hit in hits]
+
+
+def fill(db: memcore.Database, count: int = 80, name: str = "long") -> memcore.Session:
+    """A session with more items than a search reads for itself."""
+    session = db.session(name)
+    session.extend([said(f"{name} note {at} about topic{at % 7}") for at in range(count)])
+    return session
+
+
+def test_words_are_found_and_shown(db) -> None:
+    session = db.session("s")
+    session.append(said("The quick brown foxes were running"))
+    session.append({"role": "assistant", "content": "A fox ran."})
+    session.record("note", "fox")
+    [first, second] = session.search("fox runs", explain=True)
+    assert places([first, second]) == [("s", 1), ("s", 2)]
+    assert first.snippet == "The quick brown foxes were running"
+    assert [first.snippet[a:b] for a, b in first.highlights] == ["foxes", "running"]
+    assert [each.term for each in first.why] == ["fox", "run"]
+    assert first.score == pytest.approx(sum(e.score for e in first.why) + first.neighbours)
+    assert (first.app, first.user, first.item.message) == (
+        "default",
+        "default",
+        session.get(1).message,
+    )
+    assert session.search("zebra") == session.search("the of and !?") == []
+
+
+def test_long_texts_are_cut_around_what_was_found(db) -> None:
+    text = "filler " * 100 + "the   needle\nlies here " + "filler " * 100
+    db.session("s").append(said(text))
+    [hit] = db.session("s").search("needle")
+    assert hit.snippet.startswith("…")
+    assert hit.snippet.endswith("…")
+    assert "the needle lies" in hit.snippet
+    assert [hit.snippet[a:b] for a, b in hit.highlights] == ["needle"]
+    assert len(hit.snippet) <= 202
+
+
+def test_text_that_is_not_ascii_is_highlighted_in_place(db) -> None:
+    wide = "\uff26\uff55\uff4c\uff4c"
+    db.session("s").append(said(f"{wide} width, STRASSE und Straße, 東京タワー, ﬁsh"))
+    for query, shown in (
+        ("full", [wide]), ("straße", ["STRASSE", "Straße,"]), ("東京タ", ["東京タ"]),
+        ("fish", ["ﬁsh"]),
+    ):  # fmt: skip
+        [hit] = db.session("s").search(query)
+        assert [hit.snippet[a:b] for a, b in hit.highlights] == shown
+
+
+def test_filters(db) -> None:
+    clock = iter(range(1_700_000_000_000_000, 1_700_100_000_000_000, 10_000_000))
+    db.engine.now_us = lambda: next(clock)
+    one, two = db.session("one"), db.session("two")
+    one.append({"role": "user", "name": "Carol", "content": "apple pie"})
+    one.append({"role": "assistant", "content": "apple", "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "bake", "arguments": '{"what":"pie"}'}}
+    ]})  # fmt: skip
+    one.append({"role": "tool", "tool_call_id": "c", "content": "apple baked"})
+    two.append(said("apple"), envelope={"author": "Dave"})
+    scope = db.scope()
+    assert sorted(places(scope.search("apple"))) == [("one", 1), ("one", 2), ("one", 3), ("two", 1)]
+    assert places(scope.search("apple", sessions=["two", "none"])) == [("two", 1)]
+    assert places(one.search("apple", kinds=["result"])) == [("one", 3)]
+    assert places(one.search("bake", kinds=[memcore.ItemKind.ASSISTANT])) == [("one", 2)]
+    assert places(scope.search("apple", authors=["carol"])) == [("one", 1)]
+    assert places(scope.search("apple", authors=["DAVE", "nobody"])) == [("two", 1)]
+    at = one.get(2).created_at
+    assert places(one.search("apple", until=at)) == [("one", 1)]
+    assert 1 not in [hit.seq for hit in one.search("apple", since=at)]
+    assert len(scope.search("apple", k=2)) == 2
+    assert places(scope.search("carol november 2023"))[0] == ("one", 1)
+    found = scope.search("apple pie")
+    db.index_sessions()
+    assert scope.search("apple pie") == found
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("", {}), ("  ", {}), (None, {}), (b"x", {}), ("x" * 100_001, {}), ("x", {"k": 0}),
+        ("x", {"k": 1001}), ("x", {"k": True}), ("x", {"k": "3"}), ("x", {"kinds": "user"}),
+        ("x", {"kinds": ["system"]}), ("x", {"kinds": []}), ("x", {"kinds": [2]}),
+        ("x", {"authors": [""]}), ("x", {"authors": 3}), ("x", {"since": -1}),
+        ("x", {"since": "now"}), ("x", {"until": True}), ("x", {"until": 2**40}),
+        ("x", {"explain": 1}),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(db, query, options) -> None:
+    for handle in (db, db.scope(), db.session("s")):
+        with pytest.raises(memcore.InvalidOptionError):
+            handle.search(query, **options)
+
+
+def test_an_append_writes_nothing_of_the_index_and_a_backlog_is_indexed_once(db) -> None:
+    session = fill(db)
+    assert rows(db) == []
+    assert len(session.search("topic3", k=1000)) > 0
+    head = rows(db, SearchRow.HEAD)
+    assert len(rows(db, SearchRow.PLACE)) == 80
+    session.append(said("one extra topic3"))
+    assert places(session.search("extra", k=1)) == [("long", 81)]
+    assert rows(db, SearchRow.HEAD) == head  # a few are read, not indexed
+    assert db.index_sessions() == 1
+    assert db.index_sessions() == 0
+    assert db.check() == []
+
+
+def test_what_is_removed_leaves_the_index(db) -> None:
+    fill(db)
+    other = fill(db, name="other")
+    db.index_sessions()
+    term = keys.search_postings(1, b"")
+    assert db.delete_session("long")
+    assert len(rows(db, SearchRow.PLACE)) == len(rows(db, SearchRow.FORWARD)) == 80
+    assert db.check() == []
+    assert {hit.session_id for hit in db.search("note topic2", k=1000)} == {"other"}
+    other.undo(80)
+    assert db.search("topic2") == []
+    assert db.delete_session("other")
+    assert [row for row in rows(db) if row[0].startswith(term)] == []
+    assert db.check() == []
+
+
+def test_items_with_thousands_of_words_leave_in_pieces(db) -> None:
+    chosen = random.Random(1)
+    for at in range(3):
+        words = " ".join(f"w{chosen.randrange(100_000)}" for _ in range(2000))
+        db.session("s").append(said(f"{at} {words}"))
+    fill(db, 300)
+    db.index_sessions()
+    before = len(rows(db, SearchRow.POSTINGS))
+    db.delete_session("s")
+    assert len(rows(db, SearchRow.POSTINGS)) < before - 5000
+    assert db.check() == []
+
+
+def test_a_session_is_found_again_under_the_fork_that_shares_it(db) -> None:
+    session = db.session("origin")
+    session.extend([said("shared apple"), said("shared pear")])
+    session.fork("fork").append(said("own apple"))
+    db.index_sessions()
+    assert sorted(places(db.search("apple"))) == [("fork", 3), ("origin", 1), ("origin", 2)]
+    db.delete_session("origin")
+    assert sorted(places(db.search("apple"))) == [("fork", 1), ("fork", 2), ("fork", 3)]
+    db.delete_session("fork")
+    db.index_sessions()
+    assert rows(db, SearchRow.PLACE) == rows(db, SearchRow.POSTINGS) == []
+    assert db.check() == []
+
+
+def test_nothing_is_found_for_who_opted_out(db) -> None:
+    fill(db)
+    db.index_sessions()
+    db.scope().opt_out_memory()
+    assert rows(db) == []
+    assert db.search("topic1") == db.session("long").search("topic1") == []
+    assert db.index_sessions() == db.reindex() == 0
+    assert rows(db) == []
+    db.scope().opt_in_memory()
+    assert len(db.search("topic1")) == 10
+
+
+def test_an_erased_user_leaves_nothing(path) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+        db.index_sessions()
+        receipt = db.erase("default")
+        assert receipt.counts["index_rows"] > 100
+        assert rows(db) == []
+        assert db.search("topic1") == []
+
+
+def test_redaction_takes_the_words_along(db) -> None:
+    session = db.session("s")
+    session.append(said("mail alice@example.com about the apple"))
+    session.append(said("nothing"))
+    db.index_sessions()
+    assert places(db.search("example.com")) == [("s", 1), ("s", 2)]  # and its neighbour
+    redact = Redaction(redaction_policy("default"), secret=db.engine.store.secret.value())
+    assert sum(1 for _ in redact_all(db.engine, redact.for_place, write=True)) > 0
+    assert len(rows(db, SearchRow.PLACE)) == 1
+    assert db.search("example.com") == []
+    assert places(db.search("apple"))[0] == ("s", 1)
+    assert db.check() == []
+
+
+def test_expiry_takes_the_words_along(path) -> None:
+    now = [1_700_000_000]
+    with memcore.open(path) as db:
+        db.engine.now_us = lambda: now[0] * 1_000_000
+        db.session("s").append(said("needle one"))
+        now[0] += 100
+        db.session("s").append(said("needle two"))
+        db.index_sessions()
+        db.retention.set([{"what": "items", "max_age_seconds": 50}])
+        now[0] += 10
+        db.sweep()
+        assert places(db.search("two"))[0] == ("s", 2)
+        assert [hit.seq for hit in db.search("needle") if hit.highlights] == [2]
+        assert db.check() == []
+
+
+def test_a_read_only_handle_reads_what_is_not_indexed(path, monkeypatch, caplog) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+    with memcore.open(path, read_only=True) as db:
+        assert places(db.search("topic3", k=1)) == [("long", 4)]
+        for verb in (db.index_sessions, db.scope().reindex):
+            with pytest.raises(memcore.ReadOnlyError):
+                verb()
+        monkeypatch.setattr(searching, "UNINDEXED_MAX", 10)
+        assert {hit.seq for hit in db.search("note", k=100)} == set(range(71, 81))
+        assert "70 items are not indexed" in caplog.text
+
+
+def test_only_allowed_sessions_are_searched(path) -> None:
+    asked = []
+
+    def authorizer(request: memcore.AccessRequest) -> bool:
+        asked.append((request.action, request.name))
+        return request.name != "secret" and request.user != "bob"
+
+    with memcore.open(path) as db:
+        db.session("secret").extend([said("apple")] * 30)
+        db.session("open").append(said("one apple among many other things"))
+    with memcore.open(path, authorizer=authorizer) as db:
+        assert places(db.scope().search("apple", k=1)) == [("open", 1)]
+        assert ("search", None) in asked
+        assert ("search", "secret") in asked
+        with pytest.raises(memcore.AccessDeniedError):
+            db.search("apple", user="bob")
+
+
+def test_scopes_are_ranked_by_themselves(db) -> None:
+    db.session("s", user="alice").append(said("apple"))
+    before = db.scope(user="alice").search("apple")
+    for at in range(50):
+        db.session(f"s{at}", user="bob", app="other").append(said("apple apple"))
+    assert db.scope(user="alice").search("apple") == before
+    assert {hit.user for hit in db.search("apple", k=100)} == {"alice", "bob"}
+    assert {hit.user for hit in db.search("apple", k=100, app="other")} == {"bob"}
+    assert db.scope(user="nobody").search("apple") == []
+
+
+@pytest.mark.parametrize("row", [1, 2, 3, 4, 5, 6])
+def test_a_damaged_index_is_found_and_built_anew(path, row, caplog) -> None:
+    with memcore.open(path) as db:
+        fill(db, 400)
+        db.index_sessions()
+        found = db.search("topic3", k=1000)
+        key = rows(db, row)[0][0]
+        db.engine.store.transact(lambda txn: txn.put(key, b"damaged"))
+        assert any(key.hex() in finding for finding in db.check())
+    with memcore.open(path) as db:  # nothing of it is in memory
+        again = db.search("topic3", k=1000)
+        if row in (1, 2, 5, 6):
+            assert again == found or row == 6
+        db.delete_session("long")  # where a row cannot be read, the index goes as a whole
+        assert db.search("topic3") == []
+        db.reindex()
+        assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    ("row", "finding"),
+    [(2, "covers"), (3, "leads? to|place"), (4, "head says"), (5, "table"), (6, "postings")],
+)
+def test_the_check_compares_both_ways(db, row, finding) -> None:
+    fill(db, 400)
+    db.index_sessions()
+    key = rows(db, row)[0][0]
+    db.engine.store.transact(lambda txn: txn.delete(key))
+    found = db.check()
+    assert any("search index" in each for each in found)
+    assert any(re.search(finding, each) for each in found), found
+    assert db.reindex() == 400
+    assert db.check() == []
+
+
+def test_the_check_finds_an_item_that_reads_otherwise(db) -> None:
+    session = fill(db)
+    db.index_sessions()
+    key = rows(db, SearchRow.FORWARD)[5][0]
+    value = dict(rows(db))[key]
+    db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, value[10:-9])))
+    assert any("no longer the words of item 6" in each for each in db.check())
+    assert session.search("topic1")
+    db.reindex()
+
+
+def test_an_index_of_another_analysis_is_built_anew(db, monkeypatch) -> None:
+    fill(db)
+    db.index_sessions()
+    monkeypatch.setattr("memcore.search.index.ANALYSIS", 2)
+    assert len(db.search("topic3", k=1)) == 1
+    assert len(rows(db, SearchRow.PLACE)) == 80
+    assert rows(db, SearchRow.HEAD)[0][1][10:12] == b"\2\0"
+    assert db.check() == []
+
+
+def test_terms_are_hashed_and_sealed(path) -> None:
+    pytest.importorskip("cryptography")
+    key = b"k" * 32
+    with memcore.open(path, key=key) as db:
+        fill(db)
+        db.index_sessions()
+        clear = rows(db)
+        stored = db.engine.store.read(lambda txn: dict(txn.raw.cursor().iternext()))
+        assert all(stored[key] != value for key, value in clear)
+        assert [value[0] for key, value in stored.items() if key[0] == Kind.SEARCH] == [2] * len(
+            clear
+        )
+        assert places(db.search("topic3", k=1)) == [("long", 4)]
+        assert db.check() == []
+    with memcore.open(path, key=key, read_only=True) as db:
+        assert places(db.search("topic3", k=1)) == [("long", 4)]
+    assert b"topic" not in path.read_bytes()
+
+
+def test_salvage_leaves_the_index_out(path, tmp_path) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+        db.index_sessions()
+    report = memcore.salvage(path, tmp_path / "new.memcore")
+    assert report is not None
+    with memcore.open(tmp_path / "new.memcore") as db:
+        assert rows(db) == []
+        assert places(db.search("topic3", k=1)) == [("long", 4)]
+        assert db.check() == []
+
+
+def test_a_large_item_is_found_by_its_blob(db) -> None:
+    db.session("s").append(said("needle " + "hay " * 20_000))
+    db.index_sessions()
+    assert places(db.search("needle")) == [("s", 1)]
+    assert db.check() == []
+
+
+async def _found(path) -> list[memcore.SearchHit]:
+    async with await memcore.aio.open(path) as db:
+        session = await db.session("long")
+        assert await db.index_sessions() == 0
+        assert await db.scope().search("topic3", k=1) == await session.search("topic3", k=1)
+        return await db.search("topic3", k=1)
+
+
+def test_the_command_line(path) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, ["search", *words, "--store", str(path)])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    shown = run("topic3", "-k", "1")
+    assert "default/default/long 4" in shown
+    assert "[topic3]" in shown
+    told = json.loads(run("topic3", "--json", "--explain", "--kind", "user", "--session", "long"))
+    assert told["hits"][0]["seq"] == 4
+    assert told["hits"][0]["why"][0]["term"] == "topic3"
+    assert "nothing was found" in run("zebra", "--index")
+    assert "from the items beside it" in run("long 5", "--reindex", "--explain")
+    with memcore.open(path) as db:
+        assert len(rows(db, SearchRow.PLACE)) == 80
