@@ -48,12 +48,12 @@ __all__, __getattr__, __dir__ = face(
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
-        "memory": "Memories",
+        "memory": "Memories Recall",
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
-            "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecountResult "
-            "Repair RepairResult SearchHit SessionEntry Source Summarizer SummaryRequest "
-            "TermScore View Violation"
+            "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecalledMemory "
+            "RecountResult Repair RepairResult SearchHit SessionEntry Source Summarizer "
+            "SummaryRequest TermScore View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

@@ -80,6 +80,7 @@ from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
 from memcore.memory import Memories as Memories
+from memcore.memory import Recall as Recall
 from memcore.model import Calibration as Calibration
 from memcore.model import CallRecord as CallRecord
 from memcore.model import Checkpoint as Checkpoint
@@ -94,6 +95,7 @@ from memcore.model import OpenCall as OpenCall
 from memcore.model import Plan as Plan
 from memcore.model import Playbook as Playbook
 from memcore.model import PlaybookPatch as PlaybookPatch
+from memcore.model import RecalledMemory as RecalledMemory
 from memcore.model import Receipt as Receipt
 from memcore.model import RecountResult as RecountResult
 from memcore.model import Repair as Repair
@@ -254,6 +256,8 @@ __all__ = [
     "Private",
     "ProtectedKeys",
     "ReadOnlyError",
+    "Recall",
+    "RecalledMemory",
     "Receipt",
     "Record",
     "RecountResult",

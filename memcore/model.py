@@ -37,6 +37,7 @@ __all__ = [
     "Plan",
     "Playbook",
     "PlaybookPatch",
+    "RecalledMemory",
     "Receipt",
     "RecountResult",
     "Repair",
@@ -451,6 +452,8 @@ class Context:
     of unanswered calls. ``"repair"``: additions by repairs took the room. ``"summary"``: a view
     represents them. None: no cut was needed; items of authors that were not requested do not count.
     The budget is net of ``reserve_tokens``, in the provider's tokens if it is calibrated."""
+    memories: tuple[RecalledMemory, ...] = ()
+    """Memories and playbooks in ``messages``, in the order in which they are shown."""
 
 
 # --- Long-term memory -----------------------------------------------------------------------------
@@ -514,6 +517,20 @@ class Memory:
     """Number of times it was given to a model; not exact, as it is written with other changes."""
     promoted_by: str | None = None
     """Name of the one who released it from quarantine; None: nobody had to."""
+
+
+class RecalledMemory(NamedTuple):
+    """A memory or playbook that a context shows."""
+
+    id: int | None
+    """Id of the memory; None: it is a playbook."""
+    version: int
+    tokens: int
+    """Tokens of its line by the session's counter."""
+    why: str
+    """Reason why it is shown, in a few words."""
+    scenario: str = ""
+    """Scenario of the playbook."""
 
 
 class PlaybookPatch(NamedTuple):

@@ -28,6 +28,7 @@ from memcore.compaction import Pressure
 from memcore.errors import StorageError
 from memcore.faces import logger
 from memcore.limits import BUNDLE_BYTES, ITEMS_PAGE, RECOVERY_STEPS
+from memcore.memory import Recall
 from memcore.model import (
     Calibration,
     CallRecord,
@@ -1129,6 +1130,7 @@ class AsyncSession:
         authors: Iterable[str] | None = None,
         share: str | None = None,
         redact: Redact = None,
+        memory: Recall | None = None,
     ) -> Context:
         """Build the model's input: legal for the pair policy and within the budget.
 
@@ -1155,6 +1157,9 @@ class AsyncSession:
                 ``"none"``: nothing of theirs; ``"all"``: everything.
             redact: show placeholders for whatever this policy matches, as a database opened with
                 it would have stored them; token counts remain those of the stored items.
+            memory: show the user's active memories and playbooks as well, as one message behind
+                the pins, which is never stored. They have a budget of their own within that of the
+                context, and give way if the session's own items do not fit.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -1171,6 +1176,7 @@ class AsyncSession:
             authors=authors,
             share=share,
             redact=redact,
+            memory=memory,
         )
 
     # --- end of what scripts/make_aio writes ---

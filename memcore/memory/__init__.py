@@ -7,6 +7,7 @@ __all__, __getattr__, __dir__ = face(
     {
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes import_outcome reasons_in redact_outcomes",
+        "recall": "Recall Recalled choose_memories",
         "rows": (
             "INDEXES Book check_entries clear_piece count_entries entry_numbers expires_ms_of "
             "exported is_memory_row scopes_with_memory version_in"

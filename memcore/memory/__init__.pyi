@@ -5,6 +5,9 @@ from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import import_outcome as import_outcome
 from memcore.memory.playbook import reasons_in as reasons_in
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
+from memcore.memory.recall import Recall as Recall
+from memcore.memory.recall import Recalled as Recalled
+from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import check_entries as check_entries
@@ -30,9 +33,12 @@ __all__ = [
     "INDEXES",
     "Book",
     "Memories",
+    "Recall",
+    "Recalled",
     "arrived_entry",
     "check_entries",
     "check_playbooks",
+    "choose_memories",
     "clear_piece",
     "count_entries",
     "entry_numbers",

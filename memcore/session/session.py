@@ -54,7 +54,7 @@ from memcore.wire.message import results_of
 
 if TYPE_CHECKING:
     from memcore.compaction import CompactionPolicy, Pressure
-    from memcore.memory import Memories
+    from memcore.memory import Memories, Recall
     from memcore.privacy import RedactionPolicy
     from memcore.session.batch import BatchContext, ChangeBatch
     from memcore.session.checkpoints import Position
@@ -1138,6 +1138,7 @@ class Session:
         authors: Iterable[str] | None = None,
         share: str | None = None,
         redact: Redact = None,
+        memory: Recall | None = None,
     ) -> Context:
         """Build the model's input: legal for the pair policy and within the budget.
 
@@ -1164,6 +1165,9 @@ class Session:
                 ``"none"``: nothing of theirs; ``"all"``: everything.
             redact: show placeholders for whatever this policy matches, as a database opened with
                 it would have stored them; token counts remain those of the stored items.
+            memory: show the user's active memories and playbooks as well, as one message behind
+                the pins, which is never stored. They have a budget of their own within that of the
+                context, and give way if the session's own items do not fit.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -1181,6 +1185,7 @@ class Session:
             model=model,
             view=view,
             authors=by,
+            memory=memory,
         )
         if redact is None or redact is False:
             return found

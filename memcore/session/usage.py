@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from memcore import memory as remembered
+from memcore._fast import classify
 from memcore.context import UNLIMITED, Selection, build, checked_budget
 from memcore.errors import (
     ContextOverflowError,
@@ -15,7 +17,7 @@ from memcore.errors import (
 )
 from memcore.limits import MODEL_CHARS_MAX, USAGE_TOKENS_MAX
 from memcore.log import CachedSession, Head, SessionTxn
-from memcore.model import Calibration, Context, View
+from memcore.model import Calibration, Context, ItemKind, View
 from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
 from memcore.session.change import Change, Unchanged
@@ -32,6 +34,9 @@ from memcore.session.context import (
 from memcore.session.engine import SentContext, SessionRef, spans_of
 from memcore.session.read import head_of, read_log
 from memcore.store.interface import ReadTxn
+
+if TYPE_CHECKING:
+    from memcore.memory import Recall, Recalled
 
 __all__ = [
     "ReportUsage",
@@ -56,6 +61,8 @@ class _ContextChoice(NamedTuple):
     sent: SentContext
     """Its counted tokens and cut are filled in once the context is built."""
     scale: Scale | None
+    recalled: Recalled | None = None
+    """Memories that are shown in addition."""
 
 
 class _ContextCall(NamedTuple):
@@ -67,6 +74,8 @@ class _ContextCall(NamedTuple):
     view: View | int | None
     authors: AuthorFilter | None
     chosen: list[_ContextChoice]
+    memory: Recall | None = None
+    now_ms: int = 0
 
 
 def context(
@@ -78,15 +87,25 @@ def context(
     model: str | None,
     view: View | int | None,
     authors: AuthorFilter | None = None,
+    memory: Recall | None = None,
 ) -> Context:
     """Build the model's input; see ``Session.context``."""
     budget = checked_budget(budget_tokens, reserve_tokens)
     if calibrated is not False:
         checked_bool("calibrated", calibrated)
     name = None if model is None else checked_model(model)
-    call = _ContextCall(budget, calibrated, name, view, authors, [])
+    if memory is not None and not isinstance(memory, remembered.Recall):
+        msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
+        raise InvalidOptionError(msg)
+    call = _ContextCall(budget, calibrated, name, view, authors, [], memory, ref.engine.now_ms())
     try:
-        found = build(partial(_select, ref, call))
+        try:
+            found = build(partial(_select, ref, call))
+        except ContextOverflowError:
+            if not call.chosen or call.chosen[-1].recalled is None:
+                raise
+            call = call._replace(memory=None)  # memories give way to the session's own items
+            found = build(partial(_select, ref, call))
     except ContextOverflowError as exc:
         scale = call.chosen[-1].scale if calibrated else None
         if scale is None:
@@ -94,7 +113,9 @@ def context(
         raise _overflow(exc, scale, budget) from exc
     if found is None:
         return Context([], 0, 1, 0)
-    picked, sent, scale = call.chosen[-1]
+    picked, sent, scale, recalled = call.chosen[-1]
+    if recalled is not None:
+        found = _with_memories(found, recalled)
     if ref.uses is not None:
         suffix = [(found.cut, sent.seq)] if found.cut <= sent.seq else []
         spans = suffix if authors is None else spans_of(picked.seqs)
@@ -115,17 +136,38 @@ def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | N
 
 
 def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int) -> _ContextChoice:
-    whole = call.authors is None
+    whole = call.authors is None and call.memory is None
     scale = _scale(log, txn, call.model, strict=call.calibrated, whole=whole)
     budget = call.budget
     if call.calibrated and scale is not None and budget < UNLIMITED:
         budget = min(budget, scale.allowed(budget))
+    recalled = None
+    if call.memory is not None:
+        recalled = remembered.choose_memories(
+            txn, log.scope, call.memory, policy=log.policy, counter=log.counter, now_ms=call.now_ms,
+            budget_tokens=budget - 1,
+        )  # fmt: skip
+        budget -= 0 if recalled is None else recalled.tokens
     ask, sent = ContextRequest(budget, at_least, call.view), _sent(log, 0, 0)
     if call.authors is None:
-        return _ContextChoice(pick(log, txn, ask), sent, scale)
+        if recalled is not None:  # as a filtered context: reports are about the log alone
+            sent = sent._replace(policy=_PARTIAL)
+        return _ContextChoice(pick(log, txn, ask), sent, scale, recalled)
     # A filtered context omits items that the reports count: it is no anchor and uses none.
     picked = pick_by_author(log, txn, ask, call.authors)
-    return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale)
+    return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale, recalled)
+
+
+def _with_memories(found: Context, recalled: Recalled) -> Context:
+    """Put the memories behind the pins, where a provider's prompt cache keeps them."""
+    pins = 0
+    for message in found.messages:
+        if classify(message)[0] != ItemKind.SYSTEM:
+            break
+        pins += 1
+    messages = [*found.messages[:pins], recalled.message, *found.messages[pins:]]
+    tokens = found.tokens + recalled.tokens
+    return replace(found, messages=messages, tokens=tokens, memories=recalled.items)
 
 
 # --- Reports --------------------------------------------------------------------------------------

@@ -771,3 +771,7 @@ def test_no_hostile_line_becomes_active(open_db):
         if (status == "active") != (case["expect"] == "active"):
             wrong.append((case["id"], status))
     assert wrong == []
+    session = db.session("last", user="alice")
+    session.append({**USER, "content": "Hi"})
+    shown = session.context(memory=memcore.Recall(budget_tokens=10_000)).memories
+    assert [memory.get(each.id).by for each in shown] == ["user"] * 14
