@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from memcore import search
 from memcore.access import Access
-from memcore.codec.keys import Kind
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import open_value
 from memcore.compaction.transcript import parts_of
 from memcore.errors import (
     AccessDeniedError,
@@ -585,10 +587,10 @@ def _find(
     terms: dict[int, str] = {}
     if scope is not None and not is_opted_out(txn, scope):
         coverage = _current(engine, txn, scope)
-        visible = [
+        visible = frozenset(
             each for each, name in coverage.names.items()
             if (asked.sessions is None or name in asked.sessions) and name not in refused
-        ]  # fmt: skip
+        )  # fmt: skip
         stale = coverage.stale()
         beside = _beside(engine, txn, scope, coverage, head.key) if stale else ()
         gone = subtract(coverage.covered(), united(*coverage.live.values())) if stale else []
@@ -617,11 +619,10 @@ def _find(
         for match in ranking.matches:
             owner, seq = (int.from_bytes(part, "big") for part in (match.id[:8], match.id[8:]))
             session = _session_of(coverage, visible, owner, seq)
-            items = [] if session is None else list(_items_in(txn, scope, [(owner, seq, seq)]))
-            if items and session is not None:
-                tokens = RECORD.unpack_from(record_at(txn, scope, owner, seq))[0]
+            item = None if session is None else _item_at(txn, scope, owner, seq)
+            if item is not None and session is not None:
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-                found.append(_Found(session, items[0][1]._replace(tokens=tokens), match, why))
+                found.append(_Found(session, item, match, why))
 
     def cut(hit: _Found) -> SearchHit:
         snippet, shown = search.snippet_of(text_of(hit.item), head.key, terms)
@@ -651,18 +652,33 @@ def _beside(
     return [each.prepared(key) for each in _documents(txn, scope, fresh)]
 
 
-def _session_of(coverage: Coverage, visible: Sequence[int], owner: int, seq: int) -> str | None:
+def _session_of(coverage: Coverage, visible: frozenset[int], owner: int, seq: int) -> str | None:
     """Return the name of a visible session in which an item is live: its own, or the oldest fork.
 
     None: it is live in none of them.
     """
-    for each in (owner, *sorted(visible)):
-        if each in visible and any(
-            segment[0] == owner and segment[1] <= seq <= segment[2]
-            for segment in coverage.live[each]
-        ):
-            return coverage.names[each]
-    return None
+    if owner in visible and _has(coverage.live[owner], owner, seq):
+        return coverage.names[owner]
+    found = (each for each in sorted(visible) if _has(coverage.live[each], owner, seq))
+    return next((coverage.names[each] for each in found), None)
+
+
+def _has(segments: Segments, owner: int, seq: int) -> bool:
+    return any(session == owner and lo <= seq <= hi for session, lo, hi in segments)
+
+
+def _item_at(txn: ReadTxn, scope: int, owner: int, seq: int) -> Item | None:
+    """Return an item with its tokens as appended; None if it cannot be read."""
+    key = keys.session_row(scope, owner, Row.ITEM, seq)
+    value = txn.get(key)
+    try:
+        if value is None:
+            return None
+        item = opened(txn, scope, (seq, seq, *open_value(key, value)))[0]
+        tokens = RECORD.unpack_from(record_at(txn, scope, owner, seq))[0]
+    except CorruptValueError:
+        return None  # check() reports it
+    return item._replace(tokens=tokens)
 
 
 # --- Check ----------------------------------------------------------------------------------------
