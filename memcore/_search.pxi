@@ -392,7 +392,7 @@ def invert_terms(list documents not None):
 def pack_postings(bytes postings not None, uint32_t base):
     """Return a block of at most 512 postings, given in the open; ordinals begin at ``base``.
 
-    A block is ``postings u16``, then for each a varint of its distance from the one before, doubled,
+    A block is ``postings u16``, then for each a varint of twice its distance from the one before,
     plus 1 if the occurrences follow in a byte because they are not one.
 
     Raises:
@@ -690,8 +690,9 @@ cdef class SearchTable:
         return False
 
     def rank(self, list terms not None, list pending not None, list absent not None, *,
-             Py_ssize_t k, double total, double k1, double b, double average, double lend, uint64_t kinds, uint64_t roles, uint32_t since,
-             uint32_t until, bytes authors not None, bytes ranges):
+             Py_ssize_t k, double total, double k1, double b, double average, double lend,
+             uint64_t kinds, uint64_t roles, uint32_t since, uint32_t until,
+             bytes authors not None, bytes ranges):
         """Return the best documents, ``(ordinal, score, own score)``, best first, and frequencies.
 
         The frequencies are the numbers of documents that have each term.

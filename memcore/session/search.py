@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from memcore import search
 from memcore.access import Access
-from memcore.codec.keys import Kind
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import open_value
 from memcore.compaction.transcript import parts_of
 from memcore.errors import (
     AccessDeniedError,
@@ -38,7 +40,7 @@ from memcore.search.index import UNFINISHED, Segments, is_leaving
 from memcore.search.items import first_of, ids_in, item_id, size_of, subtract, united
 from memcore.session.delete import resume_removals
 from memcore.session.engine import Engine
-from memcore.store.interface import ReadTxn, Txn
+from memcore.store.interface import ReadTxn, Stale, Txn
 from memcore.store.transaction import stored
 
 __all__ = [
@@ -139,6 +141,8 @@ class Coverage:
     marks: dict[int, bytes]
     """The present checksum of each session's head."""
     known: dict[int, search.Watermark]
+    covering: dict[int, set[int]]
+    """Sessions whose watermarks cover items of an owner."""
 
     def stale(self) -> list[int]:
         """Return the sessions whose watermark is behind, or left over, in order."""
@@ -148,9 +152,27 @@ class Coverage:
         ]  # fmt: skip
         return sorted({*found, *(each for each in self.known if each not in self.live)})
 
-    def covered(self, *, but: int = 0) -> Segments:
-        """Return what the watermarks of all sessions but one cover."""
-        return united(*(mark.segments for each, mark in self.known.items() if each != but))
+    def covered(self) -> Segments:
+        """Return what the watermarks of all sessions cover."""
+        return united(*(mark.segments for mark in self.known.values()))
+
+    def covered_elsewhere(self, session: int) -> Segments:
+        """Return what other watermarks cover of a session's items, live or gone; maybe more."""
+        known = self.known.get(session)
+        segments = [*self.live.get(session, []), *(() if known is None else known.segments)]
+        owners = {owner for owner, _, _ in segments}
+        having = {each for owner in owners for each in self.covering.get(owner, ())} - {session}
+        return united(*(self.known[each].segments for each in having))
+
+    def settle(self, session: int, mark: search.Watermark | None) -> None:
+        """Take over a session's new watermark; None: it has none any more."""
+        known = self.known.pop(session, None)
+        for owner, _, _ in () if known is None else known.segments:
+            self.covering.get(owner, set()).discard(session)
+        if mark is not None:
+            self.known[session] = mark
+            for owner, _, _ in mark.segments:
+                self.covering.setdefault(owner, set()).add(session)
 
     def fresh(self, session: int) -> Segments:
         """Return the live items of a session that its watermark does not cover."""
@@ -170,10 +192,10 @@ def coverage_of(txn: ReadTxn, scope: int) -> Coverage:
     Raises:
         CorruptValueError: a row of the index is damaged.
     """
-    found = Coverage({}, {}, {}, {})
+    found = Coverage({}, {}, {}, {}, {})
     if search.read_head(txn, scope) is not None:
-        rows = search.read_watermarks(txn, scope)
-        found.known.update((each, search.unpack_watermark(*row)) for each, row in rows.items())
+        for each, row in search.read_watermarks(txn, scope).items():
+            found.settle(each, search.unpack_watermark(*row))
     for name, session in names.sessions(txn, scope):
         key = head_key(scope, session)
         value = txn.get(key)
@@ -211,57 +233,55 @@ _TRIES: Final = 1000
 
 
 class _Step(NamedTuple):
-    """One commit of catching up, planned on a snapshot."""
+    """A part of a commit of catching up: what one session adds and takes out."""
 
     session: int
     head: bytes | None
     """The session's head as stored; None if the session has no live history."""
-    key: bytes
-    generation: int
     gone: Segments
     documents: list[search.PreparedDocument]
     mark: search.Watermark | None
     """The new watermark; None: there is none any more."""
 
-
-def _plan(txn: ReadTxn, scope: int) -> tuple[_Step, list[search.Document]] | None:
-    """Plan the next step; None if everything is indexed. The documents are yet to be prepared."""
-    head = search.read_head(txn, scope)
-    if head is None:
-        return None
-    coverage = coverage_of(txn, scope)
-    for session in coverage.stale():
-        others = coverage.covered(but=session)
-        known = coverage.known.get(session)
-        covered = [] if known is None else known.segments
-        is_live = session in coverage.live
-        value = txn.get(head_key(scope, session)) if is_live else None
-        step = _Step(session, value, head.key, head.generation, [], [], None)
-        gone = coverage.gone(session)
-        leaving = subtract(gone, others)
-        kept = subtract(covered, gone)
-        if size_of(leaving) > STEP_ITEMS:
-            some = first_of(leaving, STEP_ITEMS)
-            left = subtract(covered, some)
-            return step._replace(gone=some, mark=search.Watermark(UNFINISHED, left)), []
-        step = step._replace(gone=leaving)
-        if not is_live:
-            return step, []
-        fresh = coverage.fresh(session)
-        read = subtract(fresh, others)
-        shared = subtract(fresh, read)
-        documents, taken = _taken(txn, scope, read)
-        done = size_of(taken) == size_of(read)
-        mark = coverage.marks[session] if done else UNFINISHED
-        now = united(kept, shared, taken)
-        return step._replace(mark=search.Watermark(mark, now)), documents
-    return None
+    @property
+    def size(self) -> int:
+        """Number of documents that it adds or takes out, at least 1."""
+        return len(self.documents) + size_of(self.gone) + 1
 
 
-def _taken(txn: ReadTxn, scope: int, segments: Segments) -> tuple[list[search.Document], Segments]:
+def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes) -> _Step:
+    """Plan the next step of a session that is behind its watermark, or gone."""
+    others = coverage.covered_elsewhere(session)
+    known = coverage.known.get(session)
+    covered = [] if known is None else known.segments
+    is_live = session in coverage.live
+    head = txn.get(head_key(scope, session)) if is_live else None
+    if is_live and (head is None or head[_MARK] != coverage.marks[session]):
+        raise Stale
+    gone = coverage.gone(session)
+    leaving = subtract(gone, others)
+    if size_of(leaving) > STEP_ITEMS:
+        some = first_of(leaving, STEP_ITEMS)
+        left = subtract(covered, some)
+        return _Step(session, head, some, [], search.Watermark(UNFINISHED, left))
+    if not is_live:
+        return _Step(session, None, leaving, [], None)
+    fresh = coverage.fresh(session)
+    read = subtract(fresh, others)
+    shared = subtract(fresh, read)
+    documents, taken = _taken(txn, scope, read, key)
+    done = size_of(taken) == size_of(read)
+    mark = coverage.marks[session] if done else UNFINISHED
+    now = united(subtract(covered, gone), shared, taken)
+    return _Step(session, head, leaving, documents, search.Watermark(mark, now))
+
+
+def _taken(
+    txn: ReadTxn, scope: int, segments: Segments, key: bytes
+) -> tuple[list[search.PreparedDocument], Segments]:
     """Read the items of the next step; return their documents, and which items these are."""
     some = first_of(segments, STEP_ITEMS)
-    found: list[search.Document] = []
+    found: list[search.PreparedDocument] = []
     size = 0
     for owner, lo, hi in some:
         for seq in range(lo, hi + 1):
@@ -271,35 +291,39 @@ def _taken(txn: ReadTxn, scope: int, segments: Segments) -> tuple[list[search.Do
                     [(owner, lo, seq - 1)] if seq > lo else [],
                 )
             for each in _documents(txn, scope, [(owner, seq, seq)]):
-                found.append(each)
+                found.append(each.prepared(key))
                 size += len(each.text)
     return found, some
 
 
-def _carry_out(txn: Txn, scope: int, step: _Step) -> bool:
-    """Make a step if nothing changed since it was planned; return whether it was made."""
-    if is_erased(txn, scope) or is_opted_out(txn, scope):
-        return False
-    stored_head = txn.get(head_key(scope, step.session))
-    if step.head is not None and stored_head != step.head:
-        return False
+def _carry_out(txn: Txn, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> None:
+    """Make steps in one commit.
+
+    Raises:
+        Stale: the index, a session or the user's wishes have changed since they were planned.
+    """
     writer = search.IndexWriter(txn, scope)
-    if (
-        not writer.exists
-        or writer.head.key != step.key
-        or writer.head.generation != step.generation
-    ):
-        return False
-    writer.remove(search.DocumentKind.ITEM, ids_in(step.gone))
-    writer.add(step.documents)
-    writer.put_watermark(step.session, step.mark)
+    current = writer.head.key, writer.head.generation
+    if not writer.exists or current != (head.key, head.generation) or _is_closed(txn, scope):
+        raise Stale
+    for step in steps:
+        if step.head is not None and txn.get(head_key(scope, step.session)) != step.head:
+            raise Stale
+    for step in steps:
+        writer.remove(search.DocumentKind.ITEM, ids_in(step.gone))
+        writer.add(step.documents)
+        writer.put_watermark(step.session, step.mark)
     writer.close()
-    return True
+
+
+def _is_closed(txn: ReadTxn, scope: int) -> bool:
+    """Return True if nothing of the scope may be indexed."""
+    return is_erased(txn, scope) or is_opted_out(txn, scope)
 
 
 def _create(txn: Txn, scope: int) -> None:
     """Create the index of a scope; drop one of another analysis."""
-    if is_erased(txn, scope) or is_opted_out(txn, scope):
+    if _is_closed(txn, scope):
         return
     writer = search.IndexWriter(txn, scope, create=True)
     if not writer.exists and not is_leaving(txn, scope):
@@ -316,21 +340,48 @@ def _catch_up(engine: Engine, scope: int) -> int:
             resume_removals(store)
             store.transact(lambda txn: _create(txn, scope))
     while lost < _TRIES:
-        planned = store.read(lambda txn: _plan(txn, scope))
-        if planned is None:
-            break
-        step, documents = planned
-        step = step._replace(documents=[each.prepared(step.key) for each in documents])
-        if store.transact(lambda txn, step=step: _carry_out(txn, scope, step)):  # type: ignore[misc]
-            added, lost = added + len(documents), 0
-            continue
-        lost += 1
-        if store.read(lambda txn: is_erased(txn, scope) or is_opted_out(txn, scope)):
-            break
-    else:
-        msg = "the index cannot keep up: others change the sessions all the time; try again"
-        raise StorageError(msg)
-    return added
+        head, coverage = store.read(
+            lambda txn: (search.read_head(txn, scope), coverage_of(txn, scope))
+        )
+        if head is None or not coverage.stale():
+            return added
+        try:
+            for count in _steps(engine, scope, head, coverage):
+                added, lost = added + count, 0
+        except Stale:
+            lost += 1
+    msg = "the index cannot keep up: others change the sessions all the time; try again"
+    raise StorageError(msg)
+
+
+def _steps(engine: Engine, scope: int, head: search.IndexHead, coverage: Coverage) -> Iterator[int]:
+    """Index what is stale, in commits of about 256 items; yields how many each one added.
+
+    Raises:
+        Stale: something changed meanwhile: compare anew.
+    """
+    steps: list[_Step] = []
+    for session in coverage.stale():
+        unfinished = True
+        while unfinished:
+            step = engine.store.read(
+                lambda txn, session=session: _plan(txn, scope, coverage, session, head.key)  # type: ignore[misc]
+            )
+            coverage.settle(session, step.mark)  # if the commit fails, it is compared anew
+            unfinished = step.mark is not None and step.mark.mark == UNFINISHED
+            steps.append(step)
+            if sum(each.size for each in steps) > STEP_ITEMS:
+                yield _commit(engine, scope, head, steps)
+                steps = []
+    if steps:
+        yield _commit(engine, scope, head, steps)
+
+
+def _commit(engine: Engine, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> int:
+    """Commit steps and advance the head's generation; returns the number of documents added."""
+    engine.store.transact(lambda txn: _carry_out(txn, scope, head, steps))
+    head.generation += 1
+    return sum(len(step.documents) for step in steps)
 
 
 def _need_writable(engine: Engine) -> None:
@@ -585,10 +636,10 @@ def _find(
     terms: dict[int, str] = {}
     if scope is not None and not is_opted_out(txn, scope):
         coverage = _current(engine, txn, scope)
-        visible = [
+        visible = frozenset(
             each for each, name in coverage.names.items()
             if (asked.sessions is None or name in asked.sessions) and name not in refused
-        ]  # fmt: skip
+        )  # fmt: skip
         stale = coverage.stale()
         beside = _beside(engine, txn, scope, coverage, head.key) if stale else ()
         gone = subtract(coverage.covered(), united(*coverage.live.values())) if stale else []
@@ -617,11 +668,10 @@ def _find(
         for match in ranking.matches:
             owner, seq = (int.from_bytes(part, "big") for part in (match.id[:8], match.id[8:]))
             session = _session_of(coverage, visible, owner, seq)
-            items = [] if session is None else list(_items_in(txn, scope, [(owner, seq, seq)]))
-            if items and session is not None:
-                tokens = RECORD.unpack_from(record_at(txn, scope, owner, seq))[0]
+            item = None if session is None else _item_at(txn, scope, owner, seq)
+            if item is not None and session is not None:
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-                found.append(_Found(session, items[0][1]._replace(tokens=tokens), match, why))
+                found.append(_Found(session, item, match, why))
 
     def cut(hit: _Found) -> SearchHit:
         snippet, shown = search.snippet_of(text_of(hit.item), head.key, terms)
@@ -651,18 +701,33 @@ def _beside(
     return [each.prepared(key) for each in _documents(txn, scope, fresh)]
 
 
-def _session_of(coverage: Coverage, visible: Sequence[int], owner: int, seq: int) -> str | None:
+def _session_of(coverage: Coverage, visible: frozenset[int], owner: int, seq: int) -> str | None:
     """Return the name of a visible session in which an item is live: its own, or the oldest fork.
 
     None: it is live in none of them.
     """
-    for each in (owner, *sorted(visible)):
-        if each in visible and any(
-            segment[0] == owner and segment[1] <= seq <= segment[2]
-            for segment in coverage.live[each]
-        ):
-            return coverage.names[each]
-    return None
+    if owner in visible and _has(coverage.live[owner], owner, seq):
+        return coverage.names[owner]
+    found = (each for each in sorted(visible) if _has(coverage.live[each], owner, seq))
+    return next((coverage.names[each] for each in found), None)
+
+
+def _has(segments: Segments, owner: int, seq: int) -> bool:
+    return any(session == owner and lo <= seq <= hi for session, lo, hi in segments)
+
+
+def _item_at(txn: ReadTxn, scope: int, owner: int, seq: int) -> Item | None:
+    """Return an item with its tokens as appended; None if it cannot be read."""
+    key = keys.session_row(scope, owner, Row.ITEM, seq)
+    value = txn.get(key)
+    try:
+        if value is None:
+            return None
+        item = opened(txn, scope, (seq, seq, *open_value(key, value)))[0]
+        tokens = RECORD.unpack_from(record_at(txn, scope, owner, seq))[0]
+    except CorruptValueError:
+        return None  # check() reports it
+    return item._replace(tokens=tokens)
 
 
 # --- Check ----------------------------------------------------------------------------------------

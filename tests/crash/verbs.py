@@ -36,6 +36,8 @@ The values are immutable."""
 SHARED = "shared"
 PAST = "m"
 """How the names of sessions begin whose state at every item is looked at."""
+SOUGHT = "z-"
+"""How the names of sessions begin whose items are searched for."""
 TOLD = "e-"
 """How the names of sessions begin whose items have envelopes."""
 COUNTER = get_counter().id
@@ -550,6 +552,25 @@ def collect(place: Place, step: Step) -> None:
 
 
 @verb()
+def index(place: Place, step: Step) -> None:
+    """``index``: bring the search index up to date."""
+    place.scope.index_sessions()
+
+
+@verb()
+def reindex(place: Place, step: Step) -> None:
+    """``reindex``: drop the search index and build it anew."""
+    place.scope.reindex()
+
+
+@verb()
+def find(place: Place, step: Step) -> None:
+    """``find name``: search for items of a session."""
+    session = place.session(step.arguments[0])
+    _check_found(session, tuple(told_in(item) for item in session))
+
+
+@verb()
 def opened(place: Place, step: Step) -> None:
     """``opened``: the first operation of every lane; the file is there when it is acknowledged."""
 
@@ -596,6 +617,22 @@ def _check_told(session: memcore.Session, tags: tuple[str, ...]) -> None:
     session.accessed()  # its row is whole, or not there yet
 
 
+def _look_closer(session: memcore.Session, tags: tuple[str, ...]) -> None:
+    """What the session's name says that it is looked at for."""
+    if session.id.startswith(TOLD):
+        _check_told(session, tags)
+    if session.id.startswith(SOUGHT):
+        _check_found(session, tags)
+
+
+def _check_found(session: memcore.Session, tags: tuple[str, ...]) -> None:
+    """The first item and the last are found by their words, and nothing that is not there."""
+    for tag in {*tags[:1], *tags[-1:]}:
+        found = {told_in(hit.item) for hit in session.search(content(tag), k=1000)}
+        if tag not in found or not found <= set(tags):
+            raise WrongValueError(f"{session.id}: search for {tag} finds {sorted(found)!r:.80}")
+
+
 def _counts_too_little(session: memcore.Session, tags: tuple[str, ...], tokens: int) -> bool:
     """Whether a session says less than its items count; what replaces some may count less."""
     by = get_counter(session.counter)
@@ -614,8 +651,7 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         session = place.session(entry.session_id)
         tags = tuple(told_in(item) for item in session)
         state[f"s/{entry.session_id}"] = tags
-        if entry.session_id.startswith(TOLD):
-            _check_told(session, tags)
+        _look_closer(session, tags)
         if saved := tuple(_position(db, session, each) for each in session.checkpoints()):
             state[f"p/{entry.session_id}"] = saved
         if views := session.views():

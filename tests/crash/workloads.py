@@ -247,6 +247,39 @@ def recounting(lane: Lane) -> Iterator[Operation]:
             yield "delete", f"s{turn - 2}"
 
 
+def _searched(lane: Lane, turn: int) -> Iterator[Operation]:
+    """What changes the sessions, and the index that follows them."""
+    name = f"z-{turn % 4}"
+    yield "append", name, *[lane.rng.choice((100, 900))] * lane.rng.choice((1, 3, 20))
+    if turn % 3 == 1:
+        yield ("index",)
+    if turn % 5 == 2:
+        yield "find", name
+    if turn % 4 == 3 and lane.live(name) > 1:
+        yield "undo", name, lane.rng.randint(1, lane.live(name) - 1)
+    if turn % 6 == 4:
+        yield "fork", name, f"z-f{turn}", lane.rng.randint(1, lane.live(name))
+        yield "append", f"z-f{turn}", 200
+    if turn % 7 == 5:
+        yield "delete", name
+    if turn % 11 == 9:
+        yield ("reindex",)
+
+
+@workload()
+def searches(lane: Lane) -> Iterator[Operation]:
+    """An index that follows sessions which grow, are cut back, forked and deleted."""
+    for turn in range(26):
+        yield from _searched(lane, turn)
+
+
+@workload(threads=2, processes=2, kills=6)
+def search_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed between the commits of an index."""
+    for turn in range(14):
+        yield from _searched(lane, turn)
+
+
 @workload()
 def deletion(lane: Lane) -> Iterator[Operation]:
     """Sessions that go, and their pages that are used again."""

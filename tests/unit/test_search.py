@@ -350,6 +350,7 @@ def test_terms_are_hashed_and_sealed(path) -> None:
     assert b"topic" not in path.read_bytes()
 
 
+@pytest.mark.as_stored
 def test_salvage_leaves_the_index_out(path, tmp_path) -> None:
     with memcore.open(path) as db:
         fill(db)
