@@ -452,7 +452,8 @@ class AsyncSession:
             k: the most hits, up to 1,000.
             kinds: only these: ``"user"``, ``"assistant"``, ``"call"``, ``"result"``.
             authors: only what these said, whatever the case.
-            since, until: only what was stored in this time, seconds since 1970.
+            since: only what was stored at this time or later, in seconds since 1970.
+            until: only what was stored before this time.
             explain: tell what the scores are made of.
 
         Raises:

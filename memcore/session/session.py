@@ -165,7 +165,8 @@ class Session:
             k: the most hits, up to 1,000.
             kinds: only these: ``"user"``, ``"assistant"``, ``"call"``, ``"result"``.
             authors: only what these said, whatever the case.
-            since, until: only what was stored in this time, seconds since 1970.
+            since: only what was stored at this time or later, in seconds since 1970.
+            until: only what was stored before this time.
             explain: tell what the scores are made of.
 
         Raises:
@@ -1178,15 +1179,9 @@ class Session:
         if authors is not None or share is not None:
             by = checked_authors(authors, share)
         found = usage.context(
-            self._ref,
-            budget_tokens,
-            reserve_tokens,
-            calibrated=calibrated,
-            model=model,
-            view=view,
-            authors=by,
-            memory=memory,
-        )
+            self._ref, budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view,
+            authors=by, memory=memory,
+        )  # fmt: skip
         if redact is None or redact is False:
             return found
         return session.shown_context(self._ref, found, redact)

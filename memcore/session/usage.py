@@ -94,10 +94,12 @@ def context(
     if calibrated is not False:
         checked_bool("calibrated", calibrated)
     name = None if model is None else checked_model(model)
-    if memory is not None and not isinstance(memory, remembered.Recall):
-        msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
-        raise InvalidOptionError(msg)
-    call = _ContextCall(budget, calibrated, name, view, authors, [], memory, ref.engine.now_ms())
+    call = _ContextCall(budget, calibrated, name, view, authors, [])
+    if memory is not None:
+        if not isinstance(memory, remembered.Recall):
+            msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
+            raise InvalidOptionError(msg)
+        call = call._replace(memory=memory, now_ms=ref.engine.now_ms())
     try:
         try:
             found = build(partial(_select, ref, call))
