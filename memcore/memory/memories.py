@@ -98,6 +98,7 @@ class Memories:
         scope_filter: guards and redaction; None: nothing is filtered.
         session: name of the session that plain seqs refer to; None: none.
         read_only: True if the file may not be written.
+        uses: uses by scope and id that are not written yet.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Memories:
         scope_filter: ScopeFilter | None,
         session: str | None = None,
         read_only: bool = False,
+        uses: dict[tuple[int, int], int] | None = None,
     ) -> None:
         self._store = store
         self._find = find
@@ -124,6 +126,7 @@ class Memories:
         self._filter = scope_filter
         self._session = session
         self._read_only = read_only
+        self._uses = uses
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -661,7 +664,7 @@ class Memories:
             if scope is None:
                 msg = "there is no such memory: nothing is stored of this user"
                 raise NotFoundError(msg)
-            return change(Book(txn, scope, self._seed))
+            return change(Book(txn, scope, self._seed, self._uses))
 
         if key is None:
             return memory_of(self._store.transact(closure, makes_room=makes_room))

@@ -442,16 +442,19 @@ def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
 # --- What removes outcomes, or moves them ---------------------------------------------------------
 
 
-def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome]]:
-    """Return the outcomes of a session with their keys."""
+def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome | None]]:
+    """Return the outcomes of a session with their keys; None for a damaged one."""
     txn, prefix = book.txn, source_rows(book.scope, session, 0)
     halves = {key[-8:] for key, _ in txn.scan(prefix, keys.after(prefix))}
-    found: list[tuple[bytes, Outcome]] = []
+    found: list[tuple[bytes, Outcome | None]] = []
     for half in sorted(halves):
         rows = keys.memory_rows(book.scope, MemoryRow.OUTCOME, half)
         for key, value in list(txn.scan(rows, keys.after(rows))):
             if keys.number_of(key) == session:
-                found.append((key, _opened(key, value)))
+                outcome = None
+                with suppress(CorruptValueError):
+                    outcome = _opened(key, value)
+                found.append((key, outcome))
     return found
 
 
@@ -460,7 +463,9 @@ def forget_outcomes(book: Book, session: int) -> None:
     for key, outcome in _of_session(book, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
-        _fold(book, outcome.scenario, anew=True)
+        with suppress(CorruptValueError):  # check() reports it; a session can be removed anyway
+            if outcome is not None:
+                _fold(book, outcome.scenario, anew=True)
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
@@ -493,6 +498,8 @@ def move_outcomes(book: Book, session: int, to: int) -> None:
     for key, outcome in _of_session(book, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
+        if outcome is None:
+            continue
         moved = key[:-8] + keys.u64(to)
         book.txn.put(moved, seal_value(moved, *encode_json(_pack_outcome(outcome))))
         row = _index_at(book.scope, moved)

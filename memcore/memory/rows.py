@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +77,8 @@ class Book(NamedTuple):
     scope: int
     seed: bytes
     """Key of the digests in keys, which stay in clear."""
+    uses: dict[tuple[int, int], int] | None = None
+    """Uses by scope and id that are not written yet; None: none are counted."""
 
 
 class EntryHead(NamedTuple):
@@ -463,8 +466,10 @@ def write_entry(
     before: MemoryVersion | None,
     *,
     versions: tuple[list[MemoryVersion], list[MemoryVersion]] | None = None,
-) -> None:
+) -> MemoryVersion:
     """Write an entry with everything that belongs to it, in the caller's transaction.
+
+    Uses that were counted since its last version are added; the entry as stored is returned.
 
     Args:
         book: the scope's memory.
@@ -473,8 +478,11 @@ def write_entry(
             the entry is new.
         versions: the earlier versions as stored, and as they will be, if they change.
     """
-    txn, scope, seed = book
+    txn, scope, seed, uses = book
     txn.need_feature(MEMORIES)
+    if uses and uses.get((scope, after.id)) and not after.is_gone:
+        after = replace(after, uses=after.uses + uses[scope, after.id])
+        txn.on_commit(partial(_written, uses, (scope, after.id)))
     old, new = versions or ([], [])
     kept = set() if versions is None else {each.version for each in new}
     for each in old:
@@ -496,6 +504,12 @@ def write_entry(
     for key in sorted(has - had):
         txn.put(key, seal_value(key, b""))
     _write_expiry(txn, scope, before, after)
+    return after
+
+
+def _written(uses: dict[tuple[int, int], int], at: tuple[int, int]) -> None:
+    """Forget uses that are stored; some may be lost, since a count is not worth a commit."""
+    uses.pop(at, None)
 
 
 def _put(txn: Txn, key: bytes, record: MemoryVersion) -> None:

@@ -54,6 +54,7 @@ def open_memory(engine: Engine, app: str, user: str, session: str | None = None)
         scope_filter=None if write_filter is None else write_filter.at(app, user),
         session=session,
         read_only=engine.store.read_only,
+        uses=engine.memory_uses,
     )
 
 
