@@ -295,10 +295,17 @@ def _outcomes(txn: ReadTxn, prefix: bytes) -> list[Outcome]:
     return sorted(found, key=lambda outcome: (outcome.at_ms, outcome.session))
 
 
-def put_outcome(book: Book, outcome: Outcome, now_ms: int) -> Playbook:
-    """Store how a session ended, in place of what was said of it before; return the playbook."""
+def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Playbook:
+    """Store how a session ended, in place of what was said of it before; return the playbook.
+
+    ``now_ms``: the time, for a new outcome. It becomes later than all before, whatever the clock
+    says, since the last outcome of a session counts.
+    """
     head = read_head(book.txn, book.scope)
-    write_head(book.txn, book.scope, head._replace(last_ms=max(head.last_ms, now_ms)))
+    if now_ms is not None:
+        outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
+    last_ms = max(head.last_ms, outcome.at_ms)
+    write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
     key = _outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
@@ -554,7 +561,7 @@ def mend_playbooks(book: Book) -> None:
         txn.delete_range(prefix, keys.after(prefix))
     for outcome in sorted(found, key=lambda each: (each.at_ms, each.session)):
         if txn.get(head_key(scope, outcome.session)) is not None:
-            put_outcome(book, outcome, outcome.at_ms)
+            put_outcome(book, outcome)
 
 
 def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
@@ -570,7 +577,7 @@ def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
         return False
     outcome = replace(outcome, session=session, root=root_of(book.txn, book.scope, session))
     if book.txn.get(_outcome_at(book, outcome)) is None:
-        put_outcome(book, outcome, outcome.at_ms)
+        put_outcome(book, outcome)
     return True
 
 

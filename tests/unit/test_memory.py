@@ -569,6 +569,7 @@ def test_items_that_move_keep_their_memories(db, scope):
     assert db.check() == []
 
 
+@pytest.mark.as_stored
 def test_a_redacted_item_takes_its_memories(db, scope):
     memory = scope.memory
     made = memory.remember("Gave a mail", source=say(db, "a", "my mail is ann@example.com", "hi"))
@@ -596,6 +597,7 @@ def redactor() -> Any:
 # --- transfer -------------------------------------------------------------------------------------
 
 
+@pytest.mark.as_stored
 def test_an_export_is_restored(open_db, tmp_path):
     db = open_db(durability="none")
     memory = db.scope(app="default", user="alice").memory
@@ -646,6 +648,7 @@ def test_what_no_export_writes_is_refused(db, scope, entry):
     assert scope.memory.list() == []
 
 
+@pytest.mark.as_stored
 def test_a_salvage_keeps_what_is_proven(open_db, path, tmp_path):
     db = open_db()
     memory = db.scope(app="default", user="alice").memory
@@ -709,6 +712,7 @@ def test_encrypted_and_audited(tmp_path):
         assert db.check() == []
 
 
+@pytest.mark.as_stored
 def test_an_audit_that_begins_later_covers_memories(path):
     audit = memcore.Audit(key=os.urandom(32))
     with memcore.open(path) as db:
