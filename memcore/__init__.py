@@ -51,9 +51,9 @@ __all__, __getattr__, __dir__ = face(
         "memory": "Memories Recall",
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
-            "ItemKind Mask Memory OpenCall Plan Playbook PlaybookPatch Receipt RecalledMemory "
-            "RecountResult Repair RepairResult SearchHit SessionEntry Source Summarizer "
-            "SummaryRequest TermScore View Violation"
+            "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "
+            "RecalledMemory RecountResult Repair RepairResult SearchHit SessionEntry Source "
+            "Summarizer SummaryRequest TermScore View Violation"
         ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (

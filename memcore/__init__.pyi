@@ -91,6 +91,7 @@ from memcore.model import Item as Item
 from memcore.model import ItemKind as ItemKind
 from memcore.model import Mask as Mask
 from memcore.model import Memory as Memory
+from memcore.model import MemoryHit as MemoryHit
 from memcore.model import OpenCall as OpenCall
 from memcore.model import Plan as Plan
 from memcore.model import Playbook as Playbook
@@ -234,6 +235,7 @@ __all__ = [
     "MemcoreError",
     "Memories",
     "Memory",
+    "MemoryHit",
     "Merge",
     "MigrationReport",
     "NoWrites",

@@ -32,6 +32,7 @@ __all__ = [
     "ItemKind",
     "Mask",
     "Memory",
+    "MemoryHit",
     "Message",
     "OpenCall",
     "Plan",
@@ -517,6 +518,21 @@ class Memory:
     """Number of times it was given to a model; not exact, as it is written with other changes."""
     promoted_by: str | None = None
     """Name of the one who released it from quarantine; None: nobody had to."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHit:
+    """A memory that a search found."""
+
+    memory: Memory
+    score: float
+    """Relevance; comparable within one result only."""
+    snippet: str
+    """Extract of its text, about 200 characters with the most matching words."""
+    highlights: tuple[tuple[int, int], ...]
+    """``(start, stop)`` of the matching words in the snippet."""
+    why: tuple[TermScore, ...] = ()
+    """With ``explain``: the terms of the query that it has."""
 
 
 class RecalledMemory(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from memcore.memory import Memories
 from memcore.memory.memories import Named, Sources
-from memcore.model import Memory, Playbook
+from memcore.model import Memory, MemoryHit, Playbook
 
 __all__ = [
     "AsyncMemories",
@@ -294,6 +294,52 @@ class AsyncMemories:
     async def quarantined(self) -> list[Memory]:
         """List the memories that wait for ``promote`` or the user's confirmation."""
         return await asyncio.to_thread(self._memories.quarantined)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        kinds: Iterable[str] | None = None,
+        statuses: Iterable[str] | None = ("active",),
+        subject: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        as_of: float | None = None,
+        valid_at: float | None = None,
+        explain: bool = False,
+    ) -> list[MemoryHit]:
+        """Return the memories that best match the words of a query, the best first.
+
+        Ranked by BM25 over the scope (docs/search.md); trust and confidence move a score by at most
+        15 %. Age does not: what is no longer true is superseded when it is written.
+
+        Args:
+            query: words in any order; the first 256 distinct ones count.
+            k: the most hits, up to 1,000.
+            kinds: only of these kinds.
+            statuses: only of these statuses; None: of any.
+            subject: only about this subject.
+            labels: only those with all of these labels.
+            as_of: as they were known at this time, seconds since 1970. Reads all memories.
+            valid_at: only those that were true at this time.
+            explain: tell what the scores are made of.
+
+        Raises:
+            InvalidOptionError, StorageError
+            CorruptValueError: a memory is damaged, or the index is, in a read-only database.
+        """
+        return await asyncio.to_thread(
+            self._memories.search,
+            query,
+            k=k,
+            kinds=kinds,
+            statuses=statuses,
+            subject=subject,
+            labels=labels,
+            as_of=as_of,
+            valid_at=valid_at,
+            explain=explain,
+        )
 
     async def list(
         self,

@@ -1,4 +1,4 @@
-"""``memcore memory``: list, show, promote and forget long-term memories; playbooks."""
+"""``memcore memory``: list, search, show, promote and forget long-term memories; playbooks."""
 
 from __future__ import annotations
 
@@ -78,6 +78,26 @@ def list_memories(
         emit_json("memory list", {"memories": [_mapping(each) for each in found]})
     else:
         _table(found)
+
+
+@verbs.command("search", epilog=_EPILOG)
+def search_memories(
+    store: StorePath,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words in any order.")],
+    *,
+    user: User = "default",
+    app: App = "default",
+    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Most of them.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Find the active memories that best match some words."""
+    with _memory(store, app, user) as memory:
+        hits = memory.search(query, k=k)
+    if as_json:
+        found = [{"score": hit.score, **_mapping(hit.memory)} for hit in hits]
+        emit_json("memory search", {"memories": found})
+    else:
+        _table([hit.memory for hit in hits])
 
 
 @verbs.command("show", epilog=_EPILOG)

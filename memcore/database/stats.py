@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from memcore import memory
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.database.scope import Scope
@@ -54,12 +55,19 @@ def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[
     found["calibrated_sessions"] = engine.store.read(_calibrated)
     found["threads"] = engine.store.read(_threads)
     found["shared_fields"] = engine.store.read(count_shared)
+    found["memories"] = engine.store.read(_memories)
     return found
 
 
 def _calibrated(txn: ReadTxn) -> int:
     """Count the sessions with a usage row."""
     return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
+
+
+def _memories(txn: ReadTxn) -> int:
+    """Count the long-term memories, without forgotten ones."""
+    counts = [memory.count_entries(txn, scope) for scope in memory.scopes_with_memory(txn)]
+    return sum(count for each in counts for status, count in each.items() if status != "forgotten")
 
 
 def _threads(txn: ReadTxn) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from memcore.codec.values import encode_json
-from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
+from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
 from memcore.memory.playbook import (
@@ -28,6 +28,13 @@ from memcore.memory.rows import (
     scenario_digest,
     versions_of,
 )
+from memcore.memory.search import (
+    MemoryQuery,
+    checked_query,
+    drop_damaged,
+    find_memories,
+    index_memories,
+)
 from memcore.memory.statement import (
     SOURCES_MAX,
     Statement,
@@ -46,7 +53,7 @@ from memcore.memory.trust import (
     checked_name,
     checked_text,
 )
-from memcore.model import Memory, Playbook, Source
+from memcore.model import Memory, MemoryHit, Playbook, Source
 from memcore.options import (
     checked_bool,
     checked_choice,
@@ -57,6 +64,7 @@ from memcore.options import (
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_free
+from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
 
 __all__ = [
@@ -96,8 +104,10 @@ class Memories:
         drafts: the sessions inside a write transaction.
         requests: idempotent requests about this memory.
         scope_filter: guards and redaction; None: nothing is filtered.
+        indexes: tables of search indexes in memory.
         session: name of the session that plain seqs refer to; None: none.
         read_only: True if the file may not be written.
+        uses: uses by scope and id that are not written yet.
     """
 
     def __init__(
@@ -111,8 +121,10 @@ class Memories:
         drafts: SessionTxns,
         requests: Requests,
         scope_filter: ScopeFilter | None,
+        indexes: IndexCache,
         session: str | None = None,
         read_only: bool = False,
+        uses: dict[tuple[int, int], int] | None = None,
     ) -> None:
         self._store = store
         self._find = find
@@ -122,8 +134,10 @@ class Memories:
         self._drafts = drafts
         self._requests = requests
         self._filter = scope_filter
+        self._indexes = indexes
         self._session = session
         self._read_only = read_only
+        self._uses = uses
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -487,6 +501,69 @@ class Memories:
         """List the memories that wait for ``promote`` or the user's confirmation."""
         return self.list(status="quarantined")
 
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        kinds: Iterable[str] | None = None,
+        statuses: Iterable[str] | None = ("active",),
+        subject: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        as_of: float | None = None,
+        valid_at: float | None = None,
+        explain: bool = False,
+    ) -> list[MemoryHit]:
+        """Return the memories that best match the words of a query, the best first.
+
+        Ranked by BM25 over the scope (docs/search.md); trust and confidence move a score by at most
+        15 %. Age does not: what is no longer true is superseded when it is written.
+
+        Args:
+            query: words in any order; the first 256 distinct ones count.
+            k: the most hits, up to 1,000.
+            kinds: only of these kinds.
+            statuses: only of these statuses; None: of any.
+            subject: only about this subject.
+            labels: only those with all of these labels.
+            as_of: as they were known at this time, seconds since 1970. Reads all memories.
+            valid_at: only those that were true at this time.
+            explain: tell what the scores are made of.
+
+        Raises:
+            InvalidOptionError, StorageError
+            CorruptValueError: a memory is damaged, or the index is, in a read-only database.
+        """
+        asked = checked_query(query, k=k, kinds=kinds, statuses=statuses, explain=explain)
+        if self._filter is not None:  # what is stored was redacted, so the query has to be
+            asked = asked._replace(text=str(self._filter.again(asked.text)))
+        with_labels = checked_labels(labels or {})
+        valid_ms = _ms("valid_at", valid_at)
+
+        def fits(record: MemoryVersion) -> bool:
+            if valid_ms is not None and not (record.status in _TRUE and record.holds_at(valid_ms)):
+                return False
+            same = subject is None or record.subject == subject
+            return same and with_labels.items() <= dict(record.labels).items()
+
+        asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
+        try:
+            return self._find_hits(asked)
+        except CorruptValueError as error:
+            if self._read_only:
+                raise
+            drop_damaged(self._store, self._find, error)
+            return self._find_hits(asked)
+
+    def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
+        if asked.as_of_ms is None and not self._read_only:
+            index_memories(self._store, self._find)
+        nothing: list[MemoryHit] = []
+        return self._read(
+            lambda txn, scope: find_memories(txn, scope, self._indexes, asked, self._now_ms()),
+            nothing,
+        )
+
     def list(
         self,
         *,
@@ -661,7 +738,7 @@ class Memories:
             if scope is None:
                 msg = "there is no such memory: nothing is stored of this user"
                 raise NotFoundError(msg)
-            return change(Book(txn, scope, self._seed))
+            return change(Book(txn, scope, self._seed, self._uses))
 
         if key is None:
             return memory_of(self._store.transact(closure, makes_room=makes_room))

@@ -295,10 +295,17 @@ def _outcomes(txn: ReadTxn, prefix: bytes) -> list[Outcome]:
     return sorted(found, key=lambda outcome: (outcome.at_ms, outcome.session))
 
 
-def put_outcome(book: Book, outcome: Outcome, now_ms: int) -> Playbook:
-    """Store how a session ended, in place of what was said of it before; return the playbook."""
+def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Playbook:
+    """Store how a session ended, in place of what was said of it before; return the playbook.
+
+    ``now_ms``: the time, for a new outcome. It becomes later than all before, whatever the clock
+    says, since the last outcome of a session counts.
+    """
     head = read_head(book.txn, book.scope)
-    write_head(book.txn, book.scope, head._replace(last_ms=max(head.last_ms, now_ms)))
+    if now_ms is not None:
+        outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
+    last_ms = max(head.last_ms, outcome.at_ms)
+    write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
     key = _outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
@@ -442,16 +449,19 @@ def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
 # --- What removes outcomes, or moves them ---------------------------------------------------------
 
 
-def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome]]:
-    """Return the outcomes of a session with their keys."""
+def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome | None]]:
+    """Return the outcomes of a session with their keys; None for a damaged one."""
     txn, prefix = book.txn, source_rows(book.scope, session, 0)
     halves = {key[-8:] for key, _ in txn.scan(prefix, keys.after(prefix))}
-    found: list[tuple[bytes, Outcome]] = []
+    found: list[tuple[bytes, Outcome | None]] = []
     for half in sorted(halves):
         rows = keys.memory_rows(book.scope, MemoryRow.OUTCOME, half)
         for key, value in list(txn.scan(rows, keys.after(rows))):
             if keys.number_of(key) == session:
-                found.append((key, _opened(key, value)))
+                outcome = None
+                with suppress(CorruptValueError):
+                    outcome = _opened(key, value)
+                found.append((key, outcome))
     return found
 
 
@@ -460,7 +470,9 @@ def forget_outcomes(book: Book, session: int) -> None:
     for key, outcome in _of_session(book, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
-        _fold(book, outcome.scenario, anew=True)
+        with suppress(CorruptValueError):  # check() reports it; a session can be removed anyway
+            if outcome is not None:
+                _fold(book, outcome.scenario, anew=True)
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
@@ -493,6 +505,8 @@ def move_outcomes(book: Book, session: int, to: int) -> None:
     for key, outcome in _of_session(book, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
+        if outcome is None:
+            continue
         moved = key[:-8] + keys.u64(to)
         book.txn.put(moved, seal_value(moved, *encode_json(_pack_outcome(outcome))))
         row = _index_at(book.scope, moved)
@@ -547,7 +561,7 @@ def mend_playbooks(book: Book) -> None:
         txn.delete_range(prefix, keys.after(prefix))
     for outcome in sorted(found, key=lambda each: (each.at_ms, each.session)):
         if txn.get(head_key(scope, outcome.session)) is not None:
-            put_outcome(book, outcome, outcome.at_ms)
+            put_outcome(book, outcome)
 
 
 def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
@@ -563,7 +577,7 @@ def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
         return False
     outcome = replace(outcome, session=session, root=root_of(book.txn, book.scope, session))
     if book.txn.get(_outcome_at(book, outcome)) is None:
-        put_outcome(book, outcome, outcome.at_ms)
+        put_outcome(book, outcome)
     return True
 
 

@@ -80,6 +80,7 @@ class Recall:
 class Recalled(NamedTuple):
     """Message with the memories that were chosen."""
 
+    scope: int
     message: Message
     tokens: int
     items: tuple[RecalledMemory, ...]
@@ -139,7 +140,7 @@ def choose_memories(
                 RecalledMemory(each.id, each.version, costs[each.order], each.why, each.order[2])
                 for each in sorted(chosen, key=lambda line: line.order)
             )
-            return Recalled(message, tokens, told)
+            return Recalled(scope, message, tokens, told)
         chosen.pop()  # lines cost more together than each by itself
     return None
 

@@ -2,22 +2,27 @@
 
 An entry is one row with its current version; earlier versions have rows of their own. Three indexes
 lead to entries: by slot, by the items that an entry rests on, and by a keyed digest of its text.
-``write_entry`` is the only function that writes an entry, and keeps the indexes in step.
+``write_entry`` is the only function that writes an entry, and keeps the indexes in step, also the
+scope's search index as far as it has entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from memcore import search
 from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, STATUSES, UNSOURCED_BY, normalised
 from memcore.model import Memory, Source
+from memcore.rows.lifecycle import is_erased, is_opted_out
 from memcore.store.datafile import MEMORIES
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
@@ -31,13 +36,17 @@ __all__ = [
     "check_entries",
     "clear_piece",
     "count_entries",
+    "document_of",
     "entries",
     "entry_at",
     "entry_numbers",
     "expires_ms_of",
     "export_record",
     "exported",
+    "index_piece",
     "index_rows",
+    "indexed_to",
+    "is_indexed",
     "is_memory_row",
     "is_of_outcome",
     "is_stored",
@@ -76,6 +85,8 @@ class Book(NamedTuple):
     scope: int
     seed: bytes
     """Key of the digests in keys, which stay in clear."""
+    uses: dict[tuple[int, int], int] | None = None
+    """Uses by scope and id that are not written yet; None: none are counted."""
 
 
 class EntryHead(NamedTuple):
@@ -463,8 +474,10 @@ def write_entry(
     before: MemoryVersion | None,
     *,
     versions: tuple[list[MemoryVersion], list[MemoryVersion]] | None = None,
-) -> None:
+) -> MemoryVersion:
     """Write an entry with everything that belongs to it, in the caller's transaction.
+
+    Uses that were counted since its last version are added; the entry as stored is returned.
 
     Args:
         book: the scope's memory.
@@ -473,8 +486,11 @@ def write_entry(
             the entry is new.
         versions: the earlier versions as stored, and as they will be, if they change.
     """
-    txn, scope, seed = book
+    txn, scope, seed, uses = book
     txn.need_feature(MEMORIES)
+    if uses and uses.get((scope, after.id)) and not after.is_gone:
+        after = replace(after, uses=after.uses + uses[scope, after.id])
+        txn.on_commit(partial(_written, uses, (scope, after.id)))
     old, new = versions or ([], [])
     kept = set() if versions is None else {each.version for each in new}
     for each in old:
@@ -496,6 +512,13 @@ def write_entry(
     for key in sorted(has - had):
         txn.put(key, seal_value(key, b""))
     _write_expiry(txn, scope, before, after)
+    _write_document(txn, scope, before, after)
+    return after
+
+
+def _written(uses: dict[tuple[int, int], int], at: tuple[int, int]) -> None:
+    """Forget uses that are stored; some may be lost, since a count is not worth a commit."""
+    uses.pop(at, None)
 
 
 def _put(txn: Txn, key: bytes, record: MemoryVersion) -> None:
@@ -523,13 +546,15 @@ def clear_piece(txn: Txn, scope: int) -> tuple[int, bool]:
     piece, count, until = DeleteBudget(), 0, keys.after(prefix)
     entry = keys.memory_rows(scope, MemoryRow.ENTRY)
     expiries: list[bytes] = []
+    numbers: list[int] = []
     for key, value in txn.scan(prefix, until):
-        if not piece.admits(len(value), more_pages=4 if key.startswith(entry) else 0):
+        if not piece.admits(len(value), more_pages=_ENTRY_PAGES if key.startswith(entry) else 0):
             until = key
             break
         if key.startswith(entry):
+            numbers.append(keys.number_of(key))
             try:
-                record = _opened(key, value, keys.number_of(key))
+                record = _opened(key, value, numbers[-1])
             except CorruptValueError:
                 continue  # check() reports it; its expiry row goes when it is due
             count += not record.is_gone
@@ -537,8 +562,126 @@ def clear_piece(txn: Txn, scope: int) -> tuple[int, bool]:
                 expiries.append(keys.expiry_row(record.expires_ms, key))
     for row in expiries:
         txn.delete(row)
+    gone = [keys.u64(number) for number in numbers]
+    search.remove_documents(txn, scope, search.DocumentKind.MEMORY, gone)
     txn.delete_range(prefix, until)
     return count, until == keys.after(prefix)
+
+
+# --- Entries in the scope's search index ----------------------------------------------------------
+# The index has the documents of all entries up to a number, its progress, which ``write_entry``
+# keeps in step; above it, it has none. A search brings it up to the last entry.
+
+_ALL: Final = 2**64 - 1
+"""Progress of an index that has all entries, and to which ``write_entry`` adds new ones."""
+_INDEX_ENTRIES: Final = 256
+_TRUST_SHARE: Final = 0.1
+_CONFIDENCE_SHARE: Final = 0.05
+"""Bounds of the factors of a score, up and down: sources order what words leave equal."""
+_ROLE_KINDS: Final = 8
+_ENTRY_PAGES: Final = 16
+"""Pages that an entry's expiry row and its document take at most, beside its own."""
+
+
+def role_of(kind: str, status: str) -> int:
+    """Return the role of an entry's document in the index: its kind and its status."""
+    return _ROLE_KINDS * STATUSES.index(status) + KINDS.index(kind)
+
+
+def document_of(record: MemoryVersion) -> search.Document | None:
+    """Return the document by which an entry is found; None if nothing of it is left."""
+    if record.is_gone:
+        return None
+    trust = 1 - 2 * BY.index(record.by) / (len(BY) - 1)
+    confidence = 0.0 if record.confidence is None else 2 * record.confidence - 1
+    seconds = (record.recorded_ms if record.observed_ms is None else record.observed_ms) / 1000
+    about = f"{record.subject}: " if record.subject else ""
+    return search.Document(
+        search.DocumentKind.MEMORY,
+        keys.u64(record.id),
+        f"{about}{record.text}\n{search.month_words(max(seconds, 0))}",
+        weight=(1 + _TRUST_SHARE * trust) * (1 + _CONFIDENCE_SHARE * confidence),
+        role=role_of(record.kind, record.status),
+        time=max(seconds, 0),
+    )
+
+
+def _write_document(
+    txn: Txn, scope: int, before: MemoryVersion | None, after: MemoryVersion
+) -> None:
+    """Keep the scope's search index in step with an entry; a damaged index is dropped."""
+    old = None if before is None else document_of(before)
+    new = document_of(after)
+    if old == new:
+        return
+    try:
+        writer = search.IndexWriter(txn, scope)
+        if after.id > progress_of(writer.source(search.DocumentKind.MEMORY)):
+            return
+        writer.remove(search.DocumentKind.MEMORY, (keys.u64(after.id),))
+        if new is not None:
+            writer.add((new.prepared(writer.head.key),))
+        writer.close()
+    except CorruptValueError:
+        search.drop_index(txn, scope)
+
+
+def progress_of(source: bytes | None) -> int:
+    """Return the number up to which an index has a scope's entries, as it notes it."""
+    return 0 if source is None else int.from_bytes(source, "big")
+
+
+def is_indexed(txn: ReadTxn, scope: int) -> bool:
+    """Return True if a scope's search index has all entries.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    return indexed_to(txn, scope) == _ALL
+
+
+def indexed_to(txn: ReadTxn, scope: int) -> int:
+    """Return the number up to which a scope's search index has the entries; 0 if there is none.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    if search.read_head(txn, scope) is None:
+        return 0
+    return progress_of(search.source_of(txn, scope, search.DocumentKind.MEMORY))
+
+
+def index_piece(txn: Txn, scope: int) -> bool:
+    """Add a piece of a scope's entries to its search index, which is created if there is none.
+
+    Returns:
+        True if the index has all entries now, or may have none: the user opted out, or another
+        index is being removed.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    if is_erased(txn, scope) or is_opted_out(txn, scope):
+        return True
+    writer = search.IndexWriter(txn, scope, create=True)
+    if not writer.exists:
+        return True
+    done = progress_of(writer.source(search.DocumentKind.MEMORY))
+    if done == _ALL:
+        return True
+    start = keys.behind(entry_at(scope, done))
+    stop = keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))
+    found = list(txn.scan(start, stop, limit=_INDEX_ENTRIES))
+    for key, value in found:
+        with suppress(CorruptValueError):  # check() reports it
+            made = document_of(_opened(key, value, keys.number_of(key)))
+            if made is not None:
+                writer.add((made.prepared(writer.head.key),))
+    is_whole = len(found) < _INDEX_ENTRIES
+    last = _ALL if is_whole else keys.number_of(found[-1][0])
+    writer.put_source(search.DocumentKind.MEMORY, keys.u64(last))
+    writer.close()
+    return is_whole
 
 
 # --- Check, salvage, counts -----------------------------------------------------------------------
@@ -629,6 +772,7 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     Rows that fail their checksum are reported elsewhere.
     """
     wanted: set[bytes] = set()
+    documents: dict[int, MemoryVersion] = {}
     versions, is_whole = _checked_versions(txn, scope)
     slots: dict[tuple[str | None, str], list[MemoryVersion]] = {}
     last = 0
@@ -637,6 +781,8 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
         if record is None:
             is_whole = False
             continue
+        if not record.is_gone:
+            documents[number] = record
         earlier = versions.pop(number, [])
         wanted |= index_rows(seed, scope, record, earlier)
         for what in (*_wrong_with(record, earlier), *_wrong_sources(txn, scope, record)):
@@ -648,11 +794,35 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     if is_whole:
         yield from (f"memory {number}: versions without an entry" for number in versions)
         yield from _wrong_indexes(txn, scope, wanted)
+        yield from _wrong_documents(txn, scope, documents)
     try:
         if last and read_head(txn, scope).next_id <= last:
             yield f"the head of memory would give out number {last} again"
     except CorruptValueError:
         return
+
+
+def _wrong_documents(
+    txn: ReadTxn, scope: int, records: Mapping[int, MemoryVersion]
+) -> Iterator[str]:
+    """Compare the documents of entries in the search index with the entries, both ways."""
+    kind = search.DocumentKind.MEMORY
+    try:
+        head, done = search.read_head(txn, scope), indexed_to(txn, scope)
+        if head is None:
+            return
+        for _, id_ in search.documents_of(txn, scope, kind):
+            number = int.from_bytes(id_, "big")
+            if number > done or number not in records:
+                yield f"the search index has memory {number}, which it should not have"
+        for number, record in records.items():
+            made = document_of(record)
+            if made is not None and number <= done:
+                packed = search.document_terms(txn, scope, kind, keys.u64(number))
+                if packed != made.prepared(head.key).packed:
+                    yield f"the search index has other words than memory {number}"
+    except CorruptValueError:
+        return  # the check of the index reports it
 
 
 def _checked_versions(txn: ReadTxn, scope: int) -> tuple[dict[int, list[MemoryVersion]], bool]:

@@ -8,6 +8,7 @@ that is not weaker replaces the older one, which stays with the time in which it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -285,8 +286,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     if by in ACTIVE_BY:
         found, beside = _placed(book, new, head.last_ms, force=False)
     write_head(book.txn, book.scope, head._replace(next_id=head.next_id + 1))
-    _write(book, found, None, beside)
-    return found
+    return _write(book, found, None, beside)
 
 
 def _alike(
@@ -332,8 +332,7 @@ def _support(
     elif known.status == "active":
         found = replace(found, by=by)
     write_head(book.txn, book.scope, head)
-    _write(book, found, known, beside)
-    return found
+    return _write(book, found, known, beside)
 
 
 _Change = tuple[MemoryVersion, MemoryVersion]
@@ -342,10 +341,10 @@ _Change = tuple[MemoryVersion, MemoryVersion]
 
 def _write(
     book: Book, after: MemoryVersion, before: MemoryVersion | None, beside: Iterable[_Change]
-) -> None:
+) -> MemoryVersion:
     for old, new in beside:
         write_entry(book, new, old)
-    write_entry(book, after, before)
+    return write_entry(book, after, before)
 
 
 # --- Slots: one value at any time -----------------------------------------------------------------
@@ -488,8 +487,7 @@ def revise(
     if known.status == "quarantined" and found.by in ACTIVE_BY and said.text is not None:
         found, beside = _placed(book, found, head.last_ms, force=False)
     write_head(book.txn, book.scope, head)
-    _write(book, found, known, beside)
-    return found
+    return _write(book, found, known, beside)
 
 
 def _check_span(record: MemoryVersion) -> None:
@@ -526,8 +524,7 @@ def promote(book: Book, number: int, by: str, now_ms: int) -> MemoryVersion:
     found, beside = _placed(book, new, head.last_ms, force=True)
     record_event(book.txn, book.scope, "promote memory", {"memory": number})
     write_head(book.txn, book.scope, head)
-    _write(book, found, known, beside)
-    return found
+    return _write(book, found, known, beside)
 
 
 # --- Removal: a tombstone stays, the text goes from every row -------------------------------------
@@ -634,9 +631,10 @@ def forget_items(
         lost = lambda row, seq: row.owner == session and seq in gone  # noqa: E731
     count = 0
     for number in numbers:
-        known = read_entry(txn, scope, number)
-        if known is not None and not known.is_gone:
-            count += _strip(book, known, lost, now_ms)
+        with suppress(CorruptValueError):  # check() reports it; items can be removed all the same
+            known = read_entry(txn, scope, number)
+            if known is not None and not known.is_gone:
+                count += _strip(book, known, lost, now_ms)
     return count
 
 
@@ -779,7 +777,7 @@ def mend(book: Book, now_ms: int) -> int:
     Indexes are written anew. Versions without an entry go, as do memories whose items are lost. Of
     two values that a slot is said to have at one time, the older one waits in quarantine.
     """
-    txn, scope, _ = book
+    txn, scope = book.txn, book.scope
     for row in INDEXES:
         prefix = keys.memory_rows(scope, row)
         txn.delete_range(prefix, keys.after(prefix))

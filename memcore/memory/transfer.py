@@ -103,7 +103,7 @@ def import_entry(book: Book, arrived: tuple[MemoryVersion, ...]) -> bool:
     Raises:
         OptedOutError: the user opted out of memory.
     """
-    txn, scope, _ = book
+    txn, scope = book.txn, book.scope
     need_wanted(txn, scope)
     known = read_entry(txn, scope, arrived[0].id)
     if known is not None:

@@ -550,6 +550,8 @@ class Engine:
     """Access counts by application, user and session."""
     unwritten: set[AccessStats] = field(default_factory=set)
     """The members of ``uses`` with counts to write."""
+    memory_uses: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Times that memories were given to models, by scope and id, until they are written."""
     now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     _graphs: list[Cache] = field(init=False, default_factory=list)

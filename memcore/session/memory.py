@@ -52,8 +52,10 @@ def open_memory(engine: Engine, app: str, user: str, session: str | None = None)
         drafts=engine.drafts,
         requests=requests,
         scope_filter=None if write_filter is None else write_filter.at(app, user),
+        indexes=engine.indexes,
         session=session,
         read_only=engine.store.read_only,
+        uses=engine.memory_uses,
     )
 
 

@@ -94,12 +94,11 @@ def context(
     if calibrated is not False:
         checked_bool("calibrated", calibrated)
     name = None if model is None else checked_model(model)
-    call = _ContextCall(budget, calibrated, name, view, authors, [])
-    if memory is not None:
-        if not isinstance(memory, remembered.Recall):
-            msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
-            raise InvalidOptionError(msg)
-        call = call._replace(memory=memory, now_ms=ref.engine.now_ms())
+    if memory is not None and not isinstance(memory, remembered.Recall):
+        msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
+        raise InvalidOptionError(msg)
+    now_ms = 0 if memory is None else ref.engine.now_ms()
+    call = _ContextCall(budget, calibrated, name, view, authors, [], memory, now_ms)
     try:
         try:
             found = build(partial(_select, ref, call))
@@ -117,7 +116,7 @@ def context(
         return Context([], 0, 1, 0)
     picked, sent, scale, recalled = call.chosen[-1]
     if recalled is not None:
-        found = _with_memories(found, recalled)
+        found = _with_memories(ref, found, recalled)
     if ref.uses is not None:
         suffix = [(found.cut, sent.seq)] if found.cut <= sent.seq else []
         spans = suffix if authors is None else spans_of(picked.seqs)
@@ -160,8 +159,12 @@ def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int)
     return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale, recalled)
 
 
-def _with_memories(found: Context, recalled: Recalled) -> Context:
-    """Put the memories behind the pins, where a provider's prompt cache keeps them."""
+def _with_memories(ref: SessionRef, found: Context, recalled: Recalled) -> Context:
+    """Put the memories behind the pins, where a provider's prompt cache keeps them; count uses."""
+    counts = ref.engine.memory_uses
+    for each in recalled.items:
+        if each.id is not None:  # written with the next change of the memory, or lost
+            counts[recalled.scope, each.id] = counts.get((recalled.scope, each.id), 0) + 1
     pins = 0
     for message in found.messages:
         if classify(message)[0] != ItemKind.SYSTEM:

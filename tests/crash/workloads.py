@@ -15,6 +15,7 @@ from . import expiries as _expiries  # noqa: F401 - registers its verbs
 from . import frameworks as _frameworks  # noqa: F401 - as above
 from . import graphs as _graphs  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
+from . import memories as _memories  # noqa: F401 - as above
 from . import quarantines as _quarantines  # noqa: F401 - as above
 from . import redactions as _redactions  # noqa: F401 - as above
 from . import sealed as _sealed  # noqa: F401 - as above
@@ -628,6 +629,23 @@ def quarantines(lane: Lane) -> Iterator[Operation]:
             yield "fork", "q0", f"q0-{turn}", lane.live("q0")
         if turn % 3 == 2:
             yield "delete", name
+
+
+@workload(threads=2, processes=2, kills=6)
+def memories(lane: Lane) -> Iterator[Operation]:
+    """Memories that are stated, corrected, forgotten, and that go with their session."""
+    for turn in range(12):
+        name, size = f"f{turn % 3}", lane.rng.choice((60, 900, 12 * KIB))
+        yield "state_fact", name, size
+        for _ in range(lane.rng.randrange(3)):
+            yield "correct", name, lane.rng.choice((60, 900))
+        if turn % 4 == 3:
+            yield "forget_fact", name
+        chat = f"s{turn % 2}"
+        yield "append", chat, 200
+        yield "learn", chat, lane.rng.choice((60, 3000))
+        if turn % 5 == 4:
+            yield "unlearn", chat
 
 
 @workload(threads=2)

@@ -12,7 +12,11 @@ import pytest
 
 import memcore
 from memcore import Source
+from memcore.codec import keys
+from memcore.codec.keys import MemoryRow
+from memcore.codec.values import seal_value
 from memcore.database.redact import redact_all
+from memcore.maintenance.check import plan_repairs
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
 from memcore.store import datafile
@@ -565,6 +569,7 @@ def test_items_that_move_keep_their_memories(db, scope):
     assert db.check() == []
 
 
+@pytest.mark.as_stored
 def test_a_redacted_item_takes_its_memories(db, scope):
     memory = scope.memory
     made = memory.remember("Gave a mail", source=say(db, "a", "my mail is ann@example.com", "hi"))
@@ -592,6 +597,7 @@ def redactor() -> Any:
 # --- transfer -------------------------------------------------------------------------------------
 
 
+@pytest.mark.as_stored
 def test_an_export_is_restored(open_db, tmp_path):
     db = open_db(durability="none")
     memory = db.scope(app="default", user="alice").memory
@@ -642,6 +648,7 @@ def test_what_no_export_writes_is_refused(db, scope, entry):
     assert scope.memory.list() == []
 
 
+@pytest.mark.as_stored
 def test_a_salvage_keeps_what_is_proven(open_db, path, tmp_path):
     db = open_db()
     memory = db.scope(app="default", user="alice").memory
@@ -705,6 +712,7 @@ def test_encrypted_and_audited(tmp_path):
         assert db.check() == []
 
 
+@pytest.mark.as_stored
 def test_an_audit_that_begins_later_covers_memories(path):
     audit = memcore.Audit(key=os.urandom(32))
     with memcore.open(path) as db:
@@ -775,3 +783,62 @@ def test_no_hostile_line_becomes_active(open_db):
     session.append({**USER, "content": "Hi"})
     shown = session.context(memory=memcore.Recall(budget_tokens=10_000)).memories
     assert [memory.get(each.id).by for each in shown] == ["user"] * 14
+
+
+def test_stats_count_memories(db, scope):
+    assert db.stats()["memories"] == 0
+    scope.memory.remember("Likes tea", by="operator")
+    scope.memory.forget(scope.memory.remember("Likes milk", by="operator").id)
+    assert db.stats()["memories"] == 1
+
+
+def rows_of(db, row: int) -> list[bytes]:
+    start = keys.memory_rows(1, row)
+    return db.engine.store.read(lambda txn: [key for key, _ in txn.scan(start, keys.after(start))])
+
+
+@pytest.mark.as_stored
+@pytest.mark.parametrize(
+    ("row", "finding"),
+    [
+        (MemoryRow.SLOT, "is missing"), (MemoryRow.SOURCE, "is missing"),
+        (MemoryRow.DIGEST, "is missing"), (MemoryRow.ENTRY, "leads to no such memory"),
+    ],
+)  # fmt: skip
+def test_check_finds_a_missing_row(path, row, finding):
+    with memcore.open(path) as db:
+        memory = db.scope(app="default", user="alice").memory
+        memory.remember("Likes tea", slot="drink", source=say(db, "a", "tea"))
+        (key, *_) = rows_of(db, row)
+        db.engine.store.transact(lambda txn: txn.delete(key))
+        found = db.check()
+        assert any(finding in what for what in found), found
+        steps = plan_repairs(found, "x").repairs
+        assert [each.about for each in steps] == ["long-term memories"] * len(steps)
+
+
+@pytest.mark.as_stored
+def test_check_finds_what_was_added(path):
+    with memcore.open(path) as db:
+        memory = db.scope(app="default", user="alice").memory
+        memory.remember("Likes tea", slot="drink", by="operator")
+        for row in (MemoryRow.SLOT, MemoryRow.DIGEST):
+            (key,) = rows_of(db, row)
+            other = key[:-8] + keys.u64(7)
+            db.engine.store.transact(lambda txn, o=other: txn.put(o, seal_value(o, b"")))
+        assert sum("leads to no such memory" in what for what in db.check()) == 2
+
+
+@pytest.mark.as_stored
+def test_a_damaged_memory_stops_no_deletion(path):
+    with memcore.open(path) as db:
+        scope = db.scope(app="default", user="alice")
+        scope.memory.remember("Likes tea", source=say(db, "a", "tea"))
+        scope.memory.remember("Likes milk", source=Source("a", (1,)))
+        (key, *_) = rows_of(db, MemoryRow.ENTRY)
+        db.engine.store.transact(lambda txn: txn.put(key, b"damaged"))
+        with pytest.raises(memcore.CorruptValueError):
+            scope.memory.get(1)
+        assert scope.delete_session("a")
+        assert scope.memory.get(2).status == "forgotten"
+        assert db.check()

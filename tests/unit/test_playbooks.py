@@ -180,6 +180,7 @@ def test_opting_out_hides_playbooks(db, scope):
         scope.memory.record_outcome("a", scenario="s", passed=True)
 
 
+@pytest.mark.as_stored
 def test_transfer_and_salvage(open_db, path, tmp_path):
     db = open_db()
     scope = db.scope(app="default", user="alice")

@@ -236,3 +236,17 @@ def test_bad_options(options):
 def test_anything_else_is_refused(db):
     with pytest.raises(memcore.InvalidOptionError):
         db.session("chat").context(memory=True)
+
+
+def test_uses_are_written_with_the_next_change(db):
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "Hi"})
+    made = session.memory.remember("Likes tea", by="operator")
+    for _ in range(3):
+        session.context(memory=Recall())
+    assert session.memory.get(made.id).uses == 0
+    assert session.memory.update(made.id, importance=1).uses == 3
+    assert session.memory.update(made.id, importance=0.5).uses == 3
+    session.context(memory=Recall())
+    assert session.memory.update(made.id, importance=0.6) == session.memory.get(made.id)
+    assert session.memory.get(made.id).uses == 4

@@ -1,0 +1,170 @@
+"""Search over a scope's memories: ranking in the scope's index, filters, hits.
+
+The index has the documents of entries beside those of items (``rows``). A search adds those that it
+lacks; a handle that may not write ranks them beside the index, with the same results.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from memcore import search
+from memcore.codec.keys import Kind
+from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.faces import logger
+from memcore.memory.rows import (
+    MemoryVersion,
+    document_of,
+    entries,
+    index_piece,
+    indexed_to,
+    is_indexed,
+    known_at,
+    memory_of,
+    read_entry,
+    role_of,
+)
+from memcore.memory.trust import KINDS, STATUSES
+from memcore.model import MemoryHit
+from memcore.options import checked_bool, checked_choice, checked_int
+from memcore.store.interface import ReadTxn, Store
+
+__all__ = [
+    "MemoryQuery",
+    "checked_query",
+    "drop_damaged",
+    "find_memories",
+    "index_memories",
+]
+
+
+RESULTS_MAX: Final = 1000
+QUERY_CHARS_MAX: Final = 100_000
+_SPARE: Final = 32
+"""Matches ranked beyond those asked for, of which filters may leave out some."""
+_MORE: Final = 4
+
+
+class MemoryQuery(NamedTuple):
+    """A checked search for memories."""
+
+    text: str
+    k: int
+    kinds: tuple[str, ...]
+    statuses: tuple[str, ...]
+    fits: Callable[[MemoryVersion], bool]
+    """Returns True if a version passes all other filters."""
+    as_of_ms: int | None
+    explain: bool
+
+
+def checked_query(
+    query: object, *, k: object, kinds: object, statuses: object, explain: object
+) -> MemoryQuery:
+    """Check the arguments of a search.
+
+    Raises:
+        InvalidOptionError: one of them is invalid.
+    """
+    if not isinstance(query, str) or not query.strip():
+        msg = f"query: expected a text with a word, got {query!r:.80}"
+        raise InvalidOptionError(msg)
+    if len(query) > QUERY_CHARS_MAX:
+        msg = f"query: at most {QUERY_CHARS_MAX} characters are allowed, got {len(query)}"
+        raise InvalidOptionError(msg)
+    if checked_int("k", k, least=1) > RESULTS_MAX:
+        msg = f"k: expected 1 to {RESULTS_MAX}, got {k!r:.20}"
+        raise InvalidOptionError(msg)
+    return MemoryQuery(
+        query,
+        k,  # type: ignore[arg-type]
+        _choices("kinds", kinds, KINDS),
+        _choices("statuses", statuses, STATUSES),
+        lambda _: True,
+        None,
+        checked_bool("explain", explain),
+    )
+
+
+def _choices(name: str, value: object, allowed: Sequence[str]) -> tuple[str, ...]:
+    if value is None:
+        return tuple(allowed)
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"{name}: expected several in a list, got {value!r:.80}"
+        raise InvalidOptionError(msg)
+    found = tuple(checked_choice(name, each, allowed) for each in value)
+    if not found:
+        msg = f"{name}: expected at least one, or None for all"
+        raise InvalidOptionError(msg)
+    return found
+
+
+def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
+    """Bring the search index of a scope up to its last memory, in short commits.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    scope = store.read(find)
+    if scope is None or store.read(lambda txn: is_indexed(txn, scope)):
+        return
+    while not store.transact(lambda txn: index_piece(txn, scope)):
+        pass
+
+
+def find_memories(
+    txn: ReadTxn, scope: int, indexes: search.IndexCache, asked: MemoryQuery, now_ms: int
+) -> list[MemoryHit]:
+    """Rank a scope's memories on one snapshot, the best first.
+
+    Raises:
+        CorruptValueError: a row of the index or of the memory is damaged.
+    """
+    head = search.read_head(txn, scope) if asked.as_of_ms is None else None
+    past: dict[int, MemoryVersion] = {}
+    if asked.as_of_ms is not None:  # only what is current is indexed
+        versions = (known_at(txn, scope, each, asked.as_of_ms) for each in entries(txn, scope))
+        past = {each.id: each for each in versions if each is not None}
+    cache = None if head is None else indexes
+    head = head or search.IndexHead(os.urandom(16))
+    beside = []
+    now = entries(txn, scope, 0 if cache is None else indexed_to(txn, scope))
+    for each in now if asked.as_of_ms is None else past.values():
+        made = document_of(each)
+        if made is not None:
+            beside.append(made.prepared(head.key))
+    query = search.Query(
+        asked.text,
+        kinds=(search.DocumentKind.MEMORY,),
+        roles=[role_of(kind, status) for kind in asked.kinds for status in asked.statuses],
+    )
+    count = asked.k + _SPARE
+    while True:
+        ranking = search.rank(txn, scope, head, cache, query, k=count, beside=beside)
+        found: list[MemoryHit] = []
+        for match in ranking.matches:
+            number = int.from_bytes(match.id, "big")
+            record = past.get(number) or read_entry(txn, scope, number)
+            if record is None or not record.is_visible(now_ms) or not asked.fits(record):
+                continue
+            snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
+            why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
+            found.append(MemoryHit(memory_of(record), match.score, snippet, shown, why))
+            if len(found) == asked.k:
+                return found
+        if len(ranking.matches) < count:
+            return found
+        count *= _MORE
+
+
+def drop_damaged(
+    store: Store, find: Callable[[ReadTxn], int | None], error: CorruptValueError
+) -> None:
+    """Drop a scope's search index if it is what is damaged; otherwise raise the error again."""
+    scope = store.read(find)
+    if scope is None or error.key[:1] != bytes((Kind.SEARCH,)):
+        raise error
+    logger("memcore.search").warning("a damaged search index is dropped: %s", error)
+    store.transact(lambda txn: search.drop_index(txn, scope), makes_room=True)
