@@ -36,7 +36,7 @@ from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
 from memcore.rows.lifecycle import is_erased, is_opted_out
-from memcore.search.index import UNFINISHED, Segments, is_leaving
+from memcore.search.index import UNFINISHED, Segments, is_leaving, is_sparse
 from memcore.search.items import first_of, ids_in, item_id, size_of, subtract, united
 from memcore.session.delete import resume_removals
 from memcore.session.engine import Engine
@@ -345,6 +345,10 @@ def _catch_up(engine: Engine, scope: int) -> int:
         )
         if head is None or not coverage.stale():
             return added
+        if is_sparse(head):
+            _drop(engine, scope)
+            store.transact(lambda txn: _create(txn, scope))
+            continue
         try:
             for count in _steps(engine, scope, head, coverage):
                 added, lost = added + count, 0
