@@ -88,11 +88,10 @@ class IndexCache:
             self._tables.pop(scope, None)
             self._seen.pop(scope, None)
 
-    def recall(self, scope: int, snapshot: int) -> Any:
-        """Return what ``remember`` was given for a scope in this snapshot; None: nothing."""
+    def recall(self, scope: int) -> tuple[int, Any]:
+        """Return what ``remember`` was given last for a scope; ``(-1, None)``: nothing."""
         with self._lock:
-            seen, found = self._seen.get(scope, (-1, None))
-        return found if seen == snapshot else None
+            return self._seen.get(scope, (-1, None))
 
     def remember(self, scope: int, snapshot: int, found: object) -> None:
         """Keep something that was read of a scope in a snapshot, by LMDB's number of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -403,10 +404,17 @@ def test_a_large_item_is_found_by_its_blob(db) -> None:
 
 async def _found(path) -> list[memcore.SearchHit]:
     async with await memcore.aio.open(path) as db:
-        session = await db.session("long")
+        session = db.session("long")
         assert await db.index_sessions() == 0
         assert await db.scope().search("topic3", k=1) == await session.search("topic3", k=1)
         return await db.search("topic3", k=1)
+
+
+def test_the_asynchronous_handles_search(path) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+        db.index_sessions()
+    assert places(asyncio.run(_found(path))) == [("long", 4)]
 
 
 def test_the_command_line(path) -> None:
