@@ -3,6 +3,7 @@
 cdef extern from "_search_stem.h":
     int memcore_stem_word(uint8_t *text, int size) noexcept nogil
     int memcore_is_stop(const uint8_t *text, int size) noexcept nogil
+    int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) noexcept nogil
 
 cdef extern from "Python.h":
     bint Py_UNICODE_ISALNUM(Py_UCS4 c) noexcept nogil
@@ -893,3 +894,45 @@ def times_in(bytes packed not None, uint64_t term):
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(packed)
     cdef Py_ssize_t at = _entry_of(p, entries, term)
     return 0 if at < 0 else p[ENTRY_BYTES * at + 8]
+
+
+# --- vectors --------------------------------------------------------------------------------------
+
+def best_vectors(bytes vectors not None, bytes query not None, Py_ssize_t k):
+    """Return ``(row, dot product)`` of the ``k`` rows most similar to a query, best first.
+
+    Exact. ``vectors`` holds rows of int8, each as long as the query; equal products are in the
+    order of rows.
+
+    Raises:
+        ValueError: the query has no or more than 65,536 numbers, or the last row is cut short.
+    """
+    cdef Py_ssize_t dims = PyBytes_GET_SIZE(query), size = PyBytes_GET_SIZE(vectors), count, at
+    cdef const int8_t *row = <const int8_t *>PyBytes_AS_STRING(vectors)
+    cdef const int8_t *wanted = <const int8_t *>PyBytes_AS_STRING(query)
+    cdef Ranked *heap
+    cdef Ranked each
+    cdef Py_ssize_t kept = 0
+    cdef list best = []
+    if not 0 < dims <= 65536 or size % dims:
+        raise ValueError("vectors are rows of 1 to 65,536 numbers, as many as the query has")
+    count = size // dims
+    if count >= UINT32_MAX:
+        raise ValueError("there are 4 billion vectors or more")
+    k = max(0, min(k, count))
+    heap = <Ranked *>malloc((<size_t>k + 1) * sizeof(Ranked))
+    if heap == NULL:
+        raise MemoryError
+    with nogil:
+        memset(&each, 0, sizeof(Ranked))
+        for at in range(count):
+            each.score = memcore_dot(row + at * dims, wanted, <int>dims)
+            each.ordinal = <uint32_t>at
+            kept = _keep_best(heap, kept, k, &each)
+        qsort(heap, <size_t>kept, sizeof(Ranked), _by_rank)
+    try:
+        for at in range(kept):
+            best.append((heap[at].ordinal, <int64_t>heap[at].score))
+    finally:
+        free(heap)
+    return best

@@ -61,6 +61,7 @@ __all__ = [
     "is_absent",
     "is_index_row",
     "is_leaving",
+    "is_sparse",
     "ordinal_of",
     "pending_documents",
     "posting_blocks",
@@ -223,6 +224,20 @@ def read_head(txn: ReadTxn, scope: int) -> IndexHead | None:
     value = txn.get(key)
     head = None if value is None else IndexHead.unpack(key, value)
     return None if head is None or head.version != ANALYSIS else head
+
+
+HOLES: Final = 16
+HOLES_MAX: Final = 64
+"""Ordinals given out for each document, at most: a table is as large as they are many."""
+_SPARSE_MIN: Final = 2**16
+
+
+def is_sparse(head: IndexHead, *, most: int = HOLES) -> bool:
+    """Return True if documents came and went so often that most ordinals belong to none.
+
+    Such an index is built anew; no writer leaves more than 64 ordinals for each document.
+    """
+    return head.next > most * (head.documents + _SPARSE_MIN)
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -695,6 +710,8 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
     Raises:
         CorruptValueError: a row is damaged.
     """
+    if is_sparse(head, most=HOLES_MAX):
+        yield "its head says that more ordinals were given out than can have been"
     documents = length = terms = 0
     records = dict(table_pages(txn, scope))
     prefix = keys.search_rows(scope, SearchRow.FORWARD)

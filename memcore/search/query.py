@@ -15,12 +15,15 @@ from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding
 from memcore.model import TermScore
 from memcore.search.index import (
+    HOLES_MAX,
+    TABLE_RECORDS,
     DocumentKind,
     Forward,
     IndexHead,
     PreparedDocument,
     author_hash,
     forward_of,
+    is_sparse,
     ordinal_of,
     pending_documents,
     posting_blocks,
@@ -85,11 +88,10 @@ class IndexCache:
             self._tables.pop(scope, None)
             self._seen.pop(scope, None)
 
-    def recall(self, scope: int, snapshot: int) -> Any:
-        """Return what ``remember`` was given for a scope in this snapshot; None: nothing."""
+    def recall(self, scope: int) -> tuple[int, Any]:
+        """Return what ``remember`` was given last for a scope; ``(-1, None)``: nothing."""
         with self._lock:
-            seen, found = self._seen.get(scope, (-1, None))
-        return found if seen == snapshot else None
+            return self._seen.get(scope, (-1, None))
 
     def remember(self, scope: int, snapshot: int, found: object) -> None:
         """Keep something that was read of a scope in a snapshot, by LMDB's number of it."""
@@ -130,12 +132,16 @@ class IndexCache:
 
 def _table_of(
     head: IndexHead,
-    pages: Iterable[tuple[int, bytes]],
-    pending: Iterable[Forward],
+    pages: Sequence[tuple[int, bytes]],
+    pending: Sequence[Forward],
     beside: Sequence[PreparedDocument],
     absent: Iterable[Forward],
 ) -> SearchTable:
     with decoding(bytes((Kind.SEARCH,)), "table of a search index"):
+        if is_sparse(head, most=HOLES_MAX):
+            raise ValueError("more ordinals were given out than its documents can have had")
+        if head.documents > TABLE_RECORDS * len(pages) + len(pending):
+            raise ValueError("it has fewer documents than its head says")
         table = SearchTable(head.next + len(beside))
         for first, records in pages:
             table.load(first, records)

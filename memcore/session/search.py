@@ -36,7 +36,7 @@ from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
 from memcore.rows.lifecycle import is_erased, is_opted_out
-from memcore.search.index import UNFINISHED, Segments, is_leaving
+from memcore.search.index import UNFINISHED, Segments, is_leaving, is_sparse
 from memcore.search.items import first_of, ids_in, item_id, size_of, subtract, united
 from memcore.session.delete import resume_removals
 from memcore.session.engine import Engine
@@ -143,6 +143,8 @@ class Coverage:
     known: dict[int, search.Watermark]
     covering: dict[int, set[int]]
     """Sessions whose watermarks cover items of an owner."""
+    rows: dict[int, bytes]
+    """Watermarks as stored."""
 
     def stale(self) -> list[int]:
         """Return the sessions whose watermark is behind, or left over, in order."""
@@ -156,13 +158,28 @@ class Coverage:
         """Return what the watermarks of all sessions cover."""
         return united(*(mark.segments for mark in self.known.values()))
 
+    def sharing(self, segments: Segments) -> set[int]:
+        """Return the sessions whose watermarks cover items of the same owners."""
+        owners = {owner for owner, _, _ in segments}
+        return {each for owner in owners for each in self.covering.get(owner, ())}
+
     def covered_elsewhere(self, session: int) -> Segments:
         """Return what other watermarks cover of a session's items, live or gone; maybe more."""
         known = self.known.get(session)
         segments = [*self.live.get(session, []), *(() if known is None else known.segments)]
-        owners = {owner for owner, _, _ in segments}
-        having = {each for owner in owners for each in self.covering.get(owner, ())} - {session}
+        having = self.sharing(segments) - {session}
         return united(*(self.known[each].segments for each in having))
+
+    def unindexed(self, stale: Iterable[int]) -> Segments:
+        """Return the live items of stale sessions that no watermark covers."""
+        found = united(*(self.fresh(each) for each in stale if each in self.live))
+        return subtract(found, united(*(self.known[each].segments for each in self.sharing(found))))
+
+    def dead(self, stale: Sequence[int]) -> Segments:
+        """Return the items that watermarks of stale sessions cover and that are live nowhere."""
+        found = united(*(self.gone(each) for each in stale))
+        having = {*self.sharing(found), *stale} & self.live.keys() if found else set()
+        return subtract(found, united(*(self.live[each] for each in having)))
 
     def settle(self, session: int, mark: search.Watermark | None) -> None:
         """Take over a session's new watermark; None: it has none any more."""
@@ -186,34 +203,38 @@ class Coverage:
         return [] if known is None else subtract(known.segments, self.live.get(session, []))
 
 
-def coverage_of(txn: ReadTxn, scope: int) -> Coverage:
-    """Compare watermarks and heads of a scope.
+def coverage_of(txn: ReadTxn, scope: int, before: Coverage | None = None) -> Coverage:
+    """Compare watermarks and heads of a scope; ``before`` is known of an earlier snapshot.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
     """
-    found = Coverage({}, {}, {}, {}, {})
+    found = Coverage({}, {}, {}, {}, {}, {})
     if search.read_head(txn, scope) is not None:
-        for each, row in search.read_watermarks(txn, scope).items():
-            found.settle(each, search.unpack_watermark(*row))
+        for session, (key, value) in search.read_watermarks(txn, scope).items():
+            found.rows[session] = value
+            if before is not None and before.rows.get(session) == value:
+                found.settle(session, before.known[session])
+            else:
+                found.settle(session, search.unpack_watermark(key, value))
     for name, session in names.sessions(txn, scope):
         key = head_key(scope, session)
-        value = txn.get(key)
-        if value is None:
+        row = txn.get(key)
+        if row is None:
             continue
         known = found.known.get(session)
-        if known is not None and known.mark == value[_MARK]:
+        if known is not None and known.mark == row[_MARK]:
             found.live[session] = known.segments
         else:
             try:
-                head = Head.unpack(key, value)
+                head = Head.unpack(key, row)
                 live = head.all_segments(txn, scope)
             except CorruptValueError:
                 continue  # nobody can read the session; check() reports it
             if head.hidden or head.unfinished:
                 continue
             found.live[session] = [(owner, lo, hi) for owner, lo, hi in live]
-        found.names[session], found.marks[session] = name, value[_MARK]
+        found.names[session], found.marks[session] = name, row[_MARK]
     return found
 
 
@@ -345,6 +366,10 @@ def _catch_up(engine: Engine, scope: int) -> int:
         )
         if head is None or not coverage.stale():
             return added
+        if is_sparse(head):
+            _drop(engine, scope)
+            store.transact(lambda txn: _create(txn, scope))
+            continue
         try:
             for count in _steps(engine, scope, head, coverage):
                 added, lost = added + count, 0
@@ -592,10 +617,11 @@ def _index_backlog(engine: Engine, app: str, user: str) -> None:
 def _current(engine: Engine, txn: ReadTxn, scope: int) -> Coverage:
     """Return the coverage, from the cache if nothing was committed since."""
     snapshot = stored(txn).id()
-    found: Coverage | None = engine.indexes.recall(scope, snapshot)
-    if found is None:
-        found = coverage_of(txn, scope)
-        engine.indexes.remember(scope, snapshot, found)
+    seen, before = engine.indexes.recall(scope)
+    if seen == snapshot:
+        return before  # type: ignore[no-any-return]
+    found = coverage_of(txn, scope, before)
+    engine.indexes.remember(scope, snapshot, found)
     return found
 
 
@@ -642,8 +668,8 @@ def _find(
         )  # fmt: skip
         stale = coverage.stale()
         beside = _beside(engine, txn, scope, coverage, head.key) if stale else ()
-        gone = subtract(coverage.covered(), united(*coverage.live.values())) if stale else []
-        is_whole = len(visible) == len(coverage.names) and not stale
+        gone = coverage.dead(stale) if stale else []
+        is_whole = len(visible) == len(coverage.names) and size_of(gone) <= GONE_MAX
         ranges = None if is_whole else united(*(coverage.live[each] for each in visible))
         query = search.Query(
             asked.query,
@@ -688,8 +714,7 @@ def _beside(
     engine: Engine, txn: ReadTxn, scope: int, coverage: Coverage, key: bytes
 ) -> Sequence[search.PreparedDocument]:
     """Return the documents of live items that are not indexed yet."""
-    fresh = united(*(coverage.fresh(each) for each in coverage.stale() if each in coverage.live))
-    fresh = subtract(fresh, coverage.covered())
+    fresh = coverage.unindexed(coverage.stale())
     beyond = size_of(fresh) - UNINDEXED_MAX
     if beyond > 0:
         if engine.store.read_only:

@@ -75,6 +75,9 @@ def observe(db: memcore.Database, atlas: Atlas) -> Observed:
         _session(found, db, place)
     for place in atlas.spaces:
         _space(found, db, place)
+    for app, user in sorted({place[:2] for place in atlas.sessions}):
+        scope = db.scope(app=app, user=user)
+        found.ask(("search", app, user), lambda scope=scope: _hits(scope))
     for thread in atlas.threads:
         _thread(found, db, thread)
     for address in atlas.blobs:
@@ -121,6 +124,11 @@ def _session(found: Observed, db: memcore.Database, place: Place) -> None:
     found.ask(("estimate", *place), lambda: session.estimated_tokens)
     found.ask(("waiting", *place), lambda: [repr(call) for call in session.open_calls])
     found.ask(("call", *place), lambda: repr(session.find_call("call-2")))
+
+
+def _hits(scope: memcore.Scope) -> list[tuple[str, int]]:
+    hits = scope.search("the user asks what the last tool result was", k=50, explain=True)
+    return [(hit.session_id, hit.seq) for hit in hits]
 
 
 def _context(session: memcore.Session, budget: int | None) -> Any:

@@ -143,6 +143,7 @@ def _history(path: Path, dice: random.Random, atlas: Atlas) -> Iterator[bytes]:
     yield path.read_bytes()
     with memcore.open(path, map_bytes=MAP_BYTES) as db:
         _changes(db, dice)
+        db.index_sessions()
         _values(db, dice, "late", atlas)
         atlas.learn(db)
     yield path.read_bytes()

@@ -11,6 +11,7 @@ import pytest
 
 from memcore._fast import (
     SearchTable,
+    best_vectors,
     invert_terms,
     pack_postings,
     search_spans,
@@ -237,3 +238,27 @@ def test_a_table_refuses_what_is_damaged() -> None:
             ranked(table, terms, pending)
     with pytest.raises(ValueError, match="fewer"):
         SearchTable(-1)
+
+
+@pytest.mark.parametrize(("count", "dims"), [(0, 8), (1, 1), (500, 3), (200, 256), (50, 1001)])
+def test_the_most_similar_vectors_are_exact(count, dims) -> None:
+    chosen = random.Random(count)
+    rows = [struct.pack(f"{dims}b", *(chosen.randint(-128, 127) for _ in range(dims)))
+            for _ in range(count)]  # fmt: skip
+    query = struct.pack(f"{dims}b", *(chosen.randint(-128, 127) for _ in range(dims)))
+    wanted = struct.unpack(f"{dims}b", query)
+    products = [
+        sum(a * b for a, b in zip(struct.unpack(f"{dims}b", row), wanted, strict=True))
+        for row in rows
+    ]
+    expected = sorted(enumerate(products), key=lambda each: (-each[1], each[0]))
+    for k in (0, 1, 7, 1000):
+        assert best_vectors(b"".join(rows), query, k) == expected[:k]
+
+
+def test_vectors_of_another_length_are_refused() -> None:
+    least = best_vectors(b"\x80" * 65_536, b"\x80" * 65_536, 1)
+    assert least == [(0, 65_536 * 16_384)]
+    for vectors, query in ((b"abc", b"ab"), (b"", b""), (b"", b"x" * 65_537)):
+        with pytest.raises(ValueError, match="rows"):
+            best_vectors(vectors, query, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -294,6 +295,37 @@ def test_a_damaged_index_is_found_and_built_anew(path, row, caplog) -> None:
         assert db.check() == []
 
 
+@pytest.mark.parametrize(("documents", "following"), [(80, 2**47), (2**31, 2**31), (2**47, 2**47)])
+def test_a_planted_head_makes_no_large_table(path, documents, following) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+        db.index_sessions()
+        [(key, value)] = rows(db, SearchRow.HEAD)
+        body = bytearray(value[10:])
+        body[20:28], body[36:44] = documents.to_bytes(8, "little"), following.to_bytes(8, "little")
+        db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, bytes(body))))
+    with memcore.open(path, read_only=True) as db:
+        assert db.check() != []
+        with pytest.raises(memcore.CorruptValueError):
+            db.search("topic3")
+    with memcore.open(path) as db:
+        assert places(db.search("topic3", k=1)) == [("long", 4)]
+        assert db.check() == []
+
+
+def test_an_index_of_mostly_holes_is_built_anew(db, monkeypatch) -> None:
+    monkeypatch.setattr("memcore.search.index._SPARSE_MIN", 1)
+    session = fill(db)
+    for _ in range(40):
+        session.undo(79)
+        session.extend([said("again and again")] * 79)
+        db.index_sessions()
+    head = searching.search.IndexHead.unpack(*rows(db, SearchRow.HEAD)[0])
+    assert head.next < 40 * 79 / 2
+    assert len(db.search("again", k=1000)) == 80  # and the neighbour of the first
+    assert db.check() == []
+
+
 @pytest.mark.parametrize(
     ("row", "finding"),
     [(2, "covers"), (3, "leads? to|place"), (4, "head says"), (5, "table"), (6, "postings")],
@@ -372,10 +404,17 @@ def test_a_large_item_is_found_by_its_blob(db) -> None:
 
 async def _found(path) -> list[memcore.SearchHit]:
     async with await memcore.aio.open(path) as db:
-        session = await db.session("long")
+        session = db.session("long")
         assert await db.index_sessions() == 0
         assert await db.scope().search("topic3", k=1) == await session.search("topic3", k=1)
         return await db.search("topic3", k=1)
+
+
+def test_the_asynchronous_handles_search(path) -> None:
+    with memcore.open(path) as db:
+        fill(db)
+        db.index_sessions()
+    assert places(asyncio.run(_found(path))) == [("long", 4)]
 
 
 def test_the_command_line(path) -> None:
