@@ -745,6 +745,9 @@ class Memories:
         request = self._requests.request(key, (encode_json(_plain(content))[0],))
 
         def once(txn: Txn) -> MemoryVersion:
+            known = self._find(txn)
+            if known is not None:
+                need_wanted(txn, known)
             told = self._requests.recall(txn, request)
             if told is None:
                 record = closure(txn)

@@ -740,7 +740,8 @@ def is_memory_row(key: bytes, value: bytes) -> bool:
     if row == MemoryRow.VERSION:
         number = keys.number_of(key[:-8])
         return _opened(key, value, number).version == keys.number_of(key)
-    return isinstance(decode_json(body, value[1]), dict)
+    known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK)
+    return known and isinstance(decode_json(body, value[1]), dict)
 
 
 def scopes_with_memory(txn: ReadTxn) -> list[int]:

@@ -486,7 +486,10 @@ def test_expiry_hides_and_the_sweep_removes(db, scope, clock):
 def test_opting_out(db, scope):
     memory = scope.memory
     made = memory.remember("Likes tea", source=say(db, "a", "I like tea"))
+    keyed = memory.remember("Likes rice", by="operator", idempotency_key="k")
     scope.opt_out_memory()
+    with pytest.raises(memcore.OptedOutError):
+        memory.remember("Likes rice", by="operator", idempotency_key="k")
     assert memory.get(made.id) is None
     assert memory.list() == []
     with pytest.raises(memcore.NotFoundError):
@@ -500,6 +503,7 @@ def test_opting_out(db, scope):
             write()
     scope.opt_in_memory()
     assert memory.get(made.id) == made
+    assert memory.forget(keyed.id).status == "forgotten"
     assert scope.opt_out_memory(remove=True) == 1
     scope.opt_in_memory()
     assert memory.list() == []

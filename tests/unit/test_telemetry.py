@@ -273,12 +273,13 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
             "put", "visible", "plan", "closure", "read", "write", "wait", "watch",
         },
         "BlobStore": set(),
+        "Memories": set(),
         "GraphStore": {"plan_put", "plan_put_writes", "plan_copy_thread", "place"},
     }  # fmt: skip
     classes = {
         "Database": memcore.Database, "Scope": memcore.Scope, "Session": memcore.Session,
         "KeyValue": KeyValue, "SessionState": SessionState, "BlobStore": BlobStore,
-        "GraphStore": GraphStore,
+        "GraphStore": GraphStore, "Memories": memcore.Memories,
     }  # fmt: skip
     for name, cls in classes.items():
         public = {
