@@ -376,6 +376,7 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "clear memory.clear . number",
         "get memory.get",
         "list memory.list . count",
+        "search memory.search . count",
         "history memory.get . count",
         "quarantined memory.list . count",
         "record_outcome memory.record_outcome . . session",
