@@ -602,10 +602,12 @@ class SpaceReserve(ReserveFields):
     def _newest_figures(self) -> tuple[int, int, int, int]:
         """Return the figures of the newest meta page that parses; raises with the reason if none.
 
-        The figures are the main tree's depth and pages, the free list's pages, and the last page.
+        The figures are the main tree's depth and pages, the free list's pages, and the last page;
+        sums of damaged counts may exceed 64 bits.
         """
         meta = newest_meta(self.fd, self._path)
-        return meta.main_depth, meta.main_pages, meta.free_pages, meta.last_page
+        pages, free_pages = (min(n, 2**63) for n in (meta.main_pages, meta.free_pages))
+        return meta.main_depth, pages, free_pages, meta.last_page
 
     def refusal(self) -> StoreFullError:
         """Return the error for requests of a batch that does not fit."""

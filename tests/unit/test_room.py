@@ -437,6 +437,10 @@ def test_counts_of_a_meta_page_that_was_damaged_meanwhile_stop_nobody(path, tmp_
                 reserve = SpaceReserve(file.fileno(), str(damaged))
                 for txnid in (7, 8, 9):
                     reserve.reserve(None, txnid, {b"k": 10})
+                wrong[16] ^= 1
+                damaged.write_bytes(wrong)
+                with pytest.raises(StorageError):  # not an overflow of the sums
+                    reserve.reserve(None, 20, {b"k": 10})
             assert damaged.stat().st_size < len(raw) + 2 * ROOM_BYTES
         session.append(user("after"))
         assert len(session) == 2
