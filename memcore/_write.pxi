@@ -255,7 +255,7 @@ cdef int _encode_ops(list each, uint8_t *p) except -1:
 
 
 def redo_record(dict ops not None, uint64_t txnid, uint64_t base, uint64_t seed):
-    """The redo record of a transaction: ``checksum u64, txnid u64, base u64, size u32``, operations.
+    """A transaction's redo record: ``checksum u64, txnid u64, base u64, size u32, operations``.
 
     ``base`` is the hash of the meta page before it, ``seed`` that of the checksum, which covers all
     that follows it. All numbers are little-endian.
@@ -275,7 +275,7 @@ def write_redo(int fd, dict ops not None, uint64_t txnid, uint64_t seed, int64_t
                int64_t meta):
     """Write the redo record of a transaction at the offset ``slot``; return its header.
 
-    ``meta`` is the offset of the meta image that it follows. The caller's commit flushes the record.
+    ``meta`` is the offset of the meta image that it follows. The caller's commit flushes it.
 
     Raises:
         OSError: the device refused.
