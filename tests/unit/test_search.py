@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
@@ -436,3 +437,22 @@ def test_the_command_line(path) -> None:
     assert "from the items beside it" in run("long 5", "--reindex", "--explain")
     with memcore.open(path) as db:
         assert len(rows(db, SearchRow.PLACE)) == 80
+
+
+def test_threads_that_append_delete_and_search_agree_with_the_check(db) -> None:
+    def work(number: int) -> None:
+        session = db.session(f"s{number}")
+        for turn in range(12):
+            session.extend([said(f"apple {number} {turn} {at}") for at in range(9)])
+            assert all(f"apple {number}" in hit.snippet for hit in session.search("apple"))
+            db.scope().search(f"apple {turn}")
+            if turn % 5 == 4:
+                session.undo(5)
+        db.delete_session(f"s{number}" if number % 2 else "none")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [None] * 4
+    db.index_sessions()
+    assert {hit.session_id for hit in db.search("apple", k=1000)} == {"s0", "s2"}
+    assert len(rows(db, SearchRow.PLACE)) == 2 * (12 * 9 - 2 * 5)
+    assert db.check() == []
