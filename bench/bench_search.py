@@ -12,10 +12,9 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from rivals_search import Fts5
-
 import memcore
 from harness import Effort, Row, at_least, compare, race, scratch
+from rivals import Fts5
 
 SIZES = (10_000, 100_000)
 SESSION_ITEMS = 200
