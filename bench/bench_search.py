@@ -7,7 +7,6 @@ memcore also reads the items that it returns and cuts their snippets.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -15,6 +14,7 @@ from random import Random
 
 import memcore
 from harness import Effort, Row, at_least, compare, race, scratch
+from rivals import Fts5
 
 SIZES = (10_000, 100_000)
 SESSION_ITEMS = 200
@@ -55,35 +55,21 @@ def filled(path: Path, found: list[str]) -> memcore.Database:
     return db
 
 
-def indexed(path: Path, found: list[str]) -> sqlite3.Connection:
-    """FTS5 with the same texts."""
-    other = sqlite3.connect(path)
-    other.execute("CREATE VIRTUAL TABLE docs USING fts5(text, tokenize='porter unicode61')")
-    other.executemany("INSERT INTO docs(text) VALUES (?)", [(text,) for text in found])
-    other.commit()
-    return other
-
-
 def rows(effort: Effort) -> Iterator[Row]:
     """The ten best of 10,000 and of 100,000 items."""
     for size in SIZES:
         count = effort.items(size)
         found = texts(count)
         with scratch() as place:
-            db, other = filled(place / "memcore", found), indexed(place / "sqlite.db", found)
+            db, other = filled(place / "memcore", found), Fts5(place / "sqlite.db", found)
             ours, theirs = cycle(queries()), cycle(queries())
             scope = db.scope()
 
             def search(scope: memcore.Scope = scope, ours: Iterator[str] = ours) -> None:
                 scope.search(next(ours), k=10)
 
-            def match(other: sqlite3.Connection = other, theirs: Iterator[str] = theirs) -> None:
-                words = " OR ".join(next(theirs).split())
-                other.execute(
-                    "SELECT rowid, text, bm25(docs) FROM docs WHERE docs MATCH ?"
-                    " ORDER BY bm25(docs) LIMIT 10",
-                    (words,),
-                ).fetchall()
+            def match(other: Fts5 = other, theirs: Iterator[str] = theirs) -> None:
+                other.search(next(theirs))
 
             race_found = race(search, match, rounds=effort.rounds(300))
             yield compare(

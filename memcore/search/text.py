@@ -39,7 +39,6 @@ _MONTHS: Final = (
     "October", "November", "December",
 )  # fmt: skip
 _CHUNK: Final = re.compile(r"\S+")
-_SPACE: Final = re.compile(r"\s+")
 
 
 def folded(text: str) -> str:
@@ -97,7 +96,7 @@ def snippet_of(
 
     It is the part with the most highlights, cut at spaces, with white space as single spaces.
     """
-    plain = _SPACE.sub(" ", text[:TEXT_CHARS_MAX]).strip()
+    plain = " ".join(text[:TEXT_CHARS_MAX].split())
     spans = highlights(plain, key, wanted)
     start, stop = _window(plain, spans)
     before, behind = "…" if start else "", "…" if stop < len(plain) else ""

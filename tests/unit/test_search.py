@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,16 @@ from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import seal_value
 from memcore.database.redact import redact_all
 from memcore.privacy import Redaction, redaction_policy
+from memcore.search import (
+    Document,
+    DocumentKind,
+    IndexWriter,
+    Query,
+    rank,
+    read_head,
+    remove_documents,
+    source_of,
+)
 from memcore.session import search as searching
 from messages import user as said
 
@@ -436,3 +447,81 @@ def test_the_command_line(path) -> None:
     assert "from the items beside it" in run("long 5", "--reindex", "--explain")
     with memcore.open(path) as db:
         assert len(rows(db, SearchRow.PLACE)) == 80
+
+
+def test_threads_that_append_delete_and_search_agree_with_the_check(db) -> None:
+    def work(number: int) -> None:
+        session = db.session(f"s{number}")
+        for turn in range(12):
+            session.extend([said(f"apple {number} {turn} {at}") for at in range(9)])
+            assert all(f"apple {number}" in hit.snippet for hit in session.search("apple"))
+            db.scope().search(f"apple {turn}")
+            if turn % 5 == 4:
+                session.undo(5)
+        db.delete_session(f"s{number}" if number % 2 else "none")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [None] * 4
+    db.index_sessions()
+    assert {hit.session_id for hit in db.search("apple", k=1000)} == {"s0", "s2"}
+    assert len(rows(db, SearchRow.PLACE)) == 2 * (12 * 9 - 2 * 5)
+    assert db.check() == []
+
+
+def test_documents_of_other_packages_share_the_index(db) -> None:
+    fill(db)
+    db.index_sessions()
+    store, memory = db.engine.store, DocumentKind.MEMORY
+
+    def add(txn, *texts: str) -> int:
+        writer = IndexWriter(txn, 1, create=True)
+        made = [Document(memory, f"id-{text}".encode(), text, role=3) for text in texts]
+        added = writer.add(each.prepared(writer.head.key) for each in made)
+        writer.put_source(memory, b"so far")
+        writer.close()
+        return added
+
+    def found(txn, query: str) -> list[bytes]:
+        head = read_head(txn, 1)
+        ranking = rank(txn, 1, head, None, Query(query, kinds=[memory], roles=[3]), k=5)
+        return [match.id for match in ranking.matches]
+
+    assert store.transact(lambda txn: add(txn, "window seat", "aisle seat")) == 2
+    assert store.transact(lambda txn: add(txn, "window seat", "topic3 of aisles")) == 1
+    assert store.read(lambda txn: found(txn, "seats by the window")) == [
+        b"id-window seat", b"id-aisle seat",
+    ]  # fmt: skip
+    assert store.read(lambda txn: found(txn, "topic3")) == [b"id-topic3 of aisles"]
+    assert {hit.session_id for hit in db.search("topic3 seat", k=100)} == {"long"}
+    assert db.check() == []
+    assert store.read(lambda txn: source_of(txn, 1, memory)) == b"so far"
+    gone = [b"id-aisle seat", b"id-none"]
+    assert store.transact(lambda txn: remove_documents(txn, 1, memory, gone)) == 1
+    assert store.read(lambda txn: found(txn, "aisle seat")) == [
+        b"id-topic3 of aisles", b"id-window seat",
+    ]  # fmt: skip
+    assert db.check() == []
+    db.reindex()  # it knows the items only: who has documents sees that they are gone
+    assert store.read(lambda txn: source_of(txn, 1, memory)) is None
+    assert store.read(lambda txn: found(txn, "seat")) == []
+
+
+def test_documents_are_refused_that_no_index_can_hold(db) -> None:
+    for kind, id_, role in (
+        (0, b"x", 0),
+        (64, b"x", 0),
+        (2, b"", 0),
+        (2, b"x" * 256, 0),
+        (2, b"x", 64),
+    ):
+        with pytest.raises(memcore.InternalError):
+            Document(kind, id_, "text", role=role).prepared(bytes(16))
+
+    def add_of_another(txn) -> None:
+        made = Document(2, b"x", "text").prepared(bytes(16))
+        IndexWriter(txn, 1, create=True).add([made])
+
+    db.session("s").append(said("x"))
+    with pytest.raises(memcore.InternalError):
+        db.engine.store.transact(add_of_another)
+    assert rows(db) == []
