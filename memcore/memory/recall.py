@@ -93,7 +93,7 @@ class _Line(NamedTuple):
     """Place in the message: memories by id, then playbooks by scenario."""
     rank: tuple[float, int, int, int]
     """Priority for the budget, the smallest first: importance, trust, support, newest."""
-    text: str
+    of: MemoryVersion | Playbook
     id: int | None
     version: int
     why: str
@@ -147,7 +147,7 @@ def choose_memories(
 
 def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
     ordered = sorted(lines, key=lambda line: line.order)
-    told = [HEADING, OPENING, *(line.text for line in ordered), CLOSING]
+    told = [HEADING, OPENING, *(_rendered(line.of) for line in ordered), CLOSING]
     return user_message(policy, "\n".join(told))
 
 
@@ -165,13 +165,17 @@ def _lines(txn: ReadTxn, scope: int, asked: Recall, now_ms: int) -> Iterator[_Li
         ):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
             why = f"active {record.kind} by {record.by}"
-            yield _Line((0, record.id, ""), rank, _line_of(record), record.id, record.version, why)
+            yield _Line((0, record.id, ""), rank, record, record.id, record.version, why)
     for playbook in playbooks_in(txn, scope) if asked.playbooks else ():
         if playbook.status == "active" and asked.scenario in (None, playbook.scenario):
             rank = (-playbook.score, 0, -playbook.successes, 0)
             why = f"playbook, score {playbook.score:.2f}"
             order = (1, 0, playbook.scenario)
-            yield _Line(order, rank, _playbook_line(playbook), None, playbook.version, why)
+            yield _Line(order, rank, playbook, None, playbook.version, why)
+
+
+def _rendered(of: MemoryVersion | Playbook) -> str:
+    return _playbook_line(of) if isinstance(of, Playbook) else _line_of(of)
 
 
 def _line_of(record: MemoryVersion) -> str:

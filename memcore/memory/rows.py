@@ -301,7 +301,7 @@ def read_head(txn: ReadTxn, scope: int) -> EntryHead:
 
 
 def write_head(txn: Txn, scope: int, head: EntryHead) -> None:
-    """Write the head of a scope's memory."""
+    """Write the head of a scope's memory; the first one sets the feature bit of the file."""
     txn.need_feature(MEMORIES)
     key = head_key(scope)
     txn.put(key, seal_value(key, _HEAD.pack(_FORMAT, *head)))
@@ -487,7 +487,6 @@ def write_entry(
         versions: the earlier versions as stored, and as they will be, if they change.
     """
     txn, scope, seed, uses = book
-    txn.need_feature(MEMORIES)
     if uses and uses.get((scope, after.id)) and not after.is_gone:
         after = replace(after, uses=after.uses + uses[scope, after.id])
         txn.on_commit(partial(_written, uses, (scope, after.id)))

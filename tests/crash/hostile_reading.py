@@ -78,6 +78,8 @@ def observe(db: memcore.Database, atlas: Atlas) -> Observed:
     for app, user in sorted({place[:2] for place in atlas.sessions}):
         scope = db.scope(app=app, user=user)
         found.ask(("search", app, user), lambda scope=scope: _hits(scope))
+    for app, user in sorted({(app, user) for app, user, _ in atlas.spaces}):
+        _memories(found, db, app, user)
     for thread in atlas.threads:
         _thread(found, db, thread)
     for address in atlas.blobs:
@@ -174,6 +176,16 @@ def _space(found: Observed, db: memcore.Database, place: Place) -> None:
     for key in ("key7", "raw", "lasting3", "early", "late"):
         found.ask(("value", *place, key), lambda key=key: _value(space, key))
         found.ask(("expires", *place, key), lambda key=key: space.expires(key))
+
+
+def _memories(found: Observed, db: memcore.Database, app: str, user: str) -> None:
+    memory = db.scope(app=app, user=user).memory
+    found.ask(("memories", app, user), lambda: [repr(each) for each in memory.list()])
+    for number in range(1, 9):
+        question = ("value", app, user, "memory", number)
+        found.ask(question, lambda number=number: repr(memory.get(number)))
+        found.ask(("past", app, user, number), lambda number=number: repr(memory.history(number)))
+    found.ask(("playbooks", app, user), lambda: repr(memory.playbooks()))
 
 
 def _value(space: Any, key: str) -> str | None:

@@ -127,6 +127,8 @@ def _small(
         for number in range(12):
             chat.extend(turn(dice, number))
         db.scope().kv("state").put("key", {"a": [1, 2, 3]})
+        chat.memory.remember("Likes tea", slot="drink", source=1)
+        chat.memory.record_outcome(scenario="chat", passed=True)
         atlas.learn(db)
     before = path.read_bytes()
     with memcore.open(path, map_bytes=MAP_BYTES) as db:
@@ -242,6 +244,12 @@ def _values(db: memcore.Database, dice: random.Random, what: str, atlas: Atlas) 
         scope.kv(LONG).put(what, {"deep": [[[what]]]})
     for size in (10, 9_000, 230_000):
         atlas.blobs.append(db.scope().blobs.put(dice.randbytes(size)))
+    for scope in (db.scope(), db.scope(user="u2", app="a2")):
+        for number in range(4):
+            text = f"{what} fact {number}: {dice.randbytes(20).hex()}"
+            made = scope.memory.remember(text, slot=f"slot{number % 2}", by="operator")
+            scope.memory.update(made.id, importance=number / 4)
+        scope.memory.forget(made.id)
 
 
 def fresh(folder: Path) -> Path:

@@ -349,6 +349,6 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 MemoryMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestMemoryMachine = MemoryMachine.TestCase

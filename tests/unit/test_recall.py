@@ -250,3 +250,25 @@ def test_uses_are_written_with_the_next_change(db):
     session.context(memory=Recall())
     assert session.memory.update(made.id, importance=0.6) == session.memory.get(made.id)
     assert session.memory.get(made.id).uses == 4
+
+
+@pytest.mark.parametrize("policy", ["openai_chat", "openai_responses", "anthropic", "gemini"])
+def test_memories_beside_a_summary(db, policy):
+    session = db.session("chat", user="alice", policy=policy)
+    for _ in range(6):
+        items = CALLS[policy] if not len(session) else CALLS[policy][-4:]
+        session.extend(items)
+    session.memory.remember("Likes tea", by="operator")
+    session.compact(summarize=memcore.extractive, keep_tokens=20)
+    context = session.context(memory=Recall())
+    assert context.summary is not None
+    assert len(context.memories) == 1
+    assert memcore.validate(context.messages, policy=policy) == []
+    plain = session.context()
+    assert [m for m in context.messages if m not in plain.messages] == [
+        m for m in context.messages if HEADING in json.dumps(m)
+    ]
+    redacted = session.context(memory=Recall(), redact="default")
+    assert redacted.memories == context.memories
+    by = session.context(memory=Recall(), authors=["nobody"])
+    assert len(by.memories) == 1
