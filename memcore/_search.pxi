@@ -329,6 +329,18 @@ cdef Py_ssize_t _entries(bytes packed) except -1:
     return size // ENTRY_BYTES
 
 
+def is_packed(bytes packed not None):
+    """Return True if packed terms are whole, ascending, and each occurs."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(packed)
+    cdef Py_ssize_t at
+    if PyBytes_GET_SIZE(packed) % ENTRY_BYTES:
+        return False
+    for at in range(0, PyBytes_GET_SIZE(packed), ENTRY_BYTES):
+        if not p[at + 8] or (at and _load64(p + at) <= _load64(p + at - ENTRY_BYTES)):
+            return False
+    return True
+
+
 def invert_terms(list documents not None):
     """Return ``(term, postings)`` of all terms of ``(ordinal, packed terms)``, by term.
 
@@ -574,7 +586,8 @@ cdef class SearchTable:
             each.group, each.number = _load64(p), _load64(p + 8)
             each.length, each.time, each.author = _load32(p + 16), _load32(p + 20), _load32(p + 24)
             each.kind, each.role, each.weight, each.flags = p[28], p[29], p[30], p[31]
-            if each.kind >= 64 or each.role >= 64:
+            # A score of 0 marks a document that no term has reached: a weight of 0 would forge it.
+            if each.kind and (each.kind >= 64 or each.role >= 64 or not each.weight):
                 each.kind = 0
                 raise ValueError("the record of a document is damaged")
             p += RECORD_BYTES

@@ -626,8 +626,16 @@ def _write_document(
 
 
 def progress_of(source: bytes | None) -> int:
-    """Return the number up to which an index has a scope's entries, as it notes it."""
-    return 0 if source is None else int.from_bytes(source, "big")
+    """Return the number up to which an index has a scope's entries, as it notes it.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    if source is None:
+        return 0
+    with decoding(bytes((Kind.SEARCH,)), "progress of memories in a search index"):
+        found: int = keys.U64.unpack(source)[0]
+    return found
 
 
 def is_indexed(txn: ReadTxn, scope: int) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from memcore import search
+from memcore.codec import keys
 from memcore.codec.keys import Kind
+from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.faces import logger
 from memcore.memory.rows import (
@@ -145,7 +147,8 @@ def find_memories(
         ranking = search.rank(txn, scope, head, cache, query, k=count, beside=beside)
         found: list[MemoryHit] = []
         for match in ranking.matches:
-            number = int.from_bytes(match.id, "big")
+            with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
+                number = keys.U64.unpack(match.id)[0]
             record = past.get(number) or read_entry(txn, scope, number)
             if record is None or not record.is_visible(now_ms) or not asked.fits(record):
                 continue

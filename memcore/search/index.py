@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from memcore._fast import invert_terms, pack_postings, unpack_postings
+from memcore._fast import invert_terms, is_packed, pack_postings, unpack_postings
 from memcore.codec import keys
 from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding, open_value, seal_value
@@ -93,7 +93,9 @@ ROLES: Final = 64
 _CHAINED: Final = 1
 _ID: Final = Struct(">QQ")
 _RECORD: Final = Struct("<QQIIIBBBB")
-_TIME_MAX: Final = 2**32 - 1
+_TIME_MAX: Final = 2**32 - 2
+"""The end of a range of times is not part of it, and has 32 bits."""
+_ORDINAL_MAX: Final = 2**32 - 1
 _ID_LENGTH: Final = Struct("<H")
 _FORWARD_BYTES: Final = _RECORD.size + _ID_LENGTH.size
 
@@ -263,6 +265,8 @@ def _forward(key: bytes, value: bytes) -> Forward:
         if not 0 < size <= len(body) - _FORWARD_BYTES:
             raise ValueError("it ends inside its id")
         id_ = body[_FORWARD_BYTES:at]
+        if not is_packed(body[at:]):
+            raise ValueError("its terms are damaged")
         return Forward(
             keys.number_of(key), body[: _RECORD.size], fields[5], id_, body[at:], fields[2]
         )
@@ -287,7 +291,16 @@ def ordinal_of(txn: ReadTxn, scope: int, kind: int, id_: bytes) -> int | None:
     """
     place = keys.search_documents(scope, kind, prefix=id_)
     value = txn.get(place)
-    return None if value is None else int.from_bytes(open_value(place, value)[1], "big")
+    return None if value is None else _ordinal(place, value)
+
+
+def _ordinal(place: bytes, value: bytes) -> int:
+    body = open_value(place, value)[1]
+    with decoding(place, "place of a document in a search index"):
+        found: int = keys.U64.unpack(body)[0]
+        if found > _NUMBERS_MAX:
+            raise ValueError(found)
+    return found
 
 
 def pending_documents(txn: ReadTxn, scope: int, head: IndexHead) -> list[Forward]:
@@ -323,7 +336,7 @@ def posting_blocks(
     """
     prefix = keys.search_postings(scope, term)
     return [
-        (min(keys.number_of(key), _TIME_MAX), stop, open_value(key, value)[1])
+        (min(keys.number_of(key), _ORDINAL_MAX), stop, open_value(key, value)[1])
         for key, value in txn.scan(prefix, keys.after(prefix))
     ]
 
@@ -359,7 +372,10 @@ def unpack_watermark(key: bytes, value: bytes) -> Watermark:
     with decoding(key, "watermark of a search index"):
         if len(body) < _MARK_BYTES:
             raise ValueError("it is too short")
-        return Watermark(body[:_MARK_BYTES], list(_SEGMENT.iter_unpack(body[_MARK_BYTES:])))
+        segments = list(_SEGMENT.iter_unpack(body[_MARK_BYTES:]))
+        if any(not 0 < lo <= hi < _NUMBERS_MAX for _, lo, hi in segments):
+            raise ValueError("a segment has no end")
+        return Watermark(body[:_MARK_BYTES], segments)
 
 
 def read_watermarks(txn: ReadTxn, scope: int) -> dict[int, tuple[bytes, bytes]]:
@@ -485,7 +501,7 @@ class IndexWriter:
             value = self.txn.get(place) if self.exists else None
             if value is None:
                 continue
-            ordinal = int.from_bytes(open_value(place, value)[1], "big")
+            ordinal = _ordinal(place, value)
             found = forward_of(self.txn, self.scope, ordinal)
             if found is None or (found.kind, found.id) != (kind, id_):
                 msg = "the place of a document in a search index leads astray"
@@ -687,7 +703,7 @@ def documents_of(txn: ReadTxn, scope: int, kind: int) -> Iterator[tuple[int, byt
     """
     prefix = keys.search_documents(scope, kind)
     for key, value in txn.scan(prefix, keys.after(prefix)):
-        yield int.from_bytes(open_value(key, value)[1], "big"), keys.search_place(key)[1]
+        yield _ordinal(key, value), keys.search_place(key)[1]
 
 
 def document_terms(txn: ReadTxn, scope: int, kind: int, id_: bytes) -> bytes | None:
@@ -720,7 +736,7 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
         documents, length = documents + 1, length + each.length
         place = keys.search_documents(scope, each.kind, prefix=each.id)
         value = txn.get(place)
-        if value is None or int.from_bytes(open_value(place, value)[1], "big") != each.ordinal:
+        if value is None or _ordinal(place, value) != each.ordinal:
             yield f"the place of document {each.ordinal} does not lead to it"
         if each.ordinal < head.merged:
             terms += _sum_of((each.ordinal, each.packed))
@@ -784,5 +800,5 @@ def is_index_row(key: bytes, value: bytes) -> bool:
         unpack_watermark(key, value)
     elif row == SearchRow.POSTINGS:
         with decoding(key, "postings of a search index"):
-            unpack_postings(open_value(key, value)[1], keys.number_of(key), _TIME_MAX)
+            unpack_postings(open_value(key, value)[1], keys.number_of(key), _ORDINAL_MAX)
     return SearchRow.HEAD <= row <= SearchRow.SOURCE

@@ -164,10 +164,13 @@ def _forget_piece(txn: Txn, writer: IndexWriter, scope: int, session: int) -> bo
         covered = [
             unpack_watermark(*found).segments for each, found in marks.items() if each != session
         ]
-        for id_ in ids_in(subtract(foreign, united(*covered))):
-            left -= writer.remove_piece(DocumentKind.ITEM, id_, left)
-            if left <= 0:
-                return False
+        for owner, lo, hi in subtract(foreign, united(*covered)):
+            start = keys.search_documents(scope, DocumentKind.ITEM, prefix=item_id(owner, lo))
+            stop = keys.search_documents(scope, DocumentKind.ITEM, prefix=item_id(owner, hi + 1))
+            for key in [key for key, _ in txn.scan(start, stop, limit=PIECE_POSTINGS)]:
+                left -= writer.remove_piece(*keys.search_place(key), left)
+                if left <= 0:
+                    return False
     if len(own) < PIECE_POSTINGS:
         writer.put_watermark(session, None)
         return True

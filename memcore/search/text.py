@@ -39,13 +39,17 @@ _MONTHS: Final = (
     "October", "November", "December",
 )  # fmt: skip
 _CHUNK: Final = re.compile(r"\S+")
+_PIECE: Final = re.compile(r".{1,1024}(?:\s|\Z)|.{1,1024}", re.DOTALL)
+"""What is normalized at a time: sorting a run of combining marks takes quadratic time."""
 
 
 def folded(text: str) -> str:
     """Return a text in the form in which it is split: compatible characters and cases are one."""
     if text.isascii():
         return text  # the extension folds the case of these itself
-    return normalize("NFKC", normalize("NFKC", text).casefold())
+    return "".join(
+        normalize("NFKC", normalize("NFKC", piece).casefold()) for piece in _PIECE.findall(text)
+    )
 
 
 def packed_terms(text: str, key: bytes) -> tuple[bytes, int]:

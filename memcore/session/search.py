@@ -25,6 +25,7 @@ from memcore.errors import (
     InvalidOptionError,
     ReadOnlyError,
     StorageError,
+    StoreFullError,
 )
 from memcore.faces import logger
 from memcore.log import Head
@@ -275,6 +276,7 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     others = coverage.covered_elsewhere(session)
     known = coverage.known.get(session)
     covered = [] if known is None else known.segments
+    _need_stored(txn, scope, session, covered)
     is_live = session in coverage.live
     head = txn.get(head_key(scope, session)) if is_live else None
     if is_live and (head is None or head[_MARK] != coverage.marks[session]):
@@ -295,6 +297,24 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     mark = coverage.marks[session] if done else UNFINISHED
     now = united(subtract(covered, gone), shared, taken)
     return _Step(session, head, leaving, documents, search.Watermark(mark, now))
+
+
+def _need_stored(txn: ReadTxn, scope: int, session: int, segments: Segments) -> None:
+    """Refuse a watermark beyond the last item of a session: it would be followed for ever.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    last: dict[int, int] = {}
+    for owner, _, hi in segments:
+        if owner not in last:
+            rows = keys.session_rows(scope, owner, Row.ITEM)
+            row = next(txn.scan(rows, keys.after(rows), reverse=True, limit=1), None)
+            last[owner] = 0 if row is None else keys.number_of(row[0])
+        if hi > last[owner]:
+            key = keys.search_watermark(scope, session)
+            msg = f"the watermark of session {session} in a search index is beyond its items"
+            raise CorruptValueError(msg, key=key)
 
 
 def _taken(
@@ -579,7 +599,10 @@ def search_scope(
     if engine.write_filter is not None:  # what is stored was redacted, so the query has to be
         asked = asked._replace(query=engine.write_filter.at(app, user).again(asked.query))
     if not engine.store.read_only:
-        _index_backlog(engine, app, user)
+        try:
+            _index_backlog(engine, app, user)
+        except StoreFullError as error:  # reading needs no room
+            logger("memcore.search").warning("searching without indexing: %s", error)
     try:
         return _allowed(engine, app, user, asked, access)
     except CorruptValueError as error:
@@ -780,6 +803,8 @@ def check_index(txn: ReadTxn, scope: int) -> Iterator[str]:
 def _check_items(txn: ReadTxn, scope: int, head: search.IndexHead) -> Iterator[str]:
     """Compare the documents of items with the live items that watermarks cover, both ways."""
     coverage = coverage_of(txn, scope)
+    for session, mark in coverage.known.items():
+        _need_stored(txn, scope, session, mark.segments)
     covered = coverage.covered()
     for _, id_ in search.documents_of(txn, scope, search.DocumentKind.ITEM):
         owner, seq = (int.from_bytes(part, "big") for part in (id_[:8], id_[8:]))

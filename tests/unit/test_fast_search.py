@@ -13,6 +13,7 @@ from memcore._fast import (
     SearchTable,
     best_vectors,
     invert_terms,
+    is_packed,
     pack_postings,
     search_spans,
     search_terms,
@@ -262,3 +263,21 @@ def test_vectors_of_another_length_are_refused() -> None:
     for vectors, query in ((b"abc", b"ab"), (b"", b""), (b"", b"x" * 65_537)):
         with pytest.raises(ValueError, match="rows"):
             best_vectors(vectors, query, 1)
+
+
+def test_a_record_without_weight_is_damaged() -> None:
+    """A score of 0 would let a document be counted twice, beyond the end of an array."""
+    record = struct.pack("<QQIIIBBBB", 1, 1, 3, 0, 0, 1, 0, 0, 1)
+    with pytest.raises(ValueError, match="damaged"):
+        SearchTable(1).load(0, record)
+    SearchTable(1).load(0, bytes(32))
+
+
+def test_packed_terms_ascend_and_occur() -> None:
+    packed, _ = search_terms("one two three four", KEY, 100)
+    assert is_packed(packed)
+    assert is_packed(b"")
+    assert not is_packed(packed[:-1])
+    assert not is_packed(packed[9:] + packed[:9])
+    assert not is_packed(packed[:8] + b"\0" + packed[9:])
+    assert not is_packed(packed[:9] * 2)

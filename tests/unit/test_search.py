@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import re
+import resource
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,6 +20,7 @@ from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import seal_value
 from memcore.database.redact import redact_all
 from memcore.privacy import Redaction, redaction_policy
+from memcore.rows import names
 from memcore.search import (
     Document,
     DocumentKind,
@@ -28,6 +31,8 @@ from memcore.search import (
     remove_documents,
     source_of,
 )
+from memcore.search.index import forward_of
+from memcore.search.text import _PIECE, folded
 from memcore.session import search as searching
 from messages import user as said
 
@@ -525,3 +530,91 @@ def test_documents_are_refused_that_no_index_can_hold(db) -> None:
     with pytest.raises(memcore.InternalError):
         db.engine.store.transact(add_of_another)
     assert rows(db) == []
+
+
+# --- Damage that a checksum does not tell ---------------------------------------------------------
+
+
+def planted(db, key_of, body: bytes) -> None:
+    """Write a row of the index with a right checksum; ``key_of`` gets the number of the scope."""
+
+    def closure(txn):
+        scope = names.scope_of(txn, "default", "default")
+        key = key_of(txn, scope)
+        txn.put(key, seal_value(key, body))
+
+    db.engine.store.transact(closure)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    with memcore.open(tmp_path / "filled") as db:
+        session = db.session("chat")
+        session.extend([{"role": "user", "content": f"word{n} common"} for n in range(40)])
+        assert len(session.search("common", k=50)) == 40
+        yield db
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("segment", [(1, 1, 2**40), (1, 1, 2**64 - 1), (99, 1, 7), (1, 5, 2)])
+def test_a_watermark_beyond_the_items_drops_the_index(filled, segment) -> None:
+    body = bytes(8) + b"".join(part.to_bytes(8, "little") for part in segment)
+    planted(filled, lambda _, scope: keys.search_watermark(scope, 1), body)
+    assert filled.check() != []
+    session = filled.session("chat")
+    session.append({"role": "user", "content": "another common word"})
+    assert len(session.search("common", k=50)) == 41
+    planted(filled, lambda _, scope: keys.search_watermark(scope, 1), body)
+    assert filled.delete_session("chat")
+    assert filled.scope().search("common") == []
+
+
+@pytest.mark.parametrize("packed", [b"x", bytes(9), b"\1" * 9 + b"\1" * 9])
+def test_terms_that_are_none_drop_the_index(filled, packed) -> None:
+    def key_of(txn, scope):
+        return keys.search_forward(scope, 3)
+
+    def record(txn):
+        scope = names.scope_of(txn, "default", "default")
+        return forward_of(txn, scope, 3)
+
+    found = filled.engine.store.read(record)
+    body = found.record + len(found.id).to_bytes(2, "little") + found.id + packed
+    planted(filled, key_of, body)
+    assert filled.check() != []
+    assert filled.delete_session("chat")
+    assert filled.scope().search("common") == []
+
+
+def test_a_place_of_another_length_drops_the_index(filled) -> None:
+    def key_of(txn, scope):
+        return keys.search_documents(scope, 1, prefix=keys.u64(1) + keys.u64(3))
+
+    planted(filled, key_of, b"\xff" * 20)
+    assert filled.check() != []
+    assert filled.delete_session("chat")
+
+
+def test_a_search_on_a_full_device_reads_what_it_cannot_index(tmp_path) -> None:
+    path = tmp_path / "full"
+    with memcore.open(path) as db:
+        db.session("chat").extend([{"role": "user", "content": f"w{n} common"} for n in range(90)])
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+        try:
+            with pytest.raises(memcore.StoreFullError):
+                while True:
+                    db.session("filler").append({"role": "user", "content": "x" * 3_000})
+            assert len(db.scope().search("common", k=100)) == 90
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert db.check() == []
+
+
+def test_runs_of_combining_marks_are_folded_in_pieces() -> None:
+    """All marks of one letter are sorted, in quadratic time: a text of them took minutes."""
+    marks = "a" + "\u0316\u0301" * 100_000
+    assert max(map(len, _PIECE.findall(marks))) <= 1_025
+    assert "".join(_PIECE.findall(marks)) == marks
+    words = "Ünïcödé wörds, ﬁnely separated; " * 200
+    assert folded(words) == unicodedata.normalize("NFKC", words).casefold()
