@@ -125,8 +125,8 @@ def test_a_page_in_use_that_is_listed_as_free_is_found(used) -> None:
     node = nodes_of(content, found.free_list[0])[0]
     entries = struct.unpack_from("<Q", content, node + 16)[0]
     listed = struct.unpack_from(f"<{entries}Q", content, node + 24)
-    lower = [page for page in found.leaves if listed[-1] < page < listed[0]]
-    pages = sorted({*listed[1:], lower[0]}, reverse=True)
+    leaf = next(page for page in found.leaves if page not in listed)
+    pages = sorted({*listed[1:], leaf}, reverse=True)
     piece = struct.pack(f"<{entries}Q", *pages)
     refused(damage((node + 24, piece)), "in use already")
 
