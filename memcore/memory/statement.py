@@ -54,6 +54,7 @@ from memcore.memory.trust import (
     by_of_item,
     is_pasted,
     is_weaker,
+    own_texts,
     weakest,
 )
 from memcore.model import ItemKind, Source
@@ -61,7 +62,6 @@ from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_held, is_opted_out, need_free
 from memcore.store.interface import ReadTxn
-from memcore.wire.message import texts_of
 
 __all__ = [
     "SOURCES_MAX",
@@ -136,6 +136,7 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
     rows: list[SourceRow] = []
     said: list[str] = []
     own: list[str] = []
+    foreign = False
     newest_ms: int | None = None
     for source in sources:
         number, root, history = _history(book, drafts, source.session)
@@ -153,7 +154,9 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
             item = opened(book.txn, book.scope, row)[0]
             found.append(by_of_item(item.kind))
             if item.kind == ItemKind.USER:
-                own += [part.text for part in texts_of(item.message)]
+                texts, more = own_texts(item.message)
+                own += texts
+                foreign |= more
             newest_ms = max(newest_ms or 0, int(item.created_at * 1000))
         by = weakest(found)
         said.append(by)
@@ -163,7 +166,7 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
         ]
     if not rows:
         return _Cited((), None, None)
-    if own and is_pasted(text, own):  # the user forwarded it; these are not the user's words
+    if (own or foreign) and is_pasted(text, own, foreign=foreign):  # not the user's words
         said.append("import")
     by = weakest(said)
     lowered = tuple(row._replace(by=by if is_weaker(by, row.by) else row.by) for row in rows)
