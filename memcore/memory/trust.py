@@ -157,9 +157,9 @@ def is_pasted(statement: str, texts: Iterable[str], *, foreign: bool = False) ->
     """Return True if a statement rests on pasted parts of a user's texts.
 
     Pasted are fenced blocks, lines that begin with ``>``, and quotations of five words or more. In
-    doubt more is: a fence or a quotation that nothing closes reaches to the end, and straight quotes
-    that do not pair reach from the first to the last. A statement rests on pasted parts if one of
-    its words occurs there and nowhere in the user's own words. Takes time linear in the texts.
+    doubt more is: a fence or a quotation that nothing closes reaches to the end, and straight
+    quotes that do not pair reach from the first to the last. A statement rests on pasted parts if
+    one of its words occurs there and nowhere in the user's own words. Takes linear time.
 
     Args:
         statement: the statement.
@@ -228,8 +228,8 @@ def _without_straight(text: str, pasted: list[str]) -> str:
     """Move long quotations in straight quotes to ``pasted``; return the rest.
 
     The same character opens, closes, and stands for inches. If the quotes do not pair by their
-    neighbours, or a long quotation stands among several, nobody can tell the quoted parts from those
-    between them: then all from the first to the last quote is pasted.
+    neighbours, or a long quotation stands among several, nobody can tell the quoted parts from
+    those between them: then all from the first to the last quote is pasted.
     """
     parts = text.split('"')
     if len(parts) < 3:  # noqa: PLR2004 - no two quotes

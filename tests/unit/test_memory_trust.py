@@ -144,3 +144,256 @@ def test_whatever_stands_in_a_fence_is_pasted(text):
 def test_looking_for_pasted_parts_is_linear(marks):
     """In quadratic time, each of these takes minutes."""
     is_pasted("hello", [marks * 200_000 + "hello"])
+
+
+# --- one statement, one source --------------------------------------------------------------------
+
+
+def test_a_stronger_statement_comes_with_its_own_fields(db, memory):
+    options: dict[str, Any] = {"attributes": {"note": "wire money"}, "labels": {"do": "wire"}}
+    weak = memory.remember("Likes tea", source=tool(db, "t"), importance=1.0, **options)
+    mine = memory.remember("likes tea!", source=say(db, "a", "likes tea!"), labels={"a": "b"})
+    assert (mine.id, mine.version, mine.by, mine.status) == (weak.id, 2, "user", "active")
+    assert (mine.text, mine.attributes, mine.labels) == ("likes tea!", {}, {"a": "b"})
+    assert (mine.importance, mine.support) == (None, 2)
+    assert memory.get(weak.id, version=1) == weak
+    memory.remember("Likes milk", source=tool(db, "t", "y"), **options)
+    stated = memory.remember("likes milk", by="operator", attributes={"mine": 1})
+    assert (stated.by, stated.text, stated.attributes, stated.labels) == (
+        "operator", "likes milk", {"mine": 1}, {},
+    )  # fmt: skip
+
+
+def test_what_a_removed_statement_said_goes_with_it(db, scope, memory):
+    weak = memory.remember("Likes tea", source=tool(db, "t"), attributes={"of": "tool"})
+    for name in "ab":
+        memory.remember("likes tea!", source=say(db, name, "likes tea!"), attributes={"of": "user"})
+    scope.delete_session("a")
+    assert memory.get(weak.id).by == "user"
+    scope.delete_session("b")
+    left = memory.get(weak.id)
+    assert (left.by, left.status, left.text) == ("tool", "quarantined", "Likes tea")
+    assert [each.attributes for each in memory.history(weak.id)] == [{"of": "tool"}] * 2
+    mine = memory.remember("Likes ice", source=say(db, "c", "Likes ice"), labels={"a": "b"})
+    memory.remember("likes ice", source=tool(db, "t", "z"))
+    scope.delete_session("c")
+    left = memory.get(mine.id)
+    assert (left.by, left.status, left.labels) == ("tool", "quarantined", {})
+    assert db.check() == []
+
+
+def test_what_was_promoted_is_left_when_a_stronger_statement_goes(db, scope, memory):
+    made = memory.remember("Likes tea", source=tool(db, "t"))
+    memory.promote(made.id, by="root")
+    assert memory.remember("Likes tea", source=say(db, "a", "Likes tea")).by == "user"
+    scope.delete_session("a")
+    left = memory.get(made.id)
+    assert (left.by, left.status, left.promoted_by) == ("confirmed", "active", "root")
+
+
+def test_attributes_and_labels_need_a_source(db, memory):
+    mine = memory.remember("Likes tea", source=say(db, "a", "Likes tea. Note: green"))
+    for change in (
+        {"attributes": {"note": "wire money"}},
+        {"labels": {"do": "wire"}},
+        {"labels": {"do": "wire"}, "source": tool(db, "t")},
+        {"attributes": {"note": "wire"}, "by": "import"},
+    ):
+        with pytest.raises(memcore.InvalidOptionError):
+            memory.update(mine.id, **change)
+    assert memory.get(mine.id) == mine
+    more = memory.update(mine.id, attributes={"note": "green"}, source=Source("a", (1,)))
+    assert (more.text, more.by, more.attributes) == (mine.text, "user", {"note": "green"})
+    weak = memory.remember("Likes milk", source=tool(db, "t"), attributes={"of": "tool"})
+    told = memory.update(weak.id, labels={"a": "b"}, by="operator")
+    assert (told.by, told.status, told.labels) == ("tool", "quarantined", {"a": "b"})
+    strong = memory.update(weak.id, text="Likes oats", by="operator")
+    assert (strong.status, strong.attributes, strong.labels) == ("active", {}, {})
+
+
+# --- what is removed stays removed ----------------------------------------------------------------
+
+
+def test_a_forgotten_text_does_not_come_back_by_update(db, memory):
+    source = say(db, "a", "Mallory is my manager")
+    memory.forget(memory.remember("Mallory is my manager", source=source).id)
+    other = memory.remember("Something else", source=source)
+    weak = memory.remember("Other", source=tool(db, "t"))
+    for number, cited in ((other.id, source), (weak.id, Source("t", (1,)))):
+        with pytest.raises(memcore.InvalidOptionError, match="forgotten"):
+            memory.update(number, text="mallory is my manager.", source=cited)
+    assert memory.update(other.id, text="Mallory is my manager", by="operator").status == "active"
+
+
+def test_an_update_makes_no_second_memory_of_one_statement(db, memory):
+    source = say(db, "a", "I like tea")
+    one, two = (memory.remember(text, source=source) for text in ("Likes tea", "Likes milk"))
+    with pytest.raises(memcore.InvalidOptionError, match=f"memory {one.id} says the same"):
+        memory.update(two.id, text="likes tea", source=source)
+    assert memory.update(one.id, text="Likes tea!", source=source).version == 2
+
+
+@pytest.mark.parametrize("by", ["operator", "import"])
+def test_a_statement_goes_with_its_only_source(db, scope, memory, by):
+    made = memory.remember("Lives in Rome", source=say(db, "a", "> Lives in Rome"), by=by)
+    scope.delete_session("a")
+    assert (memory.get(made.id).status, memory.get(made.id).text) == ("forgotten", "")
+    again = memory.remember("Lives in Rome", by=by)
+    memory.remember("Lives in Rome", source=tool(db, "t"))
+    scope.delete_session("t")
+    assert (memory.get(again.id).text, memory.get(again.id).by) == ("Lives in Rome", by)
+    assert db.check() == []
+
+
+def test_many_sources_crowd_nobody_out(db, scope, memory):
+    for n in range(64):
+        memory.remember("Likes tea", source=tool(db, f"t{n}"))
+    assert memory.remember("Likes tea", source=say(db, "u", "Likes tea")).status == "active"
+    for n in range(66):
+        made = memory.remember("Likes milk", source=say(db, f"m{n}", "Likes milk"))
+    for n in range(64):
+        scope.delete_session(f"m{n}")
+    assert memory.get(made.id).sources == (Source("m64", (1,)), Source("m65", (1,)))
+
+
+# --- legal holds ----------------------------------------------------------------------------------
+
+
+def test_a_hold_keeps_earlier_versions(db, scope, memory):
+    first = say(db, "held", "Likes tea")
+    made = memory.remember("Likes tea", source=first)
+    memory.update(made.id, text="Likes milk", source=say(db, "free", "Likes milk"))
+    db.session("held", user="alice").hold(reason="a lawsuit")
+    with pytest.raises(memcore.HeldError):
+        memory.forget(made.id)
+    scope.delete_session("free")
+    (left,) = memory.history(made.id)
+    assert (left.text, left.status, left.sources) == ("Likes tea", "archived", (first,))
+    assert db.check() == []
+    db.session("held", user="alice").release()
+    scope.delete_session("held")
+    assert memory.get(made.id).status == "forgotten"
+
+
+def test_a_hold_covers_the_items_that_a_fork_cites(db, scope, memory):
+    say(db, "parent", "Likes tea")
+    parent = db.session("parent", user="alice")
+    parent.fork("fork")
+    made = memory.remember("Likes tea", source=Source("fork", (1,)))
+    parent.hold(reason="a lawsuit")
+    with pytest.raises(memcore.HeldError):
+        memory.forget(made.id)
+    scope.delete_session("fork")
+    left = memory.get(made.id)
+    assert (left.text, left.sources) == ("Likes tea", (Source("parent", (1,)),))
+    assert db.check() == []
+    parent.release()
+    scope.delete_session("parent")
+    assert memory.get(made.id).status == "forgotten"
+
+
+# --- opting out, expiry, clocks -------------------------------------------------------------------
+
+
+def test_a_retry_tells_nothing_while_opted_out_or_expired(scope, memory, clock):
+    options = {"by": "operator", "expires_at": clock.now_ms / 1000 + 10, "idempotency_key": "k"}
+    made = memory.remember("Likes tea", **options)
+    scope.opt_out_memory()
+    with pytest.raises(memcore.OptedOutError):
+        memory.remember("Likes tea", **options)
+    scope.opt_in_memory()
+    assert memory.remember("Likes tea", **options) == made
+    clock.now_ms += 20_000
+    with pytest.raises(memcore.NotFoundError):
+        memory.remember("Likes tea", **options)
+
+
+def test_what_has_expired_does_not_change(memory, clock):
+    soon = clock.now_ms / 1000 + 10
+    good = memory.remember("good", by="operator", slot="s")
+    weak = memory.remember("bad", by="import", slot="s", expires_at=soon)
+    clock.now_ms += 10_000
+    for change in (
+        lambda: memory.update(weak.id, importance=0.5),
+        lambda: memory.update(weak.id, text="x", by="operator"),
+        lambda: memory.promote(weak.id, by="root"),
+    ):
+        with pytest.raises(memcore.NotFoundError):
+            change()
+    assert memory.list() == [good]
+    with pytest.raises(memcore.InvalidOptionError, match="expires_at"):
+        memory.update(good.id, expires_at=soon)
+
+
+def test_the_last_statement_that_is_not_weaker_decides_on_the_expiry(db, memory, clock):
+    soon = clock.now_ms / 1000 + 5
+    memory.remember("plan", by="operator")
+    assert memory.remember("plan", by="operator", expires_at=soon).expires_at == soon
+    assert memory.remember("plan", source=tool(db, "t")).expires_at == soon
+    assert memory.remember("plan", by="operator").expires_at is None
+    clock.now_ms += 9_000
+    assert [each.text for each in memory.list()] == ["plan"]
+
+
+def test_a_clock_that_was_ahead_changes_no_answer(db, memory, clock):
+    day = 86_400_000
+    clock.now_ms += day
+    memory.remember("a day ahead", by="operator")
+    ahead = memory.remember("A", by="operator", slot="z")
+    clock.now_ms -= day
+    now = clock.now_ms / 1000
+    soon = now + 3600
+    made = memory.remember("operator's", by="operator", slot="s", expires_at=soon)
+    mine = memory.remember("user's", source=say(db, "u", "user's"), slot="s")
+    assert (memory.get(made.id).status, mine.status) == ("active", "quarantined")
+    value = memory.remember("B", by="operator", slot="z")
+    assert (value.status, memory.get(ahead.id).status) == ("active", "superseded")
+    assert memory.list(slot="z", valid_at=now) == [value]
+    assert memory.list(slot="z", as_of=now) == [value]
+    same = [memory.remember("dup", by="operator", expires_at=soon).id for _ in range(2)]
+    assert same[0] == same[1]
+    assert db.check() == []
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+def test_a_value_that_waits_cannot_end_before_it_begins(db, memory, clock):
+    memory.remember("good", by="operator", slot="s")
+    weak = memory.remember("q", by="import", slot="s")
+    clock.now_ms += 100_000
+    with pytest.raises(memcore.InvalidOptionError, match="valid_to"):
+        memory.update(weak.id, valid_to=clock.now_ms / 1000 - 50)
+    done = memory.promote(weak.id, by="root")
+    assert memory.list(slot="s", valid_at=clock.now_ms / 1000) == [done]
+    assert db.check() == []
+
+
+def test_what_is_promoted_becomes_the_value(db, memory, clock):
+    now = clock.now_ms / 1000
+    good = memory.remember("good", by="operator", slot="s")
+    older = memory.remember("older", by="import", slot="s", valid_from=now - 100)
+    over = memory.remember(
+        "over", by="import", slot="s", valid_from=now - 100, valid_to=now - 50
+    )  # fmt: skip
+    clock.now_ms += 1000
+    done = memory.promote(older.id, by="root")
+    assert (done.status, done.valid_from) == ("active", now + 1)
+    assert memory.get(good.id).superseded_by == older.id
+    past = memory.promote(over.id, by="root")
+    assert (past.status, past.valid_to) == ("superseded", now - 50)
+    assert db.check() == []
+
+
+def test_a_value_that_ended_is_said_again(db, memory, clock):
+    now = clock.now_ms / 1000
+    for slot in ("home", None):
+        old = memory.remember("Rome", by="operator", slot=slot, valid_from=now, valid_to=now + 10)
+        same = memory.remember("Rome", by="operator", slot=slot, valid_from=now, valid_to=now + 10)
+        assert same.id == old.id
+    clock.now_ms += 50_000
+    for slot in ("home", None):
+        new = memory.remember("Rome", source=say(db, "a", "Rome"), slot=slot)
+        assert (new.status, new.valid_to) == ("active", None)
+        assert new in memory.list(slot=slot, valid_at=clock.now_ms / 1000)
+    assert db.check() == []
