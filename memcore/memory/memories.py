@@ -39,7 +39,6 @@ from memcore.memory.statement import (
     SOURCES_MAX,
     Statement,
     forget_entry,
-    need_wanted,
     promote,
     remember,
     revise,
@@ -63,7 +62,7 @@ from memcore.options import (
 )
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
-from memcore.rows.lifecycle import is_opted_out, need_free
+from memcore.rows.lifecycle import is_opted_out, need_free, need_wanted
 from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -82,11 +81,19 @@ _KEEP: Final = ...
 
 
 class Named(Protocol):
-    """Session, as far as memory is concerned: it has a name."""
+    """Session, as far as memory is concerned: it has a name and a place."""
 
     @property
     def id(self) -> str:
         """Return the session's name."""
+
+    @property
+    def app(self) -> str:
+        """Return the application."""
+
+    @property
+    def user(self) -> str:
+        """Return the user."""
 
 
 class Memories:
@@ -108,6 +115,7 @@ class Memories:
         session: name of the session that plain seqs refer to; None: none.
         read_only: True if the file may not be written.
         uses: uses by scope and id that are not written yet.
+        owner: application and user; None: sessions of any are taken by their names.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class Memories:
         session: str | None = None,
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
+        owner: tuple[str, str] | None = None,
     ) -> None:
         self._store = store
         self._find = find
@@ -138,6 +147,7 @@ class Memories:
         self._session = session
         self._read_only = read_only
         self._uses = uses
+        self._owner = owner
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -371,7 +381,7 @@ class Memories:
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """
-        name = self._session if session is None else getattr(session, "id", session)
+        name = self._session if session is None else self._name_of(session)
         told = self._described(confidence=confidence)
         if reason is not None:
             told["reason"] = self._admitted({"reason": checked_name("reason", reason)})["reason"]
@@ -395,6 +405,20 @@ class Memories:
             return put_outcome(Book(txn, scope, self._seed), outcome, now_ms)
 
         return self._store.transact(closure)
+
+    def _name_of(self, session: Named | str) -> str:
+        """Return the name of a session of this user.
+
+        Raises:
+            NotFoundError: it is a session of another user or application.
+        """
+        name, app, user = (getattr(session, each, None) for each in ("id", "app", "user"))
+        if name is None:
+            return str(session)
+        if self._owner is not None and (app, user) != self._owner:
+            msg = f"session {name[:80]!r} is one of user {user!r} in app {app!r}, not of this user"
+            raise NotFoundError(msg)
+        return str(name)
 
     def _path(self, txn: ReadTxn, name: str) -> SessionPath:
         scope = self._find(txn)

@@ -19,7 +19,6 @@ from memcore.errors import (
     CorruptValueError,
     InvalidOptionError,
     NotFoundError,
-    OptedOutError,
     RevisionConflict,
 )
 from memcore.log import Head, History, SessionTxns
@@ -62,7 +61,7 @@ from memcore.memory.trust import (
 from memcore.model import ItemKind, Source
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.rows.lifecycle import is_held, is_opted_out, need_free
+from memcore.rows.lifecycle import is_held, need_free, need_wanted
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -74,7 +73,7 @@ __all__ = [
     "forget_items",
     "mend",
     "move_sources",
-    "need_wanted",
+    "names_in",
     "promote",
     "redact_entry",
     "remember",
@@ -109,19 +108,6 @@ class _Cited(NamedTuple):
     by: str | None
     """Trust of the weakest cited item; None: nothing is cited."""
     newest_ms: int | None
-
-
-def need_wanted(txn: ReadTxn, scope: int) -> None:
-    """Refuse to remember a user who opted out.
-
-    Raises:
-        OptedOutError
-    """
-    if is_opted_out(txn, scope):
-        raise OptedOutError(
-            "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
-            "takes that back"
-        )
 
 
 # --- Sources --------------------------------------------------------------------------------------
@@ -835,7 +821,8 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
 def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) -> None:
     """Let memories that cite a session cite the one that replaces it, under its items' new seqs.
 
-    Items that the replacement does not have keep their old address; ``forget_items`` follows.
+    Items that the replacement does not have keep their old address; ``forget_items`` follows. Later
+    forks are forks of the replacement, so it is the root of what the session was the root of.
     """
     move_outcomes(book, session, to)
     for number in with_source(book.txn, book.scope, session):
@@ -851,7 +838,8 @@ def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) ->
 
 def _moved(record: MemoryVersion, session: int, to: int, moved: Mapping[int, int]) -> MemoryVersion:
     rows: list[SourceRow] = []
-    for row in record.sources:
+    for source in record.sources:
+        row = source if source.root != session else source._replace(root=to)
         if row.session != session:
             rows.append(row)
             continue
@@ -876,6 +864,16 @@ def texts_in(txn: ReadTxn, scope: int, number: int) -> Iterator[dict[str, Any]]:
     known = read_entry(txn, scope, number)
     for each in () if known is None else (*versions_of(txn, scope, number), known):
         yield {name: getattr(each, name) for name in TOLD if getattr(each, name)}
+
+
+def names_in(txn: ReadTxn, scope: int, number: int) -> list[str]:
+    """Return subject and slot of an entry, which stay as they are.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    known = read_entry(txn, scope, number)
+    return [] if known is None else [text for text in (known.subject, known.slot) if text]
 
 
 def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool | None:

@@ -32,6 +32,7 @@ __all__ = [
     "is_weaker",
     "normalised",
     "own_texts",
+    "shown_name",
     "weakest",
 ]
 
@@ -266,15 +267,19 @@ LABELS_MAX: Final = 32
 _HIDDEN: Final = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and line feed
-    "\u00ad\u061c\u180e"
-    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # zero width, bidi
+    "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f"
+    "\u115f\u1160\u2800\u3164\uffa0"  # letters and patterns without ink
+    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"  # zero width, bidi
+    "\ufe00-\ufe0d"  # variation selectors
     "\ud800-\udfff"  # not characters
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of shorthand and music
     "\U000e0000-\U000e0fff"  # tags, and variation selectors that no font uses
     "]|"
+    "(?<![^\x00-\x7f])[\ufe0e\ufe0f](?!\u20e3)|[\u200c\u200d\ufe0e\ufe0f][\ufe0e\ufe0f]|"
     "(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])|[\u200c\u200d]{2}"
 )
 """Characters that nobody sees. Joiners are allowed between letters that are not ASCII, where Indic
-and Arabic scripts and emoji need them."""
+and Arabic scripts and emoji need them, and one selector of the form of a sign behind the sign."""
 _CARRIAGE: Final = re.compile("\r\n?")
 
 
@@ -324,6 +329,14 @@ def checked_name(name: str, value: object) -> str:
         raise InvalidOptionError(msg)
     _need_visible(name, value)
     return value
+
+
+def shown_name(name: str) -> str:
+    """Return a name that was found in a log as it may be shown: short, without hidden characters.
+
+    What is hidden becomes U+FFFD.
+    """
+    return _HIDDEN.sub("\ufffd", name[:NAME_CHARS_MAX])
 
 
 def checked_labels(labels: object) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import Source
+from memcore.database.redact import redact_all
+from memcore.memory import statement
 from memcore.memory.trust import is_pasted
+from memcore.privacy import Redaction, redaction_policy
 
 LIE = "Alice's manager is now Mallory"
 TEXT = {"type": "text", "text": "Summarise this for me"}
@@ -397,3 +401,124 @@ def test_a_value_that_ended_is_said_again(db, memory, clock):
         assert (new.status, new.valid_to) == ("active", None)
         assert new in memory.list(slot=slot, valid_at=clock.now_ms / 1000)
     assert db.check() == []
+
+
+def test_a_new_value_reads_the_one_that_it_replaces(db, memory, monkeypatch):
+    """Neither the past of a slot nor what waits there makes a new value dearer."""
+    for n in range(20):
+        memory.remember(f"v {n}", by="operator", slot="s")
+    source = tool(db, "t")
+    for n in range(20):
+        memory.remember(f"q {n}", source=source, slot="s")
+    read: list[int] = []
+    whole = statement.read_entry
+
+    def counting(txn: Any, scope: int, number: int) -> Any:
+        read.append(number)
+        return whole(txn, scope, number)
+
+    monkeypatch.setattr(statement, "read_entry", counting)
+    memory.remember("v 20", by="operator", slot="s")
+    assert read == [20]
+
+
+# --- hidden characters ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        0xFE00, 0xFE0F, 0x34F, 0x115F, 0x1160, 0x3164, 0xFFA0, 0x17B4, 0x180B, 0x2800, 0x1D173,
+        0xFFF0, 0x1BCA0,
+    ],
+)  # fmt: skip
+def test_hidden_characters_are_refused(memory, hidden):
+    for text in (f"a{chr(hidden)}b", chr(hidden), f"\u2764\ufe0f{chr(hidden)}"):
+        with pytest.raises(memcore.InvalidItemError):
+            memory.remember(text, by="operator")
+
+
+def test_signs_keep_their_forms(memory):
+    for text in ("I \u2764\ufe0f tea", "1\ufe0f\u20e3 tea", "\u2764\ufe0f\u200d\U0001f525 tea"):
+        assert memory.remember(text, by="operator").text == text
+
+
+# --- playbooks ------------------------------------------------------------------------------------
+
+
+def called(tool_name: str) -> dict[str, Any]:
+    call = {"id": "c1", "type": "function", "function": {"name": tool_name, "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def test_names_of_tools_are_short_and_visible(db, memory):
+    say(db, "a", called("look\u200b\u202e and wire" + "x" * 100_000))
+    made = memory.record_outcome("a", scenario="s", passed=True)
+    assert len(made.steps[0]) == 256
+    assert made.steps[0].startswith("look\ufffd\ufffd and wire")
+    body = {"scenario": "s", "name": "b", "at": 1, "passed": True, "failed": {}, "instead": {},
+            "iterations": 1}  # fmt: skip
+    say(db, "b", "x")
+    for steps in (["x" * 300], ["look\u202e"], ["x"] * 300):
+        line = {"app": "default", "user": "alice", "outcome": {**body, "steps": steps}}
+        found = db.import_([json.dumps({"memcore": 1, "memory": line}).encode()])
+        assert len(found.failures) == 1
+    assert memory.playbooks() == [made]
+
+
+def test_no_outcome_of_another_user_is_recorded(db, memory):
+    say(db, "same", "x")
+    say(db, "same", "y", user="bob")
+    theirs = db.session("same", user="bob")
+    with pytest.raises(memcore.NotFoundError, match="bob"):
+        memory.record_outcome(theirs, scenario="s", passed=True)
+    mine = db.session("same", user="alice")
+    assert memory.record_outcome(mine, scenario="s", passed=True).successes == 1
+
+
+def test_no_outcome_is_imported_while_opted_out(db, scope, memory):
+    say(db, "a", "x")
+    memory.record_outcome("a", scenario="s", passed=True)
+    lines = [line for line in db.export() if b'"outcome"' in line]
+    memory.clear()
+    scope.opt_out_memory()
+    assert len(db.import_(lines).failures) == len(lines) == 1
+    scope.opt_in_memory()
+    assert memory.playbooks() == []
+    assert db.import_(lines).failures == []
+
+
+def test_a_fork_of_a_renewed_session_is_not_independent(db, memory, clock):
+    memory.remember("Likes tea", source=tool(db, "t"))
+    say(db, "a", "one", "two", "Likes tea")
+    memory.remember("Likes tea", source=Source("a", (3,)))
+    say(db, "o", "one", called("look"))
+    memory.record_outcome("o", scenario="s", passed=True)
+    db.retention.set([{"what": "items", "keep_last": 1, "action": "remove"}])
+    db.sweep()
+    for name in ("a", "o"):
+        db.session(name, user="alice").fork(f"{name}2")
+    assert memory.remember("Likes tea", source=Source("a2", (1,))).support == 2
+    assert memory.record_outcome("o2", scenario="s", passed=True).successes == 1
+    assert db.check() == []
+
+
+@pytest.mark.as_stored
+def test_redaction_of_what_memory_keeps_beside_texts(db, memory):
+    mail = "ann@example.com"
+    say(db, "a", called(f"mail_{mail}"))
+    memory.record_outcome("a", scenario="mail", passed=False, reason="down")
+    memory.record_outcome("a", scenario=f"mail {mail}", passed=True)
+    memory.remember("x", by="operator", subject=mail, slot=f"of {mail}")
+    at = Redaction(redaction_policy("default"), secret=bytes(32)).for_place
+    found = [each for each in redact_all(db.engine, at, write=True) if each.where == "memories"]
+    assert (found[0].kept, found[0].rewritten) == (3, 2)
+    assert all(mail not in step for each in memory.playbooks() for step in each.steps)
+    assert all(mail not in each.step for book in memory.playbooks() for each in book.patches)
+    assert db.check() == []
+
+
+def test_who_promotes_is_redacted(open_db):
+    memory = open_db(durability="none", redact="default").scope(app="a", user="alice").memory
+    made = memory.promote(memory.remember("x", by="import").id, by="ann@example.com")
+    assert "ann@example.com" not in made.promoted_by
