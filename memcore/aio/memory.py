@@ -52,9 +52,9 @@ class AsyncMemories:
         """Store a statement; return it as it is then known.
 
         A statement of the same wording, kind, subject and slot is not stored twice: the known one
-        gets one more source. What was forgotten stays so: its tombstone is returned, unless an
-        operator says it again. In a slot the newer statement supersedes the older one, if it is not
-        weaker; a weaker one waits in quarantine.
+        gets one more source, and says what the stronger of the two says. What was forgotten stays
+        so: its tombstone is returned, unless an operator says it again. In a slot the newer
+        statement supersedes the older one, if it is not weaker; a weaker one waits in quarantine.
 
         Args:
             text: the statement, up to 16 KiB of UTF-8.
@@ -80,7 +80,8 @@ class AsyncMemories:
                 characters.
             InvalidOptionError: an option is invalid, there is no source, or ``by`` states more
                 trust than the sources have.
-            NotFoundError: a session or an item of the sources does not exist in this scope.
+            NotFoundError: a session or an item of the sources does not exist in this scope; or what
+                the first request stored was removed or has expired.
             OptedOutError: the user opted out of memory.
             BlockedError: a guard or the redaction policy refuses it.
             DuplicateRequestError, ReadOnlyError, StorageError
@@ -124,13 +125,14 @@ class AsyncMemories:
     ) -> Memory:
         """Store a new version of a memory, with the given fields changed; the old versions stay.
 
-        A new text needs a source of its own, or ``by="operator"``, and must not be weaker than what
-        it replaces. None leaves a field as it is.
+        A new text, attributes or labels need a source of their own, or ``by="operator"``, and must
+        not be weaker than what they replace. None leaves a field as it is; of a memory in
+        quarantine, a stronger text leaves nothing that it does not say itself.
 
         Args:
             id: the memory.
             text: as for ``remember``, like all options that it has as well.
-            source: the items that the new text rests on.
+            source: the items that the new text, attributes or labels rest on.
             by: who says it.
             attributes: replaces all attributes.
             labels: replaces all labels.
@@ -143,8 +145,10 @@ class AsyncMemories:
 
         Raises:
             RevisionConflict: it is at another version; ``current`` is its version.
-            NotFoundError: there is no such memory, or it was forgotten; or no such source.
-            InvalidOptionError: it is superseded; or as for ``remember``.
+            NotFoundError: there is no such memory, it was forgotten, or it has expired; or there is
+                no such source.
+            InvalidOptionError: it is superseded; the text was forgotten, or another memory says the
+                same; or as for ``remember``.
             InvalidItemError, OptedOutError, BlockedError, DuplicateRequestError, ReadOnlyError,
             StorageError
         """
@@ -172,14 +176,14 @@ class AsyncMemories:
     ) -> Memory:
         """Release a memory from quarantine on somebody's word; return it. The audit records it.
 
-        In a slot it becomes the value, whatever was there.
+        In a slot it becomes the value, whatever was there, unless it has ended.
 
         Args:
             id: the memory.
             by: who decides: 1 to 256 characters.
 
         Raises:
-            NotFoundError: there is no such memory, or it was forgotten.
+            NotFoundError: there is no such memory, it was forgotten, or it has expired.
             InvalidOptionError: it is superseded.
             OptedOutError, ReadOnlyError, StorageError
         """

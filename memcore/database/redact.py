@@ -378,6 +378,7 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
     def look(txn: ReadTxn, number: int) -> None:
         for each in memory.texts_in(txn, scope, number):
             counted(each)
+        told.kept += sum(counted(name) != name for name in memory.names_in(txn, scope, number))
 
     def closure(txn: Txn, number: int) -> bool | None:
         book = memory.Book(txn, scope, engine.seed)
@@ -399,7 +400,7 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
 def _redact_reasons(
     engine: Engine, scope: int, redacts: Redacts, told: Finding, *, write: bool
 ) -> None:
-    """Redact the reasons of outcomes, of which playbooks are made."""
+    """Redact the reasons and tools of outcomes, of which playbooks are made; scenarios stay."""
 
     def closure(txn: Txn) -> int | None:
         if is_held(txn, scope):
@@ -408,12 +409,12 @@ def _redact_reasons(
         return memory.redact_outcomes(book, lambda value: redacts.value(value)[0])
 
     try:
-        found = [
-            redacts.counted(reason)[1]
-            for reason in engine.store.read(lambda txn: memory.reasons_in(txn, scope))
-        ]
-        for classes in found:
+        outcomes = engine.store.read(lambda txn: list(memory.texts_of_outcomes(txn, scope)))
+        found = [redacts.counted(text)[1] for _, texts in outcomes for text in texts]
+        names = [redacts.counted(name)[1] for name in sorted({name for name, _ in outcomes})]
+        for classes in (*found, *names):
             told.classes.update(classes)
+        told.kept += sum(map(bool, names))
         if write and any(found):
             done = engine.store.transact(closure)
             told.held += done is None

@@ -3,8 +3,8 @@ from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import import_outcome as import_outcome
-from memcore.memory.playbook import reasons_in as reasons_in
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
+from memcore.memory.playbook import texts_of_outcomes as texts_of_outcomes
 from memcore.memory.recall import Recall as Recall
 from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
@@ -23,6 +23,7 @@ from memcore.memory.statement import expire_entry as expire_entry
 from memcore.memory.statement import forget_items as forget_items
 from memcore.memory.statement import mend as mend
 from memcore.memory.statement import move_sources as move_sources
+from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
 from memcore.memory.transfer import arrived_entry as arrived_entry
@@ -53,10 +54,11 @@ __all__ = [
     "is_memory_row",
     "mend",
     "move_sources",
-    "reasons_in",
+    "names_in",
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",
     "texts_in",
+    "texts_of_outcomes",
     "version_in",
 ]

@@ -39,7 +39,6 @@ from memcore.memory.statement import (
     SOURCES_MAX,
     Statement,
     forget_entry,
-    need_wanted,
     promote,
     remember,
     revise,
@@ -63,7 +62,7 @@ from memcore.options import (
 )
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
-from memcore.rows.lifecycle import is_opted_out, need_free
+from memcore.rows.lifecycle import is_opted_out, need_free, need_wanted
 from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -82,11 +81,19 @@ _KEEP: Final = ...
 
 
 class Named(Protocol):
-    """Session, as far as memory is concerned: it has a name."""
+    """Session, as far as memory is concerned: it has a name and a place."""
 
     @property
     def id(self) -> str:
         """Return the session's name."""
+
+    @property
+    def app(self) -> str:
+        """Return the application."""
+
+    @property
+    def user(self) -> str:
+        """Return the user."""
 
 
 class Memories:
@@ -108,6 +115,7 @@ class Memories:
         session: name of the session that plain seqs refer to; None: none.
         read_only: True if the file may not be written.
         uses: uses by scope and id that are not written yet.
+        owner: application and user; None: sessions of any are taken by their names.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class Memories:
         session: str | None = None,
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
+        owner: tuple[str, str] | None = None,
     ) -> None:
         self._store = store
         self._find = find
@@ -138,6 +147,7 @@ class Memories:
         self._session = session
         self._read_only = read_only
         self._uses = uses
+        self._owner = owner
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -165,9 +175,9 @@ class Memories:
         """Store a statement; return it as it is then known.
 
         A statement of the same wording, kind, subject and slot is not stored twice: the known one
-        gets one more source. What was forgotten stays so: its tombstone is returned, unless an
-        operator says it again. In a slot the newer statement supersedes the older one, if it is not
-        weaker; a weaker one waits in quarantine.
+        gets one more source, and says what the stronger of the two says. What was forgotten stays
+        so: its tombstone is returned, unless an operator says it again. In a slot the newer
+        statement supersedes the older one, if it is not weaker; a weaker one waits in quarantine.
 
         Args:
             text: the statement, up to 16 KiB of UTF-8.
@@ -193,7 +203,8 @@ class Memories:
                 characters.
             InvalidOptionError: an option is invalid, there is no source, or ``by`` states more
                 trust than the sources have.
-            NotFoundError: a session or an item of the sources does not exist in this scope.
+            NotFoundError: a session or an item of the sources does not exist in this scope; or what
+                the first request stored was removed or has expired.
             OptedOutError: the user opted out of memory.
             BlockedError: a guard or the redaction policy refuses it.
             DuplicateRequestError, ReadOnlyError, StorageError
@@ -208,7 +219,7 @@ class Memories:
             importance=importance,
         )  # fmt: skip
         if expires_at is not None:
-            values["expires_ms"] = self._checked_expiry(expires_at)
+            values["expires_ms"] = _ms("expires_at", expires_at)
         values["derived_from"] = tuple(
             checked_int("derived_from", n, least=1) for n in derived_from
         )
@@ -250,13 +261,14 @@ class Memories:
     ) -> Memory:
         """Store a new version of a memory, with the given fields changed; the old versions stay.
 
-        A new text needs a source of its own, or ``by="operator"``, and must not be weaker than what
-        it replaces. None leaves a field as it is.
+        A new text, attributes or labels need a source of their own, or ``by="operator"``, and must
+        not be weaker than what they replace. None leaves a field as it is; of a memory in
+        quarantine, a stronger text leaves nothing that it does not say itself.
 
         Args:
             id: the memory.
             text: as for ``remember``, like all options that it has as well.
-            source: the items that the new text rests on.
+            source: the items that the new text, attributes or labels rest on.
             by: who says it.
             attributes: replaces all attributes.
             labels: replaces all labels.
@@ -269,15 +281,18 @@ class Memories:
 
         Raises:
             RevisionConflict: it is at another version; ``current`` is its version.
-            NotFoundError: there is no such memory, or it was forgotten; or no such source.
-            InvalidOptionError: it is superseded; or as for ``remember``.
+            NotFoundError: there is no such memory, it was forgotten, or it has expired; or there is
+                no such source.
+            InvalidOptionError: it is superseded; the text was forgotten, or another memory says the
+                same; or as for ``remember``.
             InvalidItemError, OptedOutError, BlockedError, DuplicateRequestError, ReadOnlyError,
             StorageError
         """
         number = checked_int("id", id, least=1)
         checked_optional_int("expected_version", expected_version, least=1)
-        if text is None and (source is not None or by is not None):
-            msg = "text: source and by belong to a new text"
+        told_anew = text is not None or attributes is not None or labels is not None
+        if not told_anew and (source is not None or by is not None):
+            msg = "text: source and by belong to a new text, attributes or labels"
             raise InvalidOptionError(msg)
         given: dict[str, Any] = {}
         if text is not None:
@@ -291,7 +306,7 @@ class Memories:
         values |= self._described(confidence=confidence, importance=importance)
         values |= _times(valid_to=valid_to)
         if expires_at is not None:
-            values["expires_ms"] = self._checked_expiry(expires_at)
+            values["expires_ms"] = _ms("expires_at", expires_at)
         trust = None if by is None else checked_choice("by", by, BY)
         said = Statement(told, self._cited(source), trust, values)
         return self._change(
@@ -305,18 +320,19 @@ class Memories:
     def promote(self, id: int, *, by: str) -> Memory:  # noqa: A002
         """Release a memory from quarantine on somebody's word; return it. The audit records it.
 
-        In a slot it becomes the value, whatever was there.
+        In a slot it becomes the value, whatever was there, unless it has ended.
 
         Args:
             id: the memory.
             by: who decides: 1 to 256 characters.
 
         Raises:
-            NotFoundError: there is no such memory, or it was forgotten.
+            NotFoundError: there is no such memory, it was forgotten, or it has expired.
             InvalidOptionError: it is superseded.
             OptedOutError, ReadOnlyError, StorageError
         """
         number, who = checked_int("id", id, least=1), checked_name("by", by)
+        who = str(self._admitted({"promoted_by": who})["promoted_by"])
         return self._change(lambda book: promote(book, number, who, self._now_ms()))
 
     def forget(self, id: int, *, reason: str | None = None) -> Memory:  # noqa: A002
@@ -365,7 +381,7 @@ class Memories:
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """
-        name = self._session if session is None else getattr(session, "id", session)
+        name = self._session if session is None else self._name_of(session)
         told = self._described(confidence=confidence)
         if reason is not None:
             told["reason"] = self._admitted({"reason": checked_name("reason", reason)})["reason"]
@@ -389,6 +405,20 @@ class Memories:
             return put_outcome(Book(txn, scope, self._seed), outcome, now_ms)
 
         return self._store.transact(closure)
+
+    def _name_of(self, session: Named | str) -> str:
+        """Return the name of a session of this user.
+
+        Raises:
+            NotFoundError: it is a session of another user or application.
+        """
+        name, app, user = (getattr(session, each, None) for each in ("id", "app", "user"))
+        if name is None:
+            return str(session)
+        if self._owner is not None and (app, user) != self._owner:
+            msg = f"session {name[:80]!r} is one of user {user!r} in app {app!r}, not of this user"
+            raise NotFoundError(msg)
+        return str(name)
 
     def _path(self, txn: ReadTxn, name: str) -> SessionPath:
         scope = self._find(txn)
@@ -692,14 +722,6 @@ class Memories:
         admitted: Mapping[str, Any] = self._filter.value(given, "memory")
         return admitted
 
-    def _checked_expiry(self, expires_at: float) -> int:
-        at_ms = _ms("expires_at", expires_at)
-        assert at_ms is not None  # noqa: S101 - it was given
-        if at_ms <= self._now_ms():
-            msg = f"expires_at: expected a time to come, got {expires_at!r}"
-            raise InvalidOptionError(msg)
-        return at_ms
-
     def _need_writable(self) -> None:
         if self._read_only:
             msg = "the database is open read-only; open it for writing to change memories"
@@ -755,8 +777,10 @@ class Memories:
                 return record
             number, version = told[0]
             scope = self._find(txn)
+            if scope is not None:
+                need_wanted(txn, scope)
             found = None if scope is None else read_entry(txn, scope, number)
-            if scope is None or found is None:
+            if scope is None or found is None or not found.is_visible(self._now_ms()):
                 msg = f"memory {number}, which this request stored, was removed since"
                 raise NotFoundError(msg)
             if found.version == version or found.is_gone:

@@ -31,9 +31,11 @@ from memcore.memory.rows import (
     source_rows,
     write_head,
 )
+from memcore.memory.trust import checked_name, shown_name
 from memcore.model import ItemKind, Playbook, PlaybookPatch
 from memcore.rows import names
 from memcore.rows.head import head_key
+from memcore.rows.lifecycle import need_wanted
 from memcore.store.interface import ReadTxn
 from memcore.wire.message import Result, call_names, is_failure, results_of, value_at
 
@@ -50,9 +52,9 @@ __all__ = [
     "path_of",
     "playbooks_in",
     "put_outcome",
-    "reasons_in",
     "redact_outcomes",
     "root_of",
+    "texts_of_outcomes",
     "unpack_outcome",
 ]
 
@@ -158,7 +160,7 @@ class _Walk:
 
     def take(self, message: dict[str, Any]) -> None:
         """Take in the calls or results of one message."""
-        called = call_names(message)
+        called = {key: shown_name(name) for key, name in call_names(message).items()}
         for key, name in called.items():
             self._open[key] = name
             for failed in self._after:
@@ -170,7 +172,7 @@ class _Walk:
             self.iterations += 1
             self._after = []
         for result in results_of(message):
-            name = result.name or self._open.get(result.key, "")
+            name = shown_name(result.name or "") or self._open.get(result.key, "")
             if name and _has_failed(message, result):
                 self.failed[name] += 1
                 self._after.append(name)
@@ -277,6 +279,12 @@ def unpack_outcome(session: int, said: Any) -> Outcome:
     ):
         raise ValueError(found.scenario)
     return found
+
+
+def _texts_of(outcome: Outcome) -> list[str]:
+    """Return the scenario, the reason and the names of tools in an outcome, in that order."""
+    found = [outcome.scenario, *([] if outcome.reason is None else [outcome.reason])]
+    return [*found, *outcome.steps, *outcome.failed, *outcome.instead, *outcome.instead.values()]
 
 
 def _opened(key: bytes, value: bytes) -> Outcome:
@@ -476,28 +484,38 @@ def forget_outcomes(book: Book, session: int) -> None:
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
-    """Replace findings in the reasons of outcomes and in their playbooks; return the number."""
+    """Replace findings in reasons and tools of outcomes, and in their playbooks; return the number.
+
+    The scenario stays: it is looked up as it is.
+    """
     done = 0
     rows = keys.memory_rows(book.scope, MemoryRow.OUTCOME)
     for key, value in list(book.txn.scan(rows, keys.after(rows))):
         outcome = _opened(key, value)
-        made = None if outcome.reason is None else redact(outcome.reason)
-        if made != outcome.reason:
-            told = replace(outcome, reason=made)
+        made = {text: redact(text) for text in _texts_of(outcome)[1:]}
+        told = replace(
+            outcome,
+            reason=None if outcome.reason is None else made[outcome.reason],
+            steps=tuple(made[name] for name in outcome.steps),
+            failed={made[name]: count for name, count in outcome.failed.items()},
+            instead={made[name]: made[other] for name, other in outcome.instead.items()},
+        )
+        if told != outcome:
             book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(told))))
             _fold(book, outcome.scenario, anew=True)
             done += 1
     return done
 
 
-def reasons_in(txn: ReadTxn, scope: int) -> list[str]:
-    """Return the reasons of all outcomes of a scope.
+def texts_of_outcomes(txn: ReadTxn, scope: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the scenario of each outcome of a scope, and its reason and tools.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
-    found = _outcomes(txn, keys.memory_rows(scope, MemoryRow.OUTCOME))
-    return [each.reason for each in found if each.reason is not None]
+    for outcome in _outcomes(txn, keys.memory_rows(scope, MemoryRow.OUTCOME)):
+        scenario, *rest = _texts_of(outcome)
+        yield scenario, rest
 
 
 def move_outcomes(book: Book, session: int, to: int) -> None:
@@ -507,8 +525,10 @@ def move_outcomes(book: Book, session: int, to: int) -> None:
         book.txn.delete(_index_at(book.scope, key))
         if outcome is None:
             continue
+        root = to if outcome.root == session else outcome.root  # later forks are of the new one
+        told = replace(outcome, root=root)
         moved = key[:-8] + keys.u64(to)
-        book.txn.put(moved, seal_value(moved, *encode_json(_pack_outcome(outcome))))
+        book.txn.put(moved, seal_value(moved, *encode_json(_pack_outcome(told))))
         row = _index_at(book.scope, moved)
         book.txn.put(row, seal_value(row, b""))
         _fold(book, outcome.scenario, anew=False)
@@ -569,9 +589,16 @@ def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
 
     Raises:
         CorruptValueError: it is not what an export writes.
+        InvalidItemError, InvalidOptionError: a name in it is too long, or holds hidden characters.
+        OptedOutError: the user opted out of memory.
     """
+    need_wanted(book.txn, book.scope)
     with decoding(b"", "line of an outcome"):
         outcome = unpack_outcome(0, {**said, "root": 0})
+        if len(outcome.steps) > _STEPS_MAX:
+            raise ValueError(outcome.scenario)
+    for text in _texts_of(outcome):
+        checked_name("outcome", text)
     session = names.session_of(book.txn, book.scope, outcome.name)
     if session is None:
         return False

@@ -141,6 +141,8 @@ class MemoryVersion:
     uses: int = 0
     promoted_by: str | None = None
     """Name of the one who promoted it; its trust then does not depend on its sources."""
+    unsourced: str | None = None
+    """Trust of who stated it without citing items, if it has sources as well."""
     reason: str | None = None
     """Reason given for forgetting it."""
     digests: tuple[str, ...] = ()
@@ -211,7 +213,8 @@ _NAMES: Final = {
     "extractor": "extractor", "confidence": "confidence", "importance": "importance",
     "observed_ms": "observed", "valid_from_ms": "from", "valid_to_ms": "to",
     "superseded_by": "superseded_by", "derived_from": "derived_from", "expires_ms": "expires",
-    "uses": "uses", "promoted_by": "promoted_by", "reason": "reason", "digests": "digests",
+    "uses": "uses", "promoted_by": "promoted_by", "unsourced": "unsourced", "reason": "reason",
+    "digests": "digests",
 }  # fmt: skip
 _NUMBERS: Final = (
     "recorded_ms", "observed_ms", "valid_from_ms", "valid_to_ms", "superseded_by", "expires_ms",
@@ -266,6 +269,7 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
     )
     record = MemoryVersion(id=number, version=int(said["version"]), sources=sources, **values)
     known = record.kind in KINDS and record.by in BY and record.status in STATUSES
+    known = known and record.unsourced in (None, *BY)
     if not known or not 0 < record.version < _NUMBER_END or not 0 < number < _NUMBER_END:
         raise ValueError(record.status)
     return record
@@ -428,7 +432,7 @@ def index_rows(
         digests = [bytes.fromhex(digest) for digest in record.digests]
     else:
         digests = [text_digest(seed, scope, record.text)]
-        if record.slot is not None:
+        if record.slot is not None and record.status in TIMELINE:
             slot = slot_digest(seed, scope, record.subject, record.slot)
             found.add(keys.memory_rows(scope, MemoryRow.SLOT, slot, number))
     found.update(keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests)
@@ -445,10 +449,12 @@ def rows_with(txn: ReadTxn, prefix: bytes) -> list[int]:
     return sorted({keys.number_of(key) for key, _ in txn.scan(prefix, keys.after(prefix))})
 
 
-def with_slot(book: Book, subject: str | None, slot: str) -> list[int]:
-    """Return the ids of the entries of a slot."""
+def with_slot(book: Book, subject: str | None, slot: str) -> Iterator[int]:
+    """Yield the ids of the entries that are or were the value of a slot, the newest first."""
     digest = slot_digest(book.seed, book.scope, subject, slot)
-    return rows_with(book.txn, keys.memory_rows(book.scope, MemoryRow.SLOT, digest))
+    prefix = keys.memory_rows(book.scope, MemoryRow.SLOT, digest)
+    found = book.txn.scan(prefix, keys.after(prefix), reverse=True)
+    return (keys.number_of(key) for key, _ in found)
 
 
 def with_digest(book: Book, text: str) -> list[int]:
@@ -870,6 +876,9 @@ def _wrong_with(record: MemoryVersion, earlier: list[MemoryVersion]) -> Iterator
             yield f"version {each.version} rests on no source"
         if each.status == "active" and each.by not in ACTIVE_BY:
             yield f"version {each.version} is active, and only its {each.by} says so"
+        start, stop = each.valid_from_ms, each.valid_to_ms
+        if start is not None and stop is not None and stop < start:
+            yield f"version {each.version} ended before it began"
 
 
 def is_stored(txn: ReadTxn, scope: int, row: SourceRow, seq: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from memcore.audit import record_event
@@ -18,7 +19,6 @@ from memcore.errors import (
     CorruptValueError,
     InvalidOptionError,
     NotFoundError,
-    OptedOutError,
     RevisionConflict,
 )
 from memcore.log import Head, History, SessionTxns
@@ -54,14 +54,15 @@ from memcore.memory.trust import (
     by_of_item,
     is_pasted,
     is_weaker,
+    normalised,
+    own_texts,
     weakest,
 )
 from memcore.model import ItemKind, Source
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.rows.lifecycle import is_held, is_opted_out, need_free
+from memcore.rows.lifecycle import is_held, need_free, need_wanted
 from memcore.store.interface import ReadTxn
-from memcore.wire.message import texts_of
 
 __all__ = [
     "SOURCES_MAX",
@@ -72,7 +73,7 @@ __all__ = [
     "forget_items",
     "mend",
     "move_sources",
-    "need_wanted",
+    "names_in",
     "promote",
     "redact_entry",
     "remember",
@@ -84,9 +85,7 @@ __all__ = [
 TOLD: Final = ("text", "attributes", "labels", "extractor", "reason", "promoted_by")
 """Fields whose texts are redacted."""
 SOURCES_MAX: Final = 64
-"""Most sources that an entry keeps; more of the same add nothing to what is known."""
-_CONFIRMING: Final = 2
-"""Independent sessions in which the user's own words confirm what somebody else said."""
+"""Most sources that an entry keeps: the most trusted, and of those the newest."""
 _LIVING: Final = ("active", "quarantined", "archived")
 
 
@@ -111,19 +110,6 @@ class _Cited(NamedTuple):
     newest_ms: int | None
 
 
-def need_wanted(txn: ReadTxn, scope: int) -> None:
-    """Refuse to remember a user who opted out.
-
-    Raises:
-        OptedOutError
-    """
-    if is_opted_out(txn, scope):
-        raise OptedOutError(
-            "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
-            "takes that back"
-        )
-
-
 # --- Sources --------------------------------------------------------------------------------------
 
 
@@ -136,6 +122,7 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
     rows: list[SourceRow] = []
     said: list[str] = []
     own: list[str] = []
+    foreign = False
     newest_ms: int | None = None
     for source in sources:
         number, root, history = _history(book, drafts, source.session)
@@ -153,7 +140,9 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
             item = opened(book.txn, book.scope, row)[0]
             found.append(by_of_item(item.kind))
             if item.kind == ItemKind.USER:
-                own += [part.text for part in texts_of(item.message)]
+                texts, more = own_texts(item.message)
+                own += texts
+                foreign |= more
             newest_ms = max(newest_ms or 0, int(item.created_at * 1000))
         by = weakest(found)
         said.append(by)
@@ -163,7 +152,7 @@ def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str)
         ]
     if not rows:
         return _Cited((), None, None)
-    if own and is_pasted(text, own):  # the user forwarded it; these are not the user's words
+    if (own or foreign) and is_pasted(text, own, foreign=foreign):  # not the user's words
         said.append("import")
     by = weakest(said)
     lowered = tuple(row._replace(by=by if is_weaker(by, row.by) else row.by) for row in rows)
@@ -211,32 +200,30 @@ def _trust(stated: str | None, cited: _Cited) -> str:
     return stated
 
 
-def _lowered(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
-    return tuple(row._replace(by=by) if is_weaker(by, row.by) else row for row in rows)
+def _with_trust(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
+    return tuple(row._replace(by=by) for row in rows)
 
 
-def _merged(known: tuple[SourceRow, ...], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
-    """Add the items that are not cited yet, each once, up to ``SOURCES_MAX`` sources."""
-    found = list(known)
-    seen = {(row.session, row.owner, seq, row.by) for row in known for seq in row.seqs}
-    for row in more:
-        seqs = [s for s in row.seqs if (row.session, row.owner, s, row.by) not in seen]
-        if not seqs:
-            continue
-        for at, old in enumerate(found):
-            if (old.session, old.owner, old.by) == (row.session, row.owner, row.by):
-                merged = sorted({*old.seqs, *seqs})[:SOURCES_MAX]
-                found[at] = old._replace(seqs=tuple(merged))
-                break
-        else:
-            if len(found) < SOURCES_MAX:
-                found.append(row._replace(seqs=tuple(sorted(seqs))))
-    return tuple(found)
+def _merged(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
+    """Unite the cited items, each once, up to ``SOURCES_MAX`` sources.
+
+    Beyond that the least trusted source gives way, and the oldest among these: many tools cannot
+    crowd out the user, and sessions are deleted from the oldest on.
+    """
+    found: dict[tuple[int, int, str], SourceRow] = {}
+    for row in (*known, *more):
+        old = found.setdefault((row.session, row.owner, row.by), row)
+        seqs = tuple(sorted({*old.seqs, *row.seqs})[-SOURCES_MAX:])
+        found[row.session, row.owner, row.by] = old._replace(seqs=seqs)
+    rows = list(found.values())
+    while len(rows) > SOURCES_MAX:
+        rows.remove(max(rows, key=lambda row: BY.index(row.by)))
+    return tuple(rows)
 
 
-def _users(record: MemoryVersion) -> int:
-    """Count the independent sessions in which the user said it."""
-    return len({row.root for row in record.sources if row.by == "user"})
+def _stated(record: MemoryVersion) -> str | None:
+    """Return the trust of who stated it without citing items; None if nobody did."""
+    return record.unsourced or (None if record.sources else record.by)
 
 
 # --- Remembering ----------------------------------------------------------------------------------
@@ -248,20 +235,34 @@ def _begin(book: Book, now_ms: int) -> EntryHead:
     return head._replace(last_ms=max(head.last_ms, now_ms))
 
 
+def _next(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVersion:
+    """Return the next version of an entry: never recorded before the one that it follows."""
+    recorded_ms = max(known.recorded_ms, now_ms)
+    return replace(known, version=known.version + 1, recorded_ms=recorded_ms, **values)
+
+
+def _need_future(values: Mapping[str, Any], now_ms: int) -> None:
+    at_ms = values.get("expires_ms")
+    if at_ms is not None and at_ms <= now_ms:
+        msg = f"expires_at: expected a time to come, got {at_ms / 1000!r}"
+        raise InvalidOptionError(msg)
+
+
 def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> MemoryVersion:
     """Store a statement, or support one of the same wording; return the entry.
 
     What was forgotten stays forgotten, unless an operator says it again: its tombstone is returned.
 
     Raises:
-        NotFoundError, InvalidOptionError: a source does not exist, or does not suffice.
+        NotFoundError, InvalidOptionError: a source does not exist, or does not suffice; or its
+            expiry is past.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
+    _need_future(said.values, now_ms)
     text = said.text or ""
     cited = _cite(book, drafts, said.sources, text)
     by = _trust(said.by, cited)
-    rows = _lowered(cited.rows, by)
     head = _begin(book, now_ms)
     values = dict(said.values)
     if values.get("observed_ms") is None:
@@ -271,38 +272,43 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
         version=1,
         by=by,
         status="quarantined",
-        recorded_ms=head.last_ms,
+        recorded_ms=now_ms,
         text=text,
-        sources=rows[:SOURCES_MAX],
+        sources=_with_trust(cited.rows, by)[:SOURCES_MAX],
         **values,
     )
-    stone, same = _alike(book, new, head.last_ms)
+    stone, same = _alike(book, new, now_ms)
     if same is not None:
-        return _support(book, head, same, new)
+        return _support(book, head, same, new, now_ms)
     if stone is not None and by != "operator":
         return stone
     found: MemoryVersion = new
     beside: tuple[_Change, ...] = ()
     if by in ACTIVE_BY:
-        found, beside = _placed(book, new, head.last_ms, force=False)
+        found, beside = _placed(book, new, now_ms, force=False)
     write_head(book.txn, book.scope, head._replace(next_id=head.next_id + 1))
     return _write(book, found, None, beside)
 
 
 def _alike(
-    book: Book, new: MemoryVersion, at_ms: int
+    book: Book, new: MemoryVersion, now_ms: int
 ) -> tuple[MemoryVersion | None, MemoryVersion | None]:
-    """Return the tombstone of a text, and the living entry that says the same, if they exist."""
+    """Return the tombstone of a text, and the other living entry that says the same, if any.
+
+    What was true until some time past is not the same as what is said to be true now.
+    """
     stone = same = None
     for number in with_digest(book, new.text):
-        known = read_entry(book.txn, book.scope, number)
+        known = None if number == new.id else read_entry(book.txn, book.scope, number)
         if known is None:
             continue
+        ended_ms = None if known.valid_to_ms == new.valid_to_ms else known.valid_to_ms
         if known.is_gone:
             stone = known
         elif (
             known.status in _LIVING
-            and known.is_visible(at_ms)
+            and known.is_visible(now_ms)
+            and (ended_ms is None or ended_ms > now_ms)
             and (known.kind, known.subject, known.slot) == (new.kind, new.subject, new.slot)
         ):
             same = known
@@ -310,29 +316,36 @@ def _alike(
 
 
 def _support(
-    book: Book, head: EntryHead, known: MemoryVersion, new: MemoryVersion
+    book: Book, head: EntryHead, known: MemoryVersion, new: MemoryVersion, now_ms: int
 ) -> MemoryVersion:
-    """Add the sources of an equal statement to an entry; its text stays as it is.
+    """Add the sources of an equal statement to an entry, and store what is said by the stronger.
 
-    A weaker statement adds no trust. An operator's does, and so do the user's own words in two
-    independent sessions.
+    Text, attributes, labels and trust come from one statement. A stronger one takes the place of
+    the known one with all of them; one that is not stronger is one more source. The expiry is that
+    of the last statement that was not weaker.
     """
-    merged = replace(known, sources=_merged(known.sources, new.sources))
-    by = known.by
-    if new.by == "operator":
-        by = "operator"
-    elif is_weaker(by, "confirmed") and _users(merged) >= _CONFIRMING:
-        by = "confirmed"
-    if merged == known and by == known.by:
-        return known
-    found = replace(merged, version=known.version + 1, recorded_ms=head.last_ms)
+    sources = _merged(known.sources, new.sources)
+    stated = [by for by in (_stated(known), _stated(new)) if by is not None]
+    unsourced = min(stated, key=BY.index) if stated and sources else None
+    is_stronger = is_weaker(known.by, new.by)
+    found = replace(known, sources=sources, unsourced=unsourced)
+    if is_stronger:
+        found = replace(
+            new, id=known.id, version=known.version, recorded_ms=known.recorded_ms,
+            status=known.status, sources=sources, unsourced=unsourced, uses=known.uses,
+        )  # fmt: skip
+        if known.status == "active":  # its place in a slot stays
+            span = known.valid_from_ms, known.valid_to_ms
+            found = replace(found, valid_from_ms=span[0], valid_to_ms=span[1])
+    elif new.by == known.by:
+        found = replace(found, expires_ms=new.expires_ms)
     beside: tuple[_Change, ...] = ()
-    if known.status == "quarantined" and by in ACTIVE_BY:
-        found, beside = _placed(book, replace(found, by=by), head.last_ms, force=False)
-    elif known.status == "active":
-        found = replace(found, by=by)
+    if known.status != "active" and found.by == new.by and new.by in ACTIVE_BY:
+        found, beside = _placed(book, found, now_ms, force=False)
+    if found == known:
+        return known
     write_head(book.txn, book.scope, head)
-    return _write(book, found, known, beside)
+    return _write(book, _next(found, now_ms), known, beside)
 
 
 _Change = tuple[MemoryVersion, MemoryVersion]
@@ -351,32 +364,34 @@ def _write(
 
 
 def _placed(
-    book: Book, new: MemoryVersion, at_ms: int, *, force: bool
+    book: Book, new: MemoryVersion, now_ms: int, *, force: bool
 ) -> tuple[MemoryVersion, tuple[_Change, ...]]:
     """Make a statement active, and end the values of its slot that it replaces.
 
-    A statement that is weaker than the value in force waits in quarantine, unless ``force``. One
-    that was true before the value in force began is superseded from the start.
+    A statement that is weaker than the value in force waits in quarantine. One that was true before
+    the value in force began is superseded from the start. ``force``: it becomes the value from now
+    on, unless it has ended.
 
     Returns:
         The statement with its status, and the other entries that change.
     """
     if new.slot is None:
         return replace(new, status="active"), ()
-    others = [each for each in _timeline(book, new) if each.id != new.id]
+    others = _timeline(book, new, now_ms)
     current = next((each for each in others if each.status == "active"), None)
+    last = max((_start(each, now_ms) for each in others), default=now_ms)
     begins = new.valid_from_ms
-    if begins is None:
-        begins = max(at_ms, *((each.valid_from_ms or 0) for each in others), at_ms)
+    soonest = max(now_ms, last)
+    if begins is None or (
+        force and begins < last and (new.valid_to_ms is None or new.valid_to_ms > soonest)
+    ):
+        begins = soonest
     before = [
-        each
-        for each in others
-        if (each.valid_from_ms or 0) <= begins
-        and (each.valid_to_ms is None or each.valid_to_ms > begins)
+        each for each in others if _start(each, now_ms) <= begins and _holds_after(each, begins)
     ]
-    later = [each for each in others if (each.valid_from_ms or 0) > begins]
-    rivals = [*before, *([] if current is None else [current])]
-    if not force and any(is_weaker(new.by, each.by) for each in rivals if each.is_visible(at_ms)):
+    later = [each for each in others if _start(each, now_ms) > begins]
+    rivals = before if current is None or not _holds_after(current, begins) else [*before, current]
+    if not force and any(is_weaker(new.by, each.by) for each in rivals if each.is_visible(now_ms)):
         return replace(new, status="quarantined"), ()
     found = replace(new, status="active", valid_from_ms=begins)
     if later:
@@ -385,44 +400,59 @@ def _placed(
         if new.valid_to_ms is not None and ends is not None:
             ends = min(ends, new.valid_to_ms)
         found = replace(found, status="superseded", valid_to_ms=ends, superseded_by=following.id)
-    changed = {each.id: (each, _ended(each, begins, new.id, at_ms)) for each in before}
+    changed = {each.id: (each, _ended(each, begins, new.id, now_ms)) for each in before}
     if current is not None and current.id not in changed and not later:
-        changed[current.id] = current, _ended(current, begins, new.id, at_ms)
+        changed[current.id] = current, _ended(current, begins, new.id, now_ms)
     return found, tuple(changed.values())
 
 
-def _timeline(book: Book, new: MemoryVersion) -> Iterator[MemoryVersion]:
+def _start(record: MemoryVersion, now_ms: int) -> int:
+    """Return the time from which a value holds; now if a clock that was ahead wrote it as begun."""
+    start = record.valid_from_ms or 0
+    return now_ms if now_ms < start <= record.recorded_ms else start
+
+
+def _holds_after(record: MemoryVersion, at_ms: int) -> bool:
+    return record.valid_to_ms is None or record.valid_to_ms > at_ms
+
+
+def _timeline(book: Book, new: MemoryVersion, now_ms: int) -> list[MemoryVersion]:
+    """Return the other values of a slot, the newest first, as far as they matter to a new one.
+
+    The active value began last: one that begins later has to do with none before it.
+    """
     assert new.slot is not None  # noqa: S101 - checked by the caller
+    found: list[MemoryVersion] = []
     for number in with_slot(book, new.subject, new.slot):
-        found = read_entry(book.txn, book.scope, number)
-        if found is not None and found.status in TIMELINE:
-            yield found
+        each = None if number == new.id else read_entry(book.txn, book.scope, number)
+        if each is None or each.status not in TIMELINE:
+            continue
+        found.append(each)
+        begins = new.valid_from_ms
+        if each.status == "active" and (begins is None or begins >= _start(each, now_ms)):
+            break
+    return found
 
 
-def _ended(record: MemoryVersion, at: int, by: int, at_ms: int) -> MemoryVersion:
+def _ended(record: MemoryVersion, at: int, by: int, now_ms: int) -> MemoryVersion:
     """Return the next version of a value that another one replaces at a time."""
     ends = at if record.valid_to_ms is None else min(at, record.valid_to_ms)
-    return replace(
-        record,
-        version=record.version + 1,
-        recorded_ms=at_ms,
-        status="superseded",
-        valid_to_ms=ends,
-        superseded_by=by,
-    )
+    if record.valid_from_ms is not None:
+        ends = max(ends, record.valid_from_ms)
+    return _next(record, now_ms, status="superseded", valid_to_ms=ends, superseded_by=by)
 
 
 # --- Changes of an entry --------------------------------------------------------------------------
 
 
-def _need(book: Book, number: int) -> MemoryVersion:
+def _need(book: Book, number: int, now_ms: int) -> MemoryVersion:
     """Read an entry that can still change.
 
     Raises:
-        NotFoundError: there is none, or it was forgotten.
+        NotFoundError: there is none, it was forgotten, or it has expired.
     """
     found = read_entry(book.txn, book.scope, number)
-    if found is None or found.is_gone:
+    if found is None or found.is_gone or not found.is_visible(now_ms):
         what = "there is no memory" if found is None else "the user's memory no longer holds"
         msg = f"{what} {number}"
         raise NotFoundError(msg)
@@ -449,45 +479,95 @@ def revise(
 ) -> MemoryVersion:
     """Store a new version of an entry; return it.
 
-    A new text comes with its own source and trust. It cannot be weaker than what it replaces.
+    A new text comes with its own source and trust, and so do attributes and labels. It cannot be
+    weaker than what it replaces.
 
     Raises:
         NotFoundError: there is no such memory, or no such source.
         RevisionConflict: it is at another version.
-        InvalidOptionError: it is superseded, or the new text has no source or less trust.
+        InvalidOptionError: it is superseded; what is new has no source or less trust; its text was
+            forgotten, or another memory says the same; or its expiry is past.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
-    known = _need(book, number)
+    _need_future(said.values, now_ms)
+    known = _need(book, number, now_ms)
     _need_version(known, expected)
     if known.status == "superseded":
         msg = f"memory {number} is superseded: it says what was true; remember a new one"
         raise InvalidOptionError(msg)
-    head = _begin(book, now_ms)
-    found = replace(known, **said.values)
-    if said.text is not None:
-        cited = _cite(book, drafts, said.sources, said.text)
-        by = _trust(said.by, cited)
-        if known.status == "active" and is_weaker(by, known.by):
-            msg = f"by: what {by!r} says does not replace what {known.by!r} said"
-            raise InvalidOptionError(msg)
-        found = replace(
-            found,
-            text=said.text,
-            by=by,
-            sources=_lowered(cited.rows, by)[:SOURCES_MAX],
-            promoted_by=None,
-            observed_ms=said.values.get("observed_ms", cited.newest_ms),
-        )
+    found = _told(book, drafts, known, said)
     _check_span(found)
     if found == known:
         return known
-    found = replace(found, version=known.version + 1, recorded_ms=head.last_ms)
+    if said.text is not None:
+        _need_new(book, found, now_ms)
+    head = _begin(book, now_ms)
+    found = _next(found, now_ms)
     beside: tuple[_Change, ...] = ()
     if known.status == "quarantined" and found.by in ACTIVE_BY and said.text is not None:
-        found, beside = _placed(book, found, head.last_ms, force=False)
+        found, beside = _placed(book, found, now_ms, force=False)
     write_head(book.txn, book.scope, head)
     return _write(book, found, known, beside)
+
+
+_BARE: Final[Mapping[str, Any]] = {
+    "attributes": {}, "labels": {}, "extractor": None, "confidence": None, "importance": None,
+    "derived_from": (), "promoted_by": None,
+}  # fmt: skip
+"""Fields that a statement says beside its text, all empty."""
+
+
+def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement) -> MemoryVersion:
+    """Return an entry with what is said of it instead.
+
+    Raises:
+        NotFoundError: a source does not exist.
+        InvalidOptionError: what is new has no source, or less trust than what it replaces.
+    """
+    contents = [each for name in ("attributes", "labels") if (each := said.values.get(name))]
+    if said.text is None and not (contents or said.sources or said.by):
+        return replace(known, **said.values)
+    words = [said.text] if said.text is not None else []
+    cited = _cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
+    by = _trust(said.by, cited)
+    if known.status == "active" and is_weaker(by, known.by):
+        msg = f"by: what {by!r} says does not replace what {known.by!r} said"
+        raise InvalidOptionError(msg)
+    if said.text is None:  # the text rests on what it rested on
+        by = weakest((by, known.by))
+        sources = _merged(known.sources, _with_trust(cited.rows, by))
+        unsourced = _stated(known) if sources else None
+        return replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
+    if known.by not in ACTIVE_BY and is_weaker(known.by, by):  # nobody vouches for the rest of it
+        known = replace(known, **_BARE)
+    told = {
+        "text": said.text, "by": by, "sources": _with_trust(cited.rows, by)[:SOURCES_MAX],
+        "unsourced": None, "promoted_by": None, "observed_ms": cited.newest_ms,
+    }  # fmt: skip
+    return replace(known, **{**told, **said.values})
+
+
+def _spelt(value: Any) -> str:
+    """Return the words of a JSON value."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {_spelt(each)}" for name, each in value.items())
+    return " ".join(map(_spelt, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _need_new(book: Book, found: MemoryVersion, now_ms: int) -> None:
+    """Refuse a text that was forgotten, or that another memory has.
+
+    Raises:
+        InvalidOptionError
+    """
+    stone, same = _alike(book, found, now_ms)
+    if same is not None:
+        msg = f"text: memory {same.id} says the same; forget one of them"
+        raise InvalidOptionError(msg)
+    if stone is not None and found.by != "operator":
+        msg = f"text: it was forgotten as memory {stone.id}; only by='operator' brings it back"
+        raise InvalidOptionError(msg)
 
 
 def _check_span(record: MemoryVersion) -> None:
@@ -495,18 +575,23 @@ def _check_span(record: MemoryVersion) -> None:
     if start is not None and stop is not None and stop <= start:
         msg = f"valid_to: memory {record.id} is valid from {start / 1000} on, got {stop / 1000}"
         raise InvalidOptionError(msg)
+    if record.slot is not None and start is None and stop is not None:
+        msg = (
+            f"valid_to: nobody said from which time on memory {record.id} is the value of its slot"
+        )
+        raise InvalidOptionError(msg)
 
 
 def promote(book: Book, number: int, by: str, now_ms: int) -> MemoryVersion:
     """Release an entry from quarantine; return it. The audit records it.
 
     Raises:
-        NotFoundError: there is no such memory.
+        NotFoundError: there is no such memory, or it has expired.
         InvalidOptionError: it is superseded.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
-    known = _need(book, number)
+    known = _need(book, number, now_ms)
     if known.status == "active":
         return known
     if known.status == "superseded":
@@ -514,14 +599,8 @@ def promote(book: Book, number: int, by: str, now_ms: int) -> MemoryVersion:
         raise InvalidOptionError(msg)
     head = _begin(book, now_ms)
     trust = "confirmed" if is_weaker(known.by, "confirmed") else known.by
-    new = replace(
-        known,
-        version=known.version + 1,
-        recorded_ms=head.last_ms,
-        by=trust,
-        promoted_by=by,
-    )
-    found, beside = _placed(book, new, head.last_ms, force=True)
+    new = _next(known, now_ms, by=trust, promoted_by=by)
+    found, beside = _placed(book, new, now_ms, force=True)
     record_event(book.txn, book.scope, "promote memory", {"memory": number})
     write_head(book.txn, book.scope, head)
     return _write(book, found, known, beside)
@@ -545,28 +624,30 @@ def forget_entry(book: Book, number: int, reason: str | None, now_ms: int) -> Me
         raise NotFoundError(msg)
     if known.is_gone:
         return known
-    _need_free(book.txn, book.scope, known)
-    head = _begin(book, now_ms)
     versions = versions_of(book.txn, book.scope, number)
+    for session in _sessions_of(known, *versions):
+        need_free(book.txn, book.scope, session, what=f"memory {number}")
+    head = _begin(book, now_ms)
     texts = sorted({each.text for each in (known, *versions)})
     digests = {text_digest(book.seed, book.scope, text).hex() for text in texts}
     record_event(book.txn, book.scope, "forget memory", {"memory": number})
     write_head(book.txn, book.scope, head)
-    stone = replace(_stone(known, head.last_ms), reason=reason, digests=tuple(sorted(digests)))
+    stone = replace(_stone(known, now_ms), reason=reason, digests=tuple(sorted(digests)))
     write_entry(book, stone, known, versions=(versions, []))
     return stone
 
 
-def _need_free(txn: ReadTxn, scope: int, record: MemoryVersion) -> None:
-    for session in {0, *(row.session for row in record.sources)}:
-        need_free(txn, scope, session, what=f"memory {record.id}")
+def _sessions_of(*records: MemoryVersion) -> list[int]:
+    """Return the sessions that versions rest on, and 0, whose hold covers everything."""
+    rows = [row for each in records for row in each.sources]
+    return sorted({0, *(row.session for row in rows), *(row.owner for row in rows)})
 
 
-def _is_held(txn: ReadTxn, scope: int, record: MemoryVersion) -> bool:
-    return any(is_held(txn, scope, each) for each in {0, *(row.session for row in record.sources)})
+def _is_held(txn: ReadTxn, scope: int, *records: MemoryVersion) -> bool:
+    return any(is_held(txn, scope, each) for each in _sessions_of(*records))
 
 
-def _stone(known: MemoryVersion, at_ms: int) -> MemoryVersion:
+def _stone(known: MemoryVersion, now_ms: int) -> MemoryVersion:
     """Return the tombstone of an entry."""
     return MemoryVersion(
         id=known.id,
@@ -574,7 +655,7 @@ def _stone(known: MemoryVersion, at_ms: int) -> MemoryVersion:
         kind=known.kind,
         by=known.by,
         status="forgotten",
-        recorded_ms=at_ms,
+        recorded_ms=max(known.recorded_ms, now_ms),
     )
 
 
@@ -587,14 +668,12 @@ def expire_entry(book: Book, number: int, now_ms: int) -> bool | None:
     known = read_entry(book.txn, book.scope, number)
     if known is None or known.is_gone or known.is_visible(now_ms):
         return False
-    if any(
-        is_held(book.txn, book.scope, each) for each in {0, *(r.session for r in known.sources)}
-    ):
+    versions = versions_of(book.txn, book.scope, number)
+    if _is_held(book.txn, book.scope, known, *versions):
         return None
     head = _begin(book, now_ms)
-    versions = versions_of(book.txn, book.scope, number)
     write_head(book.txn, book.scope, head)
-    stone = replace(_stone(known, head.last_ms), reason="expired")
+    stone = replace(_stone(known, now_ms), reason="expired")
     write_entry(book, stone, known, versions=(versions, []))
     return True
 
@@ -605,8 +684,9 @@ def forget_items(
     """Take items of a session from all memories; return how many memories went with them.
 
     Whoever removes or rewrites items calls this in the same transaction. A memory that rests on
-    them alone is forgotten, with all its versions; any other loses the source, and the trust that
-    only this source gave it. Nothing keeps it from being learned again from elsewhere.
+    them alone is forgotten, with all its versions; any other loses the source, with the trust and
+    all else that only this source gave it. Nothing keeps it from being learned again from
+    elsewhere. What rests on a session under a legal hold stays.
 
     Args:
         book: the scope's memory.
@@ -618,7 +698,7 @@ def forget_items(
     if seqs is None:
         forget_outcomes(book, session)
         numbers = with_source(txn, scope, session)
-        lost: Callable[[SourceRow, int], bool] = lambda row, _: row.session == session  # noqa: E731
+        cut = partial(_cut_session, book, session)
     else:
         gone = frozenset(seqs)
         first = next(
@@ -628,71 +708,121 @@ def forget_items(
         if first is None:
             return 0
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
-        lost = lambda row, seq: row.owner == session and seq in gone  # noqa: E731
+        cut = partial(_cut_items, session, gone)
     count = 0
     for number in numbers:
         with suppress(CorruptValueError):  # check() reports it; items can be removed all the same
             known = read_entry(txn, scope, number)
             if known is not None and not known.is_gone:
-                count += _strip(book, known, lost, now_ms)
+                count += _strip(book, known, cut, now_ms)
     return count
 
 
-def _strip(
-    book: Book, known: MemoryVersion, lost: Callable[[SourceRow, int], bool], now_ms: int
-) -> bool:
-    """Take sources from an entry and its versions; return True if nothing is left of it."""
-    versions = versions_of(book.txn, book.scope, known.id)
-    left = [_without(each, lost) for each in versions]
-    current = _without(known, lost)
-    kept = [each for each, old in zip(left, versions, strict=True) if not _is_baseless(each, old)]
+Cut = Callable[[SourceRow], SourceRow | None]
+"""Function that returns what is left of a source."""
+
+
+def _cut_session(book: Book, session: int, row: SourceRow) -> SourceRow | None:
+    """Take a whole session; items of a parent under a hold are cited by the parent instead."""
+    if row.session != session:
+        return row
+    if row.owner in (0, session) or not is_held(book.txn, book.scope, row.owner):
+        return None
+    found = ((name, number) for name, number in names.sessions(book.txn, book.scope))
+    name = next((name for name, number in found if number == row.owner), row.name)
+    return row._replace(session=row.owner, name=name)
+
+
+def _cut_items(owner: int, gone: frozenset[int], row: SourceRow) -> SourceRow | None:
+    if row.owner != owner:
+        return row
+    left = tuple(seq for seq in row.seqs if seq not in gone)
+    return row._replace(seqs=left) if left else None
+
+
+def _cut_lost(book: Book, row: SourceRow) -> SourceRow | None:
+    left = tuple(seq for seq in row.seqs if is_stored(book.txn, book.scope, row, seq))
+    return row._replace(seqs=left) if left else None
+
+
+def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
+    """Take sources from an entry and its versions; return True if nothing is left of it.
+
+    A version goes if its own statement has lost its sources, whoever else supported it.
+    """
+    txn, scope = book.txn, book.scope
+    versions = versions_of(txn, scope, known.id)
+    left = [_without(each, cut) for each in versions]
+    current = _without(known, cut)
     if current == known and left == versions:
         return False
-    head = _begin(book, now_ms)
-    write_head(book.txn, book.scope, head)
-    if _is_baseless(current, known):
-        stone = replace(_stone(known, head.last_ms), reason="its sources were removed")
-        write_entry(book, stone, known, versions=(versions, []))
-        return True
-    write_entry(book, current, known, versions=(versions, kept))
-    by = _trust_left(current)
-    if by != current.by:
-        demoted = current.status == "active" and by not in ACTIVE_BY
-        status = "quarantined" if demoted else current.status
-        weaker = replace(
-            current, version=current.version + 1, recorded_ms=head.last_ms, by=by, status=status
-        )
-        write_entry(book, weaker, current)
+    kept = [
+        each
+        for each, old in zip(left, versions, strict=True)
+        if not _is_baseless(each, old) and not is_weaker(_trust_left(each), each.by)
+    ]
+    write_head(txn, scope, _begin(book, now_ms))
+    before = known
+    is_gone = _is_baseless(current, known)
+    if is_gone:
+        kept = [each for each in kept if each.sources and _is_held(txn, scope, each)]
+        if not kept:
+            stone = replace(_stone(known, now_ms), reason="its sources were removed")
+            write_entry(book, stone, known, versions=(versions, []))
+            return True
+        held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
+        current = _next(held, now_ms)
+    elif is_weaker(_trust_left(current), known.by):
+        current = _next(_fallen(current, kept), now_ms)
+    if current.version > known.version:  # what the entry said until now does not become the past
+        before = replace(known, version=current.version)
+    write_entry(book, current, before, versions=(versions, kept))
     return False
 
 
-def _without(record: MemoryVersion, lost: Callable[[SourceRow, int], bool]) -> MemoryVersion:
-    rows = [
-        row._replace(seqs=tuple(seq for seq in row.seqs if not lost(row, seq)))
-        for row in record.sources
-    ]
-    return replace(record, sources=tuple(row for row in rows if row.seqs))
+def _without(record: MemoryVersion, cut: Cut) -> MemoryVersion:
+    rows = tuple(left for row in record.sources if (left := cut(row)) is not None)
+    return record if rows == record.sources else replace(record, sources=rows)
 
 
 def _is_baseless(left: MemoryVersion, before: MemoryVersion) -> bool:
     """Return True if a version has lost all its sources, and nobody stated it without one."""
-    return not left.sources and bool(before.sources) and left.by not in UNSOURCED_BY
+    return not left.sources and bool(before.sources) and left.unsourced is None
 
 
 def _trust_left(record: MemoryVersion) -> str:
     """Return the trust in an entry that has lost sources."""
-    if record.promoted_by or record.by in UNSOURCED_BY or not record.sources:
-        return record.by
     found = {row.by for row in record.sources}
-    if record.by == "confirmed" and "user" in found:
+    if record.unsourced is not None:
+        found.add(record.unsourced)
+    if record.promoted_by or not found:
         return record.by
     return weakest((record.by, min(found, key=BY.index)))
+
+
+def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersion:
+    """Return an entry as the strongest statement that is left says it.
+
+    That is an earlier version of the same wording. Without one, nothing but the wording is left.
+    """
+    by, said = _trust_left(record), None
+    for each in kept:
+        same = normalised(each.text) == normalised(record.text)
+        if same and is_weaker(each.by, record.by) and not is_weaker(each.by, by):
+            by, said = each.by, each
+    values = dict(_BARE) if said is None else {name: getattr(said, name) for name in _BARE}
+    values["text"] = record.text if said is None else said.text
+    if record.status == "active" and by not in ACTIVE_BY:
+        span = (None, None) if said is None else (said.valid_from_ms, said.valid_to_ms)
+        values |= {"status": "quarantined", "valid_from_ms": span[0], "valid_to_ms": span[1]}
+    return replace(record, by=by, **values)
 
 
 def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) -> None:
     """Let memories that cite a session cite the one that replaces it, under its items' new seqs.
 
-    Items that the replacement does not have keep their old address; ``forget_items`` follows.
+    Items that the replacement does not have keep their old address; ``forget_items`` follows. Later
+    forks are forks of the replacement, so it is the root of what the session was the root of.
     """
     move_outcomes(book, session, to)
     for number in with_source(book.txn, book.scope, session):
@@ -708,7 +838,8 @@ def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) ->
 
 def _moved(record: MemoryVersion, session: int, to: int, moved: Mapping[int, int]) -> MemoryVersion:
     rows: list[SourceRow] = []
-    for row in record.sources:
+    for source in record.sources:
+        row = source if source.root != session else source._replace(root=to)
         if row.session != session:
             rows.append(row)
             continue
@@ -735,6 +866,16 @@ def texts_in(txn: ReadTxn, scope: int, number: int) -> Iterator[dict[str, Any]]:
         yield {name: getattr(each, name) for name in TOLD if getattr(each, name)}
 
 
+def names_in(txn: ReadTxn, scope: int, number: int) -> list[str]:
+    """Return subject and slot of an entry, which stay as they are.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    known = read_entry(txn, scope, number)
+    return [] if known is None else [text for text in (known.subject, known.slot) if text]
+
+
 def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool | None:
     """Replace findings in the texts of an entry and of all its versions, in place.
 
@@ -755,7 +896,7 @@ def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool 
     current, *earlier = (_redacted(each, redact) for each in (known, *versions))
     if (current, earlier) == (known, versions):
         return False
-    if _is_held(book.txn, book.scope, known):
+    if _is_held(book.txn, book.scope, known, *versions):
         return None
     write_entry(book, current, known, versions=(versions, earlier))
     record_event(book.txn, book.scope, "redact", {"memory": number})
@@ -796,7 +937,7 @@ def mend(book: Book, now_ms: int) -> int:
     lost = 0
     for each in known.values():
         if not each.is_gone:
-            lost += _strip(book, each, lambda row, seq: not is_stored(txn, scope, row, seq), now_ms)
+            lost += _strip(book, each, partial(_cut_lost, book), now_ms)
     _settle_slots(book)
     mend_playbooks(book)
     return lost

@@ -26,10 +26,11 @@ from memcore.memory.rows import (
     write_entry,
     write_head,
 )
-from memcore.memory.statement import SOURCES_MAX, need_wanted
+from memcore.memory.statement import SOURCES_MAX
 from memcore.memory.trust import checked_attributes, checked_labels, checked_name, checked_text
 from memcore.rows import names
 from memcore.rows.head import head_key
+from memcore.rows.lifecycle import need_wanted
 from memcore.store.interface import ReadTxn
 
 __all__ = [

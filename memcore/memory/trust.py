@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from memcore.codec.values import check_json
 from memcore.errors import InvalidItemError, InvalidOptionError
-from memcore.model import ItemKind
+from memcore.model import ItemKind, Message
+from memcore.wire.message import body_path, value_at
 
 __all__ = [
     "ACTIVE_BY",
@@ -30,6 +31,8 @@ __all__ = [
     "is_pasted",
     "is_weaker",
     "normalised",
+    "own_texts",
+    "shown_name",
     "weakest",
 ]
 
@@ -87,37 +90,171 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-# --- Pasted parts of what a user wrote ------------------------------------------------------------
+# --- What a user wrote, and pasted parts of it ----------------------------------------------------
+
+_PLAIN_TYPES: Final = ("text", "input_text", "output_text")
+_PLAIN_KEYS: Final = frozenset(
+    (
+        "type", "text", "id", "annotations", "citations", "cache_control", "thought",
+        "thoughtSignature", "thought_signature",
+    )
+)  # fmt: skip
+_CACHE_MARK: Final = {"cachePoint"}
+
+
+def own_texts(message: Message) -> tuple[list[str], bool]:
+    """Return the blocks of plain text of a user's item, and True if it holds more than these.
+
+    Only plain text is what the user wrote: documents, results of tools that a provider ran, and
+    files came from elsewhere. So does what is not known here.
+    """
+    body = value_at(message, body_path(message))
+    content = body.get("parts") or body.get("content")
+    if isinstance(content, str):
+        return [content], False
+    if not isinstance(content, list):
+        return [], True
+    found: list[str] = []
+    blocks = [block for block in content if not _is_cache_mark(block)]
+    for block in blocks:
+        if isinstance(block, str):
+            found.append(block)
+        elif _is_plain(block):
+            found.append(block["text"])
+    return found, len(found) < len(blocks)
+
+
+def _is_cache_mark(block: Any) -> bool:
+    """Return True for a block by which Bedrock marks the end of what is cached."""
+    return isinstance(block, dict) and block.keys() == _CACHE_MARK
+
+
+def _is_plain(block: Any) -> bool:
+    return (
+        isinstance(block, dict)
+        and isinstance(block.get("text"), str)
+        and block.get("type", "text") in _PLAIN_TYPES
+        and block.get("thought") is not True
+        and block.keys() <= _PLAIN_KEYS
+    )
+
 
 _QUOTE_WORDS: Final = 5
 """Least words of a quotation that counts as pasted: shorter ones are names and terms."""
-_FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
-_LINES: Final = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
-_QUOTES: Final = re.compile(
-    r'"""(.+?)(?:"""|\Z)|"([^"]+)"|“([^”]+)”|„([^“”]+)[“”]|«([^»]+)»|「([^」]+)」', re.DOTALL
-)
+_FENCE: Final = re.compile(r"[ \t]*(`{3,}|~{3,})")
+_BLOCK: Final = '"""'
+_CLOSING: Final = {
+    "\u201c": "\u201d", "\u201e": "\u201c\u201d", "\u201d": "\u201d", "\u00ab": "\u00bb",
+    "\u00bb": "\u00ab", "\u300c": "\u300d", "\u300e": "\u300f",
+}  # fmt: skip
+"""Quotation marks that open, with those that close them."""
+_LONE: Final = "\u201d\u00bb"
+"""Marks that are no quotation if nothing closes them: inches, and arrows of a menu."""
+_OPENING: Final = re.compile("[" + "".join(_CLOSING) + "]")
+_CLOSE: Final = {marks: re.compile(f"[{marks}]") for marks in _CLOSING.values()}
 
 
-def is_pasted(statement: str, texts: Iterable[str]) -> bool:
+def is_pasted(statement: str, texts: Iterable[str], *, foreign: bool = False) -> bool:
     """Return True if a statement rests on pasted parts of a user's texts.
 
-    Pasted are fenced blocks, lines that begin with ``>``, and quotations of five words or more. A
-    statement rests on them if one of its words occurs there and nowhere in the user's own words.
+    Pasted are fenced blocks, lines that begin with ``>``, and quotations of five words or more. In
+    doubt more is: a fence or a quotation that nothing closes reaches to the end, and straight
+    quotes that do not pair reach from the first to the last. A statement rests on pasted parts if
+    one of its words occurs there and nowhere in the user's own words. Takes linear time.
+
+    Args:
+        statement: the statement.
+        texts: what the user wrote, as blocks of plain text.
+        foreign: True if the user's items hold more than that, such as documents. The statement is
+            the user's only if all of its words are.
     """
-    own: set[str] = set()
-    pasted: set[str] = set()
+    own: list[str] = []
+    pasted: list[str] = []
     for text in texts:
-        rest = text
-        for pattern in (_FENCE, _LINES, _QUOTES):
-            for match in pattern.finditer(rest):
-                words = _words(match[0])
-                if pattern is not _QUOTES or len(_WORD.findall(match[0])) >= _QUOTE_WORDS:
-                    pasted |= words
-                else:
-                    own |= words
-            rest = pattern.sub(" ", rest)
-        own |= _words(rest)
-    return bool(_words(statement) & (pasted - own))
+        rest = _without_blocks(_without_lines(text, pasted), pasted)
+        own.append(_without_straight(_without_quotations(rest, pasted), pasted))
+    words, of_user = _words(statement), _words("\n".join(own))
+    return bool(words - of_user if foreign else words & (_words("\n".join(pasted)) - of_user))
+
+
+def _without_lines(text: str, pasted: list[str]) -> str:
+    """Move fenced blocks and quoted lines to ``pasted``; return the rest.
+
+    A fence ends as CommonMark says: at a line of nothing but at least as many of its characters.
+    """
+    own: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        bare = line.strip()
+        if fence:
+            pasted.append(line)
+            if len(bare) >= len(fence) and not bare.strip(fence[0]):
+                fence = ""
+        elif (opens := _FENCE.match(line)) is not None:
+            fence = opens[1]
+            pasted.append(line)
+        else:
+            (pasted if bare.startswith(">") else own).append(line)
+    return "\n".join(own)
+
+
+def _without_blocks(text: str, pasted: list[str]) -> str:
+    """Move what stands between triple quotes to ``pasted``; return the rest."""
+    parts = text.split(_BLOCK)
+    pasted += parts[1::2]
+    return " ".join(parts[::2])
+
+
+def _without_quotations(text: str, pasted: list[str]) -> str:
+    """Move long quotations in typographic marks to ``pasted``; return the rest."""
+    own: list[str] = []
+    at, unclosed = 0, set[str]()
+    while (opens := _OPENING.search(text, at)) is not None:
+        own.append(text[at : opens.start()])
+        marks = _CLOSING[opens[0]]
+        closes = None if marks in unclosed else _CLOSE[marks].search(text, opens.end())
+        if closes is None and opens[0] in _LONE:
+            unclosed.add(marks)
+            at = opens.end()
+            continue
+        at = len(text) if closes is None else closes.end()
+        quoted = text[opens.end() : at]
+        is_long = closes is None or _counts(quoted) >= _QUOTE_WORDS
+        (pasted if is_long else own).append(quoted)
+    own.append(text[at:])
+    return " ".join(own)
+
+
+def _without_straight(text: str, pasted: list[str]) -> str:
+    """Move long quotations in straight quotes to ``pasted``; return the rest.
+
+    The same character opens, closes, and stands for inches. If the quotes do not pair by their
+    neighbours, or a long quotation stands among several, nobody can tell the quoted parts from
+    those between them: then all from the first to the last quote is pasted.
+    """
+    parts = text.split('"')
+    if len(parts) < 3:  # noqa: PLR2004 - no two quotes
+        return text
+    quoted = parts[1::2]
+    within = " ".join(parts[1:-1])
+    is_sure = len(parts) % 2 == 1 and all(map(_is_quotation, parts[::2], quoted, parts[2::2]))
+    is_long = max(map(_counts, quoted)) >= _QUOTE_WORDS
+    if _counts(within) < _QUOTE_WORDS or (is_sure and not is_long):
+        return text
+    pasted.append(within)
+    return f"{parts[0]} {parts[-1]}"
+
+
+def _is_quotation(before: str, quoted: str, after: str) -> bool:
+    """Return True if the quotes around a text open and close by their neighbours."""
+    opens = not before[-1:].isalnum() and quoted[:1].strip() != ""
+    closes = quoted[-1:].strip() != "" and not quoted[-1:].isdigit() and not after[:1].isalnum()
+    return opens and closes
+
+
+def _counts(text: str) -> int:
+    """Return the number of words in a text."""
+    return sum(1 for _ in _WORD.finditer(text))
 
 
 # --- What a text may hold -------------------------------------------------------------------------
@@ -130,15 +267,19 @@ LABELS_MAX: Final = 32
 _HIDDEN: Final = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and line feed
-    "\u00ad\u061c\u180e"
-    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # zero width, bidi
+    "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f"
+    "\u115f\u1160\u2800\u3164\uffa0"  # letters and patterns without ink
+    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"  # zero width, bidi
+    "\ufe00-\ufe0d"  # variation selectors
     "\ud800-\udfff"  # not characters
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of shorthand and music
     "\U000e0000-\U000e0fff"  # tags, and variation selectors that no font uses
     "]|"
+    "(?<![^\x00-\x7f])[\ufe0e\ufe0f](?!\u20e3)|[\u200c\u200d\ufe0e\ufe0f][\ufe0e\ufe0f]|"
     "(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])|[\u200c\u200d]{2}"
 )
 """Characters that nobody sees. Joiners are allowed between letters that are not ASCII, where Indic
-and Arabic scripts and emoji need them."""
+and Arabic scripts and emoji need them, and one selector of the form of a sign behind the sign."""
 _CARRIAGE: Final = re.compile("\r\n?")
 
 
@@ -188,6 +329,14 @@ def checked_name(name: str, value: object) -> str:
         raise InvalidOptionError(msg)
     _need_visible(name, value)
     return value
+
+
+def shown_name(name: str) -> str:
+    """Return a name that was found in a log as it may be shown: short, without hidden characters.
+
+    What is hidden becomes U+FFFD.
+    """
+    return _HIDDEN.sub("\ufffd", name[:NAME_CHARS_MAX])
 
 
 def checked_labels(labels: object) -> dict[str, str]:

@@ -21,7 +21,7 @@ from memcore.codec.values import (
     open_value,
     seal_value,
 )
-from memcore.errors import CorruptValueError, HeldError, NotFoundError
+from memcore.errors import CorruptValueError, HeldError, NotFoundError, OptedOutError
 from memcore.model import Message
 from memcore.store.interface import ReadTxn, Txn
 
@@ -59,6 +59,7 @@ __all__ = [
     "move_terms",
     "need_alive",
     "need_free",
+    "need_wanted",
     "opted_out_key",
     "put_held",
     "put_hold",
@@ -252,6 +253,19 @@ def opted_out_key(scope: int) -> bytes:
 def is_opted_out(txn: ReadTxn, scope: int) -> bool:
     """Return True if the user of the scope opted out of memory."""
     return txn.get(opted_out_key(scope)) is not None
+
+
+def need_wanted(txn: ReadTxn, scope: int) -> None:
+    """Refuse to remember a user who opted out.
+
+    Raises:
+        OptedOutError
+    """
+    if is_opted_out(txn, scope):
+        raise OptedOutError(
+            "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
+            "takes that back"
+        )
 
 
 def memory_mark(scope: int, namespace: int) -> bytes:

@@ -56,6 +56,7 @@ def open_memory(engine: Engine, app: str, user: str, session: str | None = None)
         session=session,
         read_only=engine.store.read_only,
         uses=engine.memory_uses,
+        owner=(app, user),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,29 @@ class Entry:
     stop: int | None = None
     by_next: int | None = None
     promoted: bool = False
+    unsourced: str | None = None
+    """Trust of who stated it without a source, if it has sources."""
+    past: list[Entry] = field(default_factory=list)
+    """Its earlier versions that still stand."""
+
+    def stated(self) -> str | None:
+        return self.unsourced or (None if self.sources else self.by)
+
+    def trust_left(self) -> str:
+        found = {said for _, _, said in self.sources} | {self.unsourced} - {None}
+        if self.promoted or not found:
+            return self.by
+        return max(self.by, min(found, key=ORDER.index), key=ORDER.index)
+
+    def keep(self) -> None:
+        """Let what it says become the past, before it changes."""
+        self.past.append(replace(self, past=[], sources=set(self.sources)))
+
+    def lose(self, session: str) -> bool:
+        """Remove the sources of a session; return True if the statement rested on them alone."""
+        had = bool(self.sources)
+        self.sources = {each for each in self.sources if each[0] != session}
+        return had and not self.sources and self.unsourced is None
 
 
 class MemoryMachine(RuleBasedStateMachine):
@@ -98,6 +121,7 @@ class MemoryMachine(RuleBasedStateMachine):
             if n != number and e.slot == entry.slot and e.status in ("active", "superseded")
         ), self.now_ms)  # fmt: skip
         for _, e in current:
+            e.keep()
             e.status, e.stop, e.by_next = "superseded", entry.start, number
             e.version += 1
 
@@ -170,7 +194,7 @@ class MemoryMachine(RuleBasedStateMachine):
         stones = [n for n, e in self.entries.items()
                   if e.status == "forgotten" and norm(text) in e.text.split("\n")]  # fmt: skip
         if same:
-            self.support(same[-1], cited, trust)
+            self.support(same[-1], cited, trust, text)
             assert made.id == same[-1]
         elif stones and trust != "operator":
             assert made.id == stones[-1]
@@ -182,23 +206,20 @@ class MemoryMachine(RuleBasedStateMachine):
             self.entries[number] = entry
             assert made.id == number
 
-    def support(self, number: int, cited: set[tuple[str, int, str]], trust: str) -> None:
+    def support(self, number: int, cited: set[tuple[str, int, str]], trust: str, text: str) -> None:
         entry = self.entries[number]
-        by = entry.by
+        stated = [by for by in (entry.stated(), None if cited else trust) if by]
         merged = entry.sources | cited
-        users = {session for session, _, said in merged if said == "user"}
-        if trust == "operator":
-            by = "operator"
-        elif weaker(by, "confirmed") and len(users) >= 2:
-            by = "confirmed"
-        if merged == entry.sources and by == entry.by:
-            return
-        entry.sources, entry.version = merged, entry.version + 1
-        if entry.status == "quarantined" and by in ACTIVE:
-            entry.by = by
+        unsourced = min(stated, key=ORDER.index) if stated and merged else None
+        before = replace(entry, sources=set(entry.sources))
+        entry.sources, entry.unsourced = merged, unsourced
+        if weaker(before.by, trust):
+            entry.text, entry.by, entry.promoted = text, trust, False
+        if entry.status == "quarantined" and entry.by == trust and trust in ACTIVE:
             self.place(number, entry)
-        elif entry.status == "active":
-            entry.by = by
+        if entry != before:
+            before.keep()
+            entry.past, entry.version = before.past, before.version + 1
 
     def living(self) -> list[int]:
         return [n for n, e in self.entries.items() if e.status in ("active", "quarantined")]
@@ -212,18 +233,30 @@ class MemoryMachine(RuleBasedStateMachine):
         source, seq, role = self.cited(session, data.draw(st.integers(0, 9)))
         trust = "operator" if operator else role
         given: dict[str, Any] = {"by": "operator"} if operator else {"source": source}
-        if entry.status == "active" and weaker(trust, entry.by):
+        same = any(
+            n != number and norm(e.text) == norm(text) and e.slot == entry.slot
+            for n, e in self.entries.items() if e.status in ("active", "quarantined")
+        )  # fmt: skip
+        stone = trust != "operator" and any(
+            norm(text) in e.text.split("\n")
+            for e in self.entries.values() if e.status == "forgotten"
+        )  # fmt: skip
+        before = (entry.text, entry.by, frozenset(entry.sources), entry.promoted, entry.unsourced)
+        sources = frozenset() if operator else frozenset({(session, seq, trust)})
+        is_equal = before == (text, trust, sources, False, None)
+        is_known = not is_equal and (same or stone)
+        if is_known or (entry.status == "active" and weaker(trust, entry.by)):
             try:
                 self.memory.update(number, text=text, **given)
             except memcore.InvalidOptionError:
                 return
-            raise AssertionError("a weaker text was taken")
-        before = (entry.text, entry.by, frozenset(entry.sources), entry.promoted)
+            raise AssertionError("a text was taken that is weaker, forgotten or known")
         self.memory.update(number, text=text, expected_version=entry.version, **given)
-        sources = frozenset() if operator else frozenset({(session, seq, trust)})
-        if before == (text, trust, sources, False):
+        if is_equal:
             return
+        entry.keep()
         entry.text, entry.by, entry.sources, entry.promoted = text, trust, set(sources), False
+        entry.unsourced = None
         entry.version += 1
         if entry.status == "quarantined" and trust in ACTIVE:
             self.place(number, entry)
@@ -235,6 +268,7 @@ class MemoryMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(waiting))
         entry = self.entries[number]
         self.memory.promote(number, by="root")
+        entry.keep()
         entry.by = "confirmed" if weaker(entry.by, "confirmed") else entry.by
         entry.version, entry.promoted = entry.version + 1, True
         self.place(number, entry, force=True)
@@ -262,24 +296,31 @@ class MemoryMachine(RuleBasedStateMachine):
             history = self.memory.history(number)
             if any(source.session == session for each in history for source in each.sources):
                 self.touched.add(number)
-            left = {each for each in entry.sources if each[0] != session}
-            if left == entry.sources:
-                continue
-            if not left and entry.by not in ("operator", "import"):
+            if entry.lose(session):
                 self.bury(number, "")
                 continue
-            entry.sources = left
-            trusts = {said for _, _, said in left}
-            kept = entry.promoted or entry.by in ("operator", "import") or not left
-            if kept or (entry.by == "confirmed" and "user" in trusts):
-                continue
-            by = max(entry.by, min(trusts, key=ORDER.index), key=ORDER.index)
-            if by != entry.by:
-                entry.by, entry.version = by, entry.version + 1
-                if entry.status == "active" and by not in ACTIVE:
-                    entry.status = "quarantined"
+            entry.past = [
+                each for each in entry.past
+                if not each.lose(session) and not weaker(each.trust_left(), each.by)
+            ]  # fmt: skip
+            if weaker(entry.trust_left(), entry.by):
+                self.fall(entry)
         self.db.scope(app="default", user="alice").delete_session(session)
         del self.seqs[session], self.items[session]
+
+    def fall(self, entry: Entry) -> None:
+        """Let an entry say what the strongest statement says that is left."""
+        by, said = entry.trust_left(), None
+        for each in entry.past:
+            same = norm(each.text) == norm(entry.text)
+            if same and weaker(each.by, entry.by) and not weaker(each.by, by):
+                by, said = each.by, each
+        entry.by, entry.promoted = by, False
+        if said is not None:
+            entry.text, entry.promoted = said.text, said.promoted
+        if entry.status == "active" and by not in ACTIVE:
+            entry.status = "quarantined"
+        entry.version += 1
 
     @rule(ms=st.sampled_from((1, 1000, 86_400_000)))
     def wait(self, ms: int) -> None:
