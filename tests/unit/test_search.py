@@ -476,7 +476,7 @@ def test_threads_that_append_delete_and_search_agree_with_the_check(db) -> None:
 def test_documents_of_other_packages_share_the_index(db) -> None:
     fill(db)
     db.index_sessions()
-    store, memory = db.engine.store, DocumentKind.MEMORY
+    store, memory = db.engine.store, DocumentKind.ADK
 
     def add(txn, *texts: str) -> int:
         writer = IndexWriter(txn, 1, create=True)
