@@ -11,7 +11,6 @@ from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import check_entries as check_entries
-from memcore.memory.rows import clear_piece as clear_piece
 from memcore.memory.rows import count_entries as count_entries
 from memcore.memory.rows import entry_numbers as entry_numbers
 from memcore.memory.rows import expires_ms_of as expires_ms_of
@@ -39,7 +38,6 @@ __all__ = [
     "check_entries",
     "check_playbooks",
     "choose_memories",
-    "clear_piece",
     "count_entries",
     "entry_numbers",
     "expire_entry",

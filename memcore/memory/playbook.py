@@ -29,18 +29,20 @@ from memcore.memory.rows import (
     read_head,
     scenario_digest,
     source_rows,
+    unpack_share,
     write_head,
 )
 from memcore.model import ItemKind, Playbook, PlaybookPatch
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.store.interface import ReadTxn
+from memcore.store.interface import DeleteBudget, ReadTxn
 from memcore.wire.message import Result, call_names, is_failure, results_of, value_at
 
 __all__ = [
     "Outcome",
     "SessionPath",
     "check_playbooks",
+    "clear_outcomes",
     "export_outcomes",
     "forget_outcomes",
     "import_outcome",
@@ -65,8 +67,12 @@ _STEPS_MAX: Final = 256
 _REASONS_MAX: Final = 16
 _Z: Final = 1.96
 _VEIL_BYTES: Final = 16
+_OUTCOME_PAGES: Final = 2
+"""Pages that an outcome's index row takes at most, beside its own."""
 _FAILED: Final = re.compile(r"\s*(?:error|exception|traceback)\b", re.IGNORECASE)
 _TEXT_MAX: Final = 4096
+_COUNT_END: Final = 2**52
+_KEY_END: Final = 2**64
 
 
 def lower_bound(successes: int, trials: int) -> float:
@@ -261,22 +267,35 @@ def unpack_outcome(session: int, said: Any) -> Outcome:
         at_ms=said["at"],
         passed=said["passed"],
         reason=reason,
-        confidence=None if confidence is None else float(confidence),
-        steps=tuple(said["steps"]),
+        confidence=None if confidence is None else unpack_share(confidence),
+        steps=_unpack_steps(said["steps"]),
         failed=dict(said["failed"]),
         instead=dict(said["instead"]),
         iterations=said["iterations"],
     )
-    texts = [found.scenario, found.name, *found.steps, *found.failed, *found.instead]
+    texts = [found.scenario, found.name, *found.failed, *found.instead]
     texts += [*found.instead.values(), *([] if reason is None else [reason])]
-    numbers = [found.root, found.at_ms, found.iterations, *found.failed.values()]
+    numbers = [found.at_ms, found.iterations, *found.failed.values()]
     if (
         type(found.passed) is not bool
         or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) is int and 0 <= number < 2**52 for number in numbers)
+        or not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers)
+        or type(found.root) is not int
+        or not 0 <= found.root < _KEY_END
     ):
         raise ValueError(found.scenario)
     return found
+
+
+def _unpack_steps(said: Any) -> tuple[str, ...]:
+    """Return the steps in a list.
+
+    Raises:
+        TypeError: it is none of texts.
+    """
+    if not isinstance(said, list) or not all(isinstance(step, str) for step in said):
+        raise TypeError("steps")
+    return tuple(said)
 
 
 def _opened(key: bytes, value: bytes) -> Outcome:
@@ -416,22 +435,40 @@ def unpack_playbook(key: bytes, value: bytes) -> Playbook:
     flags, body = open_value(key, value)
     with decoding(key, "playbook"):
         said = decode_json(body, flags)
-        successes, failures = int(said["successes"]), int(said["failures"])
-        steps = tuple(map(str, said["steps"]))
+        successes, failures, iterations = (
+            said[name] for name in ("successes", "failures", "iterations")
+        )
+        steps, reasons = _unpack_steps(said["steps"]), dict(said["reasons"])
+        patches = tuple(_unpack_patch(*patch) for patch in said["patches"])
+        numbers = (successes, failures, iterations, said["at"], *reasons.values())
+        if not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers):
+            raise ValueError("counts")
         active = successes + failures >= SESSIONS_ACTIVE and bool(steps)
         return Playbook(
             scenario=str(said["scenario"]),
             version=keys.number_of(key),
             steps=steps,
-            patches=tuple(PlaybookPatch(*patch) for patch in said["patches"]),
+            patches=patches,
             successes=successes,
             failures=failures,
-            reasons={str(reason): int(count) for reason, count in said["reasons"].items()},
-            iterations=int(said["iterations"]),
+            reasons=reasons,
+            iterations=iterations,
             score=round(lower_bound(successes, successes + failures), 4),
             status="active" if active else "quarantined",
-            recorded_at=int(said["at"]) / 1000,
+            recorded_at=said["at"] / 1000,
         )
+
+
+def _unpack_patch(step: Any, failures: Any, instead: Any) -> PlaybookPatch:
+    """Return a patch of a playbook.
+
+    Raises:
+        TypeError: it is none.
+    """
+    texts = step, "" if instead is None else instead
+    if type(failures) is not int or not all(isinstance(text, str) for text in texts):
+        raise TypeError("patches")
+    return PlaybookPatch(step, failures, instead)
 
 
 def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
@@ -473,6 +510,38 @@ def forget_outcomes(book: Book, session: int) -> None:
         with suppress(CorruptValueError):  # check() reports it; a session can be removed anyway
             if outcome is not None:
                 _fold(book, outcome.scenario, anew=True)
+
+
+def clear_outcomes(book: Book) -> bool:
+    """Remove all outcomes of a scope with their playbooks, a piece a transaction.
+
+    A playbook of which a part goes is what is left adds up to.
+
+    Returns:
+        True if none is left.
+    """
+    txn, scope = book.txn, book.scope
+    rows = keys.memory_rows(scope, MemoryRow.OUTCOME)
+    piece, gone, left = DeleteBudget(), [], None
+    for key, value in txn.scan(rows, keys.after(rows)):
+        if not piece.admits(len(value), more_pages=_OUTCOME_PAGES):
+            left = key, value
+            break
+        gone.append(key)
+    for key in gone:
+        txn.delete(key)
+        txn.delete(_index_at(scope, key))
+    for veil in {key[len(rows) : len(rows) + _VEIL_BYTES] for key in gone}:
+        if left is None or left[0][len(rows) : len(rows) + _VEIL_BYTES] != veil:
+            playbooks = keys.memory_rows(scope, MemoryRow.PLAYBOOK, veil)
+            txn.delete_range(playbooks, keys.after(playbooks))
+        else:
+            with suppress(CorruptValueError):  # the next piece removes it
+                _fold(book, _opened(*left).scenario, anew=True)
+    if left is None:
+        strays = keys.memory_rows(scope, MemoryRow.PLAYBOOK)
+        txn.delete_range(strays, keys.after(strays))
+    return left is None
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:

@@ -14,9 +14,10 @@ import memcore
 from memcore import Source
 from memcore.codec import keys
 from memcore.codec.keys import MemoryRow
-from memcore.codec.values import seal_value
+from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.database.redact import redact_all
 from memcore.maintenance.check import plan_repairs
+from memcore.memory import memories
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
 from memcore.store import datafile
@@ -842,3 +843,175 @@ def test_a_damaged_memory_stops_no_deletion(path):
         assert scope.delete_session("a")
         assert scope.memory.get(2).status == "forgotten"
         assert db.check()
+
+
+# --- clearing, ids, malformed rows ----------------------------------------------------------------
+
+
+class Cut(Exception):  # noqa: N818 - a signal
+    """Stands for a crash between two commits."""
+
+
+def test_a_clear_that_is_cut_off_leaves_what_is_whole(db, scope, monkeypatch):
+    memory = scope.memory
+    for number in range(300):
+        memory.remember(f"v{number}", by="operator", slot=f"s{number}", subject="x" * 100)
+    memory.record_outcome(say_session(db), scenario="a", passed=True)
+    real, calls = memories.clear_piece, []
+
+    def piece(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise Cut
+        return real(*args)
+
+    monkeypatch.setattr(memories, "clear_piece", piece)
+    with pytest.raises(Cut):
+        memory.clear()
+    left = {each.id: each.text for each in memory.list()}
+    assert 0 < len(left) < 300
+    assert db.check() == []
+    new = [memory.remember(f"new {number}", by="operator").id for number in range(3)]
+    assert new == [301, 302, 303]
+    assert {each.id: each.text for each in memory.list() if each.id in left} == left
+    assert memory.clear() == len(left) + 3
+    assert (memory.list(), memory.playbooks(), db.check()) == ([], [], [])
+    assert memory.remember("later", by="operator").id == 304
+
+
+def say_session(db) -> str:
+    say(db, "outcome", "x")
+    return "outcome"
+
+
+def test_what_is_remembered_during_a_clear_stays(db, scope, monkeypatch):
+    memory = scope.memory
+    for number in range(300):
+        memory.remember(f"v{number}", by="operator")
+    real, made = memories.clear_piece, []
+
+    def piece(*args):
+        found = real(*args)
+        made.append(found)
+        return found
+
+    monkeypatch.setattr(memories, "clear_piece", piece)
+    transact = memory._store.transact
+
+    def between(*args, **options):
+        done = transact(*args, **options)
+        if len(made) == 1 and not memory.list(status="active", limit=1, after=300):
+            memory.remember("meanwhile", by="operator")
+        return done
+
+    monkeypatch.setattr(type(memory._store), "transact", lambda _, *a, **o: between(*a, **o))
+    assert memory.clear() == 300
+    assert [(each.id, each.text) for each in memory.list()] == [(301, "meanwhile")]
+    assert db.check() == []
+
+
+def test_a_clear_removes_what_is_damaged(db, scope):
+    memory = scope.memory
+    for number in range(3):
+        memory.remember(f"v{number}", by="operator", slot=f"s{number}")
+    memory.update(2, importance=1)
+    for row in (MemoryRow.ENTRY, MemoryRow.HEAD):
+        key = keys.memory_rows(1, row, keys.u64(2) if row == MemoryRow.ENTRY else b"")
+        db.engine.store.transact(lambda txn, key=key: txn.put(key, seal_value(key, b"x")))
+    assert db.check() != []
+    assert memory.clear() == 2
+    assert db.check() == []
+    assert memory.remember("later", by="operator").id == 4
+
+
+def test_a_retry_after_a_clear_returns_no_other_memory(scope):
+    memory = scope.memory
+    memory.remember("A text", by="operator", idempotency_key="k")
+    memory.clear()
+    memory.remember("B text", by="operator")
+    with pytest.raises(memcore.NotFoundError):
+        memory.remember("A text", by="operator", idempotency_key="k")
+
+
+@pytest.mark.parametrize("number", [2**48, 2**64, 10**400])
+def test_ids_that_no_memory_can_have_are_refused(scope, number):
+    memory = scope.memory
+    memory.remember("Likes tea", by="operator")
+    for call in (
+        lambda: memory.get(number),
+        lambda: memory.history(number),
+        lambda: memory.forget(number),
+        lambda: memory.update(number, importance=1),
+        lambda: memory.promote(number, by="x"),
+        lambda: memory.list(after=number),
+        lambda: memory.remember("x", by="operator", derived_from=[number]),
+        lambda: memory.remember("x", by="operator", valid_from=number),
+        lambda: memory.list(as_of=number),
+    ):
+        with pytest.raises(memcore.InvalidOptionError):
+            call()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"source": 1.5}, {"derived_from": None}, {"derived_from": range(1, 10**9)},
+     {"derived_from": ["a"]}, {"valid_from": math.nan}, {"valid_from": -math.inf}],
+)  # fmt: skip
+def test_malformed_arguments_are_named(scope, options):
+    with pytest.raises(memcore.InvalidOptionError, match=next(iter(options))):
+        scope.memory.remember("x", **{"by": "operator", **options})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": 5}, {"labels": {"a": 5}}, {"attributes": [1]}, {"at": None}, {"uses": -5},
+        {"sources": [[1, "a", 1, 1, [2**64], "user"]]}, {"sources": [[1, "a", 1, 1, [], "user"]]},
+        {"sources": [[1, "a", 1, 1, [1], "king"]]}, {"sources": [[2**64, "a", 1, 1, [1], "user"]]},
+        {"digests": ["no hex"]}, {"digests": [5]}, {"derived_from": ["a"]}, {"derived_from": 5},
+        {"confidence": 77}, {"confidence": "nan"}, {"expires": -5}, {"version": 2**48},
+        {"version": True}, {"text": 5},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("row", [MemoryRow.ENTRY, MemoryRow.VERSION])
+def test_a_malformed_row_with_a_right_checksum_is_found(db, scope, row, changed):
+    memory = scope.memory
+    memory.remember("Likes tea", source=say(db, "a", "tea"))
+    memory.update(1, importance=1)
+    key = keys.memory_rows(1, row, keys.u64(1), keys.u64(1) if row == MemoryRow.VERSION else b"")
+
+    def change(txn):
+        flags, body = open_value(key, txn.get(key))
+        said = {**decode_json(body, flags), **changed}
+        txn.put(key, seal_value(key, *encode_json(said)))
+
+    db.engine.store.transact(change)
+    assert any("malformed" in finding for finding in db.check())
+    with pytest.raises(memcore.CorruptValueError):
+        memory.history(1)
+    memory.clear()
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"steps": [5]}, {"steps": "ab"}, {"failed": {"a": -1}}, {"patches": [[1]]},
+                {"successes": -1}, {"reasons": {"a": "b"}}, {"iterations": None}, {"root": -1}],
+)  # fmt: skip
+def test_malformed_playbooks_are_found(db, scope, changed):
+    memory = scope.memory
+    memory.record_outcome(say_session(db), scenario="a", passed=True)
+    of_outcome = set(changed) & {"failed", "root"}
+    prefix = keys.memory_rows(1, MemoryRow.OUTCOME if of_outcome else MemoryRow.PLAYBOOK)
+
+    def change(txn):
+        ((key, value),) = txn.scan(prefix, keys.after(prefix))
+        flags, body = open_value(key, value)
+        txn.put(key, seal_value(key, *encode_json({**decode_json(body, flags), **changed})))
+
+    db.engine.store.transact(change)
+    assert db.check() != []
+    with pytest.raises(memcore.CorruptValueError):
+        memory.playbooks()
+        memory.record_outcome(say(db, "b", "x").session, scenario="a", passed=True)
+    memory.clear()
+    assert db.check() == []
