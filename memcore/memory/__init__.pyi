@@ -2,7 +2,6 @@
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
-from memcore.memory.playbook import import_outcome as import_outcome
 from memcore.memory.playbook import reasons_in as reasons_in
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.recall import Recall as Recall
@@ -10,6 +9,7 @@ from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
+from memcore.memory.rows import MemoryVersion as MemoryVersion
 from memcore.memory.rows import check_entries as check_entries
 from memcore.memory.rows import count_entries as count_entries
 from memcore.memory.rows import entry_numbers as entry_numbers
@@ -24,14 +24,20 @@ from memcore.memory.statement import mend as mend
 from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry
 from memcore.memory.transfer import export_entries as export_entries
 from memcore.memory.transfer import import_entry as import_entry
+from memcore.memory.transfer import import_outcome as import_outcome
+from memcore.memory.transfer import link_entries as link_entries
+from memcore.memory.transfer import unlinked_entries as unlinked_entries
 
 __all__ = [
     "INDEXES",
+    "Arrival",
     "Book",
     "Memories",
+    "MemoryVersion",
     "Recall",
     "Recalled",
     "arrived_entry",
@@ -49,6 +55,7 @@ __all__ = [
     "import_entry",
     "import_outcome",
     "is_memory_row",
+    "link_entries",
     "mend",
     "move_sources",
     "reasons_in",
@@ -56,5 +63,6 @@ __all__ = [
     "redact_outcomes",
     "scopes_with_memory",
     "texts_in",
+    "unlinked_entries",
     "version_in",
 ]

@@ -21,6 +21,7 @@ from memcore.memory.playbook import (
 from memcore.memory.rows import (
     DERIVED_MAX,
     NUMBER_END,
+    TIME_END_MS,
     Book,
     MemoryVersion,
     clear_end,
@@ -81,7 +82,6 @@ __all__ = [
 T = TypeVar("T")
 Sources = Source | int | Iterable[Source] | Iterable[int] | None
 """Items that a statement rests on; plain seqs are of the session whose handle this is."""
-_SECONDS_END: Final = 2**40
 _KEEP: Final = ...
 """Default of an option whose value stays unless another is given."""
 
@@ -800,7 +800,7 @@ def _ms(name: str, seconds: object) -> int | None:
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
-        or not abs(seconds) < _SECONDS_END  # nor NaN
+        or not abs(seconds) < TIME_END_MS // 1000  # nor NaN
     ):
         msg = f"{name}: expected seconds since 1970, got {seconds!r:.80}"
         raise InvalidOptionError(msg)

@@ -39,16 +39,17 @@ from memcore.store.interface import DeleteBudget, ReadTxn
 from memcore.wire.message import Result, call_names, is_failure, results_of, value_at
 
 __all__ = [
+    "STEPS_MAX",
     "Outcome",
     "SessionPath",
     "check_playbooks",
     "clear_outcomes",
     "export_outcomes",
     "forget_outcomes",
-    "import_outcome",
     "lower_bound",
     "mend_playbooks",
     "move_outcomes",
+    "outcome_at",
     "path_of",
     "playbooks_in",
     "put_outcome",
@@ -63,7 +64,8 @@ SESSIONS_ACTIVE: Final = 3
 """Independent sessions from which on a playbook is active."""
 _ITEMS_MAX: Final = 10_000
 """Last items of a session from which its path is read."""
-_STEPS_MAX: Final = 256
+STEPS_MAX: Final = 256
+"""Most steps of a path."""
 _REASONS_MAX: Final = 16
 _Z: Final = 1.96
 _VEIL_BYTES: Final = 16
@@ -130,7 +132,7 @@ def path_of(txn: ReadTxn, scope: int, name: str) -> SessionPath:
             if row[3][0] in _TOLD:
                 walk.take(opened(txn, scope, row)[0].message)
     root = root_of(txn, scope, session)
-    steps = tuple(walk.steps[:_STEPS_MAX])
+    steps = tuple(walk.steps[:STEPS_MAX])
     return SessionPath(session, root, steps, dict(walk.failed), walk.instead, walk.iterations)
 
 
@@ -223,7 +225,8 @@ class Outcome:
     iterations: int = 0
 
 
-def _outcome_at(book: Book, outcome: Outcome) -> bytes:
+def outcome_at(book: Book, outcome: Outcome) -> bytes:
+    """Return the key of an outcome."""
     veil = scenario_digest(book.seed, book.scope, outcome.scenario)
     return keys.memory_rows(book.scope, MemoryRow.OUTCOME, veil, keys.u64(outcome.session))
 
@@ -280,6 +283,8 @@ def unpack_outcome(session: int, said: Any) -> Outcome:
         type(found.passed) is not bool
         or not all(isinstance(text, str) for text in texts)
         or not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers)
+        or not isinstance(said["failed"], dict)
+        or not isinstance(said["instead"], dict)
         or type(found.root) is not int
         or not 0 <= found.root < _KEY_END
     ):
@@ -325,7 +330,7 @@ def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Play
         outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
     last_ms = max(head.last_ms, outcome.at_ms)
     write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
-    key = _outcome_at(book, outcome)
+    key = outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
     book.txn.put(row, seal_value(row, b""))
@@ -631,23 +636,6 @@ def mend_playbooks(book: Book) -> None:
     for outcome in sorted(found, key=lambda each: (each.at_ms, each.session)):
         if txn.get(head_key(scope, outcome.session)) is not None:
             put_outcome(book, outcome)
-
-
-def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
-    """Store an outcome of an export; return False if its session is not here.
-
-    Raises:
-        CorruptValueError: it is not what an export writes.
-    """
-    with decoding(b"", "line of an outcome"):
-        outcome = unpack_outcome(0, {**said, "root": 0})
-    session = names.session_of(book.txn, book.scope, outcome.name)
-    if session is None:
-        return False
-    outcome = replace(outcome, session=session, root=root_of(book.txn, book.scope, session))
-    if book.txn.get(_outcome_at(book, outcome)) is None:
-        put_outcome(book, outcome)
-    return True
 
 
 def export_outcomes(txn: ReadTxn, scope: int) -> Iterator[dict[str, Any]]:

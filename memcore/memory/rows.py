@@ -30,6 +30,7 @@ __all__ = [
     "DERIVED_MAX",
     "NUMBER_END",
     "TIMELINE",
+    "TIME_END_MS",
     "Book",
     "EntryHead",
     "MemoryVersion",
@@ -223,6 +224,8 @@ _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by"
 _SHARES: Final = ("confidence", "importance")
 _LEAST_MS: Final = 1 - 2**52
 _END_MS: Final = 2**52
+TIME_END_MS: Final = 2**50
+"""End of the times that a caller may state, before and after 1970."""
 _KEY_END: Final = 2**64
 _NUMBERS: Final = {
     "recorded_ms": 0, "observed_ms": _LEAST_MS, "valid_from_ms": _LEAST_MS,

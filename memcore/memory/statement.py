@@ -67,6 +67,7 @@ __all__ = [
     "SOURCES_MAX",
     "TOLD",
     "Statement",
+    "cite",
     "expire_entry",
     "forget_entry",
     "forget_items",
@@ -127,7 +128,7 @@ def need_wanted(txn: ReadTxn, scope: int) -> None:
 # --- Sources --------------------------------------------------------------------------------------
 
 
-def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) -> _Cited:
+def cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) -> _Cited:
     """Find the items that a statement rests on.
 
     Raises:
@@ -259,7 +260,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     """
     need_wanted(book.txn, book.scope)
     text = said.text or ""
-    cited = _cite(book, drafts, said.sources, text)
+    cited = cite(book, drafts, said.sources, text)
     by = _trust(said.by, cited)
     rows = _lowered(cited.rows, by)
     head = _begin(book, now_ms)
@@ -466,7 +467,7 @@ def revise(
     head = _begin(book, now_ms)
     found = replace(known, **said.values)
     if said.text is not None:
-        cited = _cite(book, drafts, said.sources, said.text)
+        cited = cite(book, drafts, said.sources, said.text)
         by = _trust(said.by, cited)
         if known.status == "active" and is_weaker(by, known.by):
             msg = f"by: what {by!r} says does not replace what {known.by!r} said"
@@ -675,8 +676,8 @@ def _without(record: MemoryVersion, lost: Callable[[SourceRow, int], bool]) -> M
 
 
 def _is_baseless(left: MemoryVersion, before: MemoryVersion) -> bool:
-    """Return True if a version has lost all its sources, and nobody stated it without one."""
-    return not left.sources and bool(before.sources) and left.by not in UNSOURCED_BY
+    """Return True if a version has lost all its sources, and no operator stands for it."""
+    return not left.sources and bool(before.sources) and left.by != "operator"
 
 
 def _trust_left(record: MemoryVersion) -> str:
