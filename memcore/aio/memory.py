@@ -226,7 +226,7 @@ class AsyncMemories:
             confidence: of the judgement, 0 to 1.
 
         Raises:
-            NotFoundError: there is no such session.
+            NotFoundError: this user has no such session.
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """

@@ -87,11 +87,19 @@ _KEEP: Final = ...
 
 
 class Named(Protocol):
-    """Session, as far as memory is concerned: it has a name."""
+    """Session, as far as memory is concerned: it has a name and an owner."""
 
     @property
     def id(self) -> str:
         """Return the session's name."""
+
+    @property
+    def app(self) -> str:
+        """Return the application."""
+
+    @property
+    def user(self) -> str:
+        """Return the user."""
 
 
 class Memories:
@@ -213,7 +221,7 @@ class Memories:
             importance=importance,
         )  # fmt: skip
         if expires_at is not None:
-            values["expires_ms"] = self._checked_expiry(expires_at)
+            values["expires_ms"] = _ms("expires_at", expires_at)
         values["derived_from"] = _checked_ids("derived_from", derived_from)
         told = self._admitted(
             {
@@ -233,6 +241,7 @@ class Memories:
             idempotency_key,
             content,
             ensure=True,
+            expires_ms=values.get("expires_ms"),
         )
 
     def update(
@@ -294,7 +303,7 @@ class Memories:
         values |= self._described(confidence=confidence, importance=importance)
         values |= _times(valid_to=valid_to)
         if expires_at is not None:
-            values["expires_ms"] = self._checked_expiry(expires_at)
+            values["expires_ms"] = _ms("expires_at", expires_at)
         trust = None if by is None else checked_choice("by", by, BY)
         said = Statement(told, self._cited(source), trust, values)
         return self._change(
@@ -303,6 +312,7 @@ class Memories:
             ),
             idempotency_key,
             ("update", number, told, said.sources, trust, values, expected_version),
+            expires_ms=values.get("expires_ms"),
         )
 
     def promote(self, id: int, *, by: str) -> Memory:  # noqa: A002
@@ -364,11 +374,14 @@ class Memories:
             confidence: of the judgement, 0 to 1.
 
         Raises:
-            NotFoundError: there is no such session.
+            NotFoundError: this user has no such session.
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """
-        name = self._session if session is None else getattr(session, "id", session)
+        name, owner = self._session, None
+        if session is not None:
+            name = session if isinstance(session, str) else session.id
+            owner = None if isinstance(session, str) else (session.app, session.user)
         told = self._described(confidence=confidence)
         if reason is not None:
             told["reason"] = self._admitted({"reason": checked_name("reason", reason)})["reason"]
@@ -376,7 +389,7 @@ class Memories:
         kind = self._named("scenario", scenario)
         names.check_name(name, "session")
         self._need_writable()
-        path = self._store.read(lambda txn: self._path(txn, str(name)))
+        path = self._store.read(lambda txn: self._path(txn, str(name), owner))
         now_ms = self._now_ms()
         outcome = Outcome(
             kind, path.session, str(name), path.root, now_ms, passed, steps=path.steps,
@@ -393,9 +406,9 @@ class Memories:
 
         return self._store.transact(closure)
 
-    def _path(self, txn: ReadTxn, name: str) -> SessionPath:
+    def _path(self, txn: ReadTxn, name: str, owner: tuple[str, str] | None) -> SessionPath:
         scope = self._find(txn)
-        if scope is None:
+        if scope is None or (owner is not None and names.scope_of(txn, *owner) != scope):
             msg = f"there is no session {name[:80]!r}"
             raise NotFoundError(msg)
         need_wanted(txn, scope)
@@ -708,13 +721,10 @@ class Memories:
         admitted: Mapping[str, Any] = self._filter.value(given, "memory")
         return admitted
 
-    def _checked_expiry(self, expires_at: float) -> int:
-        at_ms = _ms("expires_at", expires_at)
-        assert at_ms is not None  # noqa: S101 - it was given
-        if at_ms <= self._now_ms():
-            msg = f"expires_at: expected a time to come, got {expires_at!r}"
+    def _need_to_come(self, expires_ms: int | None) -> None:
+        if expires_ms is not None and expires_ms <= self._now_ms():
+            msg = f"expires_at: expected a time to come, got {expires_ms / 1000}"
             raise InvalidOptionError(msg)
-        return at_ms
 
     def _need_writable(self) -> None:
         if self._read_only:
@@ -742,14 +752,17 @@ class Memories:
         *,
         ensure: bool = False,
         makes_room: bool = False,
+        expires_ms: int | None = None,
     ) -> Memory:
         """Commit a change; with a key, a repeat returns the first result.
 
-        ``ensure``: it creates the scope if there is none.
+        ``ensure``: it creates the scope if there is none. ``expires_ms``: a time that has to be to
+        come, unless it is a repeat.
         """
         self._need_writable()
 
         def closure(txn: Txn) -> MemoryVersion:
+            self._need_to_come(expires_ms)
             scope = self._ensure(txn) if ensure else self._find(txn)
             if scope is None:
                 msg = "there is no such memory: nothing is stored of this user"
@@ -766,17 +779,29 @@ class Memories:
                 record = closure(txn)
                 self._requests.remember(txn, request, [record.id, record.version])
                 return record
-            number, version = told[0]
-            scope = self._find(txn)
-            found = None if scope is None else read_entry(txn, scope, number)
-            if scope is None or found is None:
-                msg = f"memory {number}, which this request stored, was removed since"
-                raise NotFoundError(msg)
-            if found.version == version or found.is_gone:
-                return found
-            return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+            return self._first_result(txn, *told[0])
 
         return memory_of(self._store.transact(once, makes_room=makes_room))
+
+    def _first_result(self, txn: ReadTxn, number: int, version: int) -> MemoryVersion:
+        """Return the version of a memory that a request stored.
+
+        Raises:
+            NotFoundError: the memory was removed since, or has expired.
+            OptedOutError
+        """
+        scope = self._find(txn)
+        found = None if scope is None else read_entry(txn, scope, number)
+        if scope is None or found is None:
+            msg = f"memory {number}, which this request stored, was removed since"
+            raise NotFoundError(msg)
+        need_wanted(txn, scope)
+        if not found.is_visible(self._now_ms()):
+            msg = f"memory {number}, which this request stored, has expired"
+            raise NotFoundError(msg)
+        if found.version == version or found.is_gone:
+            return found
+        return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
 
 
 _TRUE: Final = ("active", "superseded")

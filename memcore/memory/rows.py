@@ -806,14 +806,17 @@ def expires_ms_of(key: bytes, value: bytes) -> int | None:
     return _opened(key, value, keys.number_of(key)).expires_ms
 
 
-def exported(key: bytes, value: bytes) -> dict[str, Any]:
-    """Return an entry or a version as a JSON object; sources by the names of their sessions.
+def exported(txn: ReadTxn, key: bytes, value: bytes) -> dict[str, Any]:
+    """Return an entry as JSON, ``memory`` and its ``versions``, the oldest first.
+
+    Sources are told by the names of their sessions.
 
     Raises:
-        CorruptValueError: the row is damaged.
+        CorruptValueError: a row is damaged.
     """
-    of_version = key[_ROW_AT : _ROW_AT + 1] == bytes((MemoryRow.VERSION,))
-    return export_record(_opened(key, value, keys.number_of(key[:-8] if of_version else key)))
+    record = _opened(key, value, keys.number_of(key))
+    earlier = versions_of(txn, keys.split_scoped(key)[0], record.id)
+    return {"memory": export_record(record), "versions": list(map(export_record, earlier))}
 
 
 def export_record(record: MemoryVersion) -> dict[str, Any]:

@@ -1016,3 +1016,48 @@ def test_malformed_playbooks_are_found(db, scope, changed):
         memory.record_outcome(say(db, "b", "x").session, scenario="a", passed=True)
     memory.clear()
     assert db.check() == []
+
+
+# --- retries, outcomes of others, archives --------------------------------------------------------
+
+
+def test_a_retry_shows_nothing_that_is_hidden(scope, clock):
+    memory = scope.memory
+    expires_at = clock.now_ms / 1000 + 10
+    options = {"by": "operator", "expires_at": expires_at, "idempotency_key": "k"}
+    made = memory.remember("A coupon", **options)
+    assert memory.remember("A coupon", **options) == made
+    scope.opt_out_memory()
+    with pytest.raises(memcore.OptedOutError):
+        memory.remember("A coupon", **options)
+    scope.opt_in_memory()
+    clock.now_ms += 20_000
+    with pytest.raises(memcore.NotFoundError, match="expired"):
+        memory.remember("A coupon", **options)
+    with pytest.raises(memcore.InvalidOptionError, match="to come"):
+        memory.remember("Another", by="operator", expires_at=expires_at)
+    other = memory.remember("Likes tea", by="operator")
+    with pytest.raises(memcore.InvalidOptionError, match="to come"):
+        memory.update(other.id, expires_at=expires_at)
+
+
+def test_an_outcome_is_of_a_session_of_the_same_user(db, scope):
+    say(db, "same", "x")
+    say(db, "same", "y", user="bob")
+    with pytest.raises(memcore.NotFoundError):
+        scope.memory.record_outcome(db.session("same", user="bob"), scenario="a", passed=True)
+    assert scope.memory.playbooks() == []
+    mine = db.session("same", user="alice")
+    assert scope.memory.record_outcome(mine, scenario="a", passed=True).successes == 1
+
+
+def test_an_archive_holds_all_versions(db, scope, clock):
+    memory = scope.memory
+    made = memory.remember("old text", by="operator", expires_at=clock.now_ms / 1000 + 10)
+    memory.update(made.id, text="new text", by="operator")
+    clock.now_ms += 20_000
+    found = bytearray()
+    assert db.sweep(archive=lambda data: found.extend(data) or len(data)).memories == 1
+    told = json.loads(found)["expired"]
+    assert told["memory"]["text"] == "new text"
+    assert [each["text"] for each in told["versions"]] == ["old text"]
