@@ -9,8 +9,8 @@ __all__, __getattr__, __dir__ = face(
         "playbook": "check_playbooks export_outcomes reasons_in redact_outcomes",
         "recall": "Recall Recalled choose_memories",
         "rows": (
-            "INDEXES Book MemoryVersion check_entries count_entries entry_numbers expires_ms_of "
-            "exported is_memory_row scopes_with_memory version_in"
+            "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
+            "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "statement": "expire_entry forget_items mend move_sources redact_entry texts_in",
         "transfer": (

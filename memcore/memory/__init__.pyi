@@ -13,8 +13,10 @@ from memcore.memory.rows import MemoryVersion as MemoryVersion
 from memcore.memory.rows import check_entries as check_entries
 from memcore.memory.rows import count_entries as count_entries
 from memcore.memory.rows import entry_numbers as entry_numbers
+from memcore.memory.rows import entry_of_version as entry_of_version
 from memcore.memory.rows import expires_ms_of as expires_ms_of
 from memcore.memory.rows import exported as exported
+from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import version_in as version_in
@@ -46,6 +48,7 @@ __all__ = [
     "choose_memories",
     "count_entries",
     "entry_numbers",
+    "entry_of_version",
     "expire_entry",
     "expires_ms_of",
     "export_entries",
@@ -54,6 +57,7 @@ __all__ = [
     "forget_items",
     "import_entry",
     "import_outcome",
+    "is_earlier_version",
     "is_memory_row",
     "link_entries",
     "mend",

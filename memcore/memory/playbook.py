@@ -330,11 +330,16 @@ def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Play
         outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
     last_ms = max(head.last_ms, outcome.at_ms)
     write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
+    _put_outcome(book, outcome)
+    return _fold(book, outcome.scenario, anew=False)
+
+
+def _put_outcome(book: Book, outcome: Outcome) -> None:
+    """Write an outcome's row and its index row."""
     key = outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
     book.txn.put(row, seal_value(row, b""))
-    return _fold(book, outcome.scenario, anew=False)
 
 
 # --- Playbooks ------------------------------------------------------------------------------------
@@ -363,9 +368,13 @@ def _fold(book: Book, scenario: str, *, anew: bool) -> Playbook:
         txn.delete_range(rows, keys.after(rows))
     made = folded(scenario, outcomes, version)
     if outcomes:
-        key = rows + keys.u64(version)
-        txn.put(key, seal_value(key, *encode_json(_pack_playbook(made))))
+        _put_playbook(book, made)
     return made
+
+
+def _put_playbook(book: Book, playbook: Playbook) -> None:
+    key = _playbook_rows(book, playbook.scenario) + keys.u64(playbook.version)
+    book.txn.put(key, seal_value(key, *encode_json(_pack_playbook(playbook))))
 
 
 def _form(playbook: Playbook) -> object:
@@ -623,19 +632,38 @@ def check_playbooks(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
 
 
 def mend_playbooks(book: Book) -> None:
-    """Write the salvaged outcomes and playbooks anew; outcomes of lost sessions go."""
+    """Write the salvaged outcomes and playbooks anew; outcomes of lost sessions go.
+
+    Earlier versions of playbooks go, too: one may have been removed with what it held.
+    """
     txn, scope = book.txn, book.scope
-    rows = keys.memory_rows(scope, MemoryRow.OUTCOME)
     found: list[Outcome] = []
-    for key, value in list(txn.scan(rows, keys.after(rows))):
-        with suppress(CorruptValueError):
-            found.append(_opened(key, value))
+    known: dict[str, Playbook] = {}
     for row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK):
         prefix = keys.memory_rows(scope, row)
+        for key, value in list(txn.scan(prefix, keys.after(prefix))):
+            with suppress(CorruptValueError):
+                if row == MemoryRow.OUTCOME:
+                    found.append(_opened(key, value))
+                else:
+                    newest = unpack_playbook(key, value)
+                    known[newest.scenario] = newest
         txn.delete_range(prefix, keys.after(prefix))
+    by_scenario: dict[str, list[Outcome]] = {}
     for outcome in sorted(found, key=lambda each: (each.at_ms, each.session)):
         if txn.get(head_key(scope, outcome.session)) is not None:
-            put_outcome(book, outcome)
+            by_scenario.setdefault(outcome.scenario, []).append(outcome)
+            _put_outcome(book, outcome)
+    for scenario, outcomes in by_scenario.items():
+        before = known.get(scenario)
+        made = folded(scenario, outcomes, 1 if before is None else before.version)
+        if before is not None and _form(before) != _form(made):
+            made = replace(made, version=made.version + 1)
+        _put_playbook(book, made)
+    if found:
+        head = read_head(txn, scope)
+        last_ms = max(head.last_ms, *(outcome.at_ms for outcome in found))
+        write_head(txn, scope, head._replace(last_ms=last_ms))
 
 
 def export_outcomes(txn: ReadTxn, scope: int) -> Iterator[dict[str, Any]]:

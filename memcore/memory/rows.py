@@ -45,12 +45,14 @@ __all__ = [
     "entries",
     "entry_at",
     "entry_numbers",
+    "entry_of_version",
     "expires_ms_of",
     "export_record",
     "exported",
     "index_piece",
     "index_rows",
     "indexed_to",
+    "is_earlier_version",
     "is_indexed",
     "is_memory_row",
     "is_of_outcome",
@@ -830,10 +832,38 @@ def export_record(record: MemoryVersion) -> dict[str, Any]:
 
 
 def version_in(key: bytes, value: bytes) -> int:
-    """Return the version in an entry's row, by which the newest of several is known; else 0."""
-    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.ENTRY,)):
+    """Return a number by which the newest of several rows of a key is known; 0 if there is none.
+
+    Of an entry it is the version, of an outcome its time.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    row = key[_ROW_AT : _ROW_AT + 1]
+    if row == bytes((MemoryRow.OUTCOME,)):
+        flags, body = open_value(key, value)
+        with decoding(key, "outcome"):
+            return int(decode_json(body, flags)["at"])
+    if row != bytes((MemoryRow.ENTRY,)):
         return 0
     return _opened(key, value, keys.number_of(key)).version
+
+
+def entry_of_version(key: bytes) -> bytes | None:
+    """Return the key of the entry to which the row of an earlier version belongs; else None."""
+    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.VERSION,)):
+        return None
+    return entry_at(keys.split_scoped(key)[0], keys.number_of(key[:-8]))
+
+
+def is_earlier_version(key: bytes, entry: bytes) -> bool:
+    """Return True if the row of a version may belong to an entry, given the entry's row.
+
+    Raises:
+        CorruptValueError: the entry's row is damaged.
+    """
+    record = _opened(entry_of_version(key) or b"", entry, keys.number_of(key[:-8]))
+    return not record.is_gone and keys.number_of(key) < record.version
 
 
 def is_memory_row(key: bytes, value: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -1061,3 +1062,35 @@ def test_an_archive_holds_all_versions(db, scope, clock):
     told = json.loads(found)["expired"]
     assert told["memory"]["text"] == "new text"
     assert [each["text"] for each in told["versions"]] == ["old text"]
+
+
+@pytest.mark.as_stored
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_salvage_brings_nothing_back(open_db, path, is_damaged):
+    db = open_db()
+    memory = db.scope(app="default", user="alice").memory
+    kept = memory.remember("Likes tea", by="operator")
+    memory.update(kept.id, importance=1)
+    for number in range(5):
+        call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+        session = db.session(f"o{number}", user="alice", orphans="keep")
+        session.append({**ASSISTANT, "content": None, "tool_calls": [call]})
+        memory.record_outcome(session, scenario="a", passed=number % 2 == 0)
+    memory.record_outcome("o0", scenario="a", passed=False)
+    for number in range(20):
+        made = memory.remember(f"FORGOT {number}", by="operator")
+        memory.update(made.id, importance=0.1)
+        memory.forget(made.id)
+    playbooks, history = memory.playbooks(), memory.history(kept.id)
+    db.close()
+    wreck, made_at = path.with_name("wreck.memcore"), path.with_name("new.memcore")
+    shutil.copy(path, wreck)
+    if is_damaged:
+        with wreck.open("r+b") as file:  # both meta pages
+            file.write(b"\xee" * 8192)
+    memcore.salvage(wreck, made_at)
+    assert b"FORGOT" not in made_at.read_bytes()
+    fresh = open_db(path=made_at).scope(app="default", user="alice").memory
+    assert fresh.playbooks() == playbooks
+    assert fresh.history(kept.id) == history
+    assert len(fresh.list(status="forgotten")) == 20
