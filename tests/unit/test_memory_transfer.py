@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memcore import Source
+from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.exchange import load
+from memcore.memory.rows import pack_record, unpack_record
+from memcore.memory.transfer import arrived_entry
 
 SOURCE = {"session": "s", "seqs": [1], "by": "user"}
 ENTRY = {
@@ -89,6 +95,29 @@ def test_a_line_out_of_bounds_is_one_failure(db, entry):
     db.delete_session("s", user="alice")
     assert len(list(db.export(user="alice"))) == 2
     assert db.check() == []
+
+
+SCALAR = st.sampled_from(
+    [None, True, 0, 1, -1, 2**47, 2**48, 2**52, 2**64, 10**400, 0.5, math.nan, math.inf, "", "x",
+     "user", "0" * 32, "\ud800"],
+)  # fmt: skip
+SHORT = st.lists(SCALAR, max_size=2) | st.dictionaries(st.sampled_from(["x", ""]), SCALAR)
+JSON = SCALAR | SHORT | st.lists(SHORT, max_size=2)
+FIELDS = st.sampled_from(
+    ["id", "version", "kind", "by", "status", "at", "text", "attributes", "subject", "slot",
+     "labels", "extractor", "confidence", "importance", "observed", "from", "to", "superseded_by",
+     "derived_from", "expires", "uses", "promoted_by", "reason", "digests", "sources"],
+)  # fmt: skip
+
+
+@given(changed=st.dictionaries(FIELDS, JSON, max_size=3))
+def test_any_line_is_an_entry_or_refused(changed):
+    try:
+        (record,) = arrived_entry({**ENTRY, **changed})
+    except (CorruptValueError, InvalidItemError, InvalidOptionError):
+        return
+    said = json.loads(json.dumps(pack_record(record)))
+    assert unpack_record(record.id, said) == record
 
 
 @pytest.mark.parametrize(
