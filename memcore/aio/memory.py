@@ -71,7 +71,7 @@ class AsyncMemories:
             observed_at: time of the observation, seconds since 1970; None: that of the newest item.
             valid_from: time from which it is true; None: unknown (in a slot: from now on).
             valid_to: time until which it is true.
-            derived_from: ids of the memories that it was made from.
+            derived_from: ids of the memories that it was made from, up to 256.
             expires_at: time from which it is hidden; the next sweep removes it.
             idempotency_key: a repeat with the same content changes nothing.
 
@@ -230,7 +230,7 @@ class AsyncMemories:
             confidence: of the judgement, 0 to 1.
 
         Raises:
-            NotFoundError: there is no such session.
+            NotFoundError: this user has no such session.
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """
@@ -245,6 +245,9 @@ class AsyncMemories:
 
     async def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.
+
+        It takes several commits. If it is cut off, what is left is whole, and another call goes on.
+        Ids are not given out again. What is remembered meanwhile stays.
 
         Raises:
             HeldError: a legal hold covers the scope or a session of it.

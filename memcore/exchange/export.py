@@ -620,12 +620,12 @@ class Archiving:
         return self._engine.store.read(look)
 
     def memory(self, key: bytes, value: bytes) -> bytes:
-        """Export a long-term memory that has expired."""
+        """Export a long-term memory that has expired, with its earlier versions."""
         scope = keys.split_scoped(key)[0]
 
         def look(txn: ReadTxn) -> bytes:
             app, user = names.scope_names(txn, scope)
-            told = {"app": app, "user": user, "memory": memory.exported(key, value)}
+            told = {"app": app, "user": user, **memory.exported(txn, key, value)}
             return portable_json({"expired": told}) + b"\n"
 
         return self._engine.store.read(look)

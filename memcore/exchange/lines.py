@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -436,7 +436,9 @@ def checkpoint_fields(
 # --- Redaction of the lines of an export ----------------------------------------------------------
 
 _PARTS_REDACTED: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
-_VALUES: Final = ("values", "set", "entry", "versions", "outcome")
+_VALUES: Final = ("values", "set")
+_LINKS: Final = ("sources", "name")
+"""Fields of a memory or an outcome that name sessions."""
 
 
 def redacted_lines(pieces: Iterable[bytes], redacts: Redacts) -> Iterator[bytes]:
@@ -469,13 +471,38 @@ def _redacted(found: Any, redacts: Redacts) -> Any:
                 field: redacts.value(value)[0] if field in fields else value
                 for field, value in made[name].items()
             }
-    for name in ("state", "shared", "memory"):
+    for name in ("state", "shared"):
         if isinstance(made.get(name), dict):
             made[name] = {
                 field: redacts.value(value)[0] if field in _VALUES else value
                 for field, value in made[name].items()
             }
+    if isinstance(made.get("memory"), dict):
+        made["memory"] = redacted_memory(made["memory"], lambda value: redacts.value(value)[0])
     return made
+
+
+def redacted_memory(line: dict[str, Any], redact: Callable[[Any], Any]) -> dict[str, Any]:
+    """Redact what the line of a memory says, except the names of sessions.
+
+    They stay in the titles of these, and what removes a session has to find its memories.
+    """
+    made = dict(line)
+    for field in ("entry", "outcome"):
+        if isinstance(line.get(field), dict):
+            made[field] = _redacted_body(line[field], redact)
+    if isinstance(line.get("versions"), list):
+        made["versions"] = [
+            _redacted_body(body, redact) if isinstance(body, dict) else redact(body)
+            for body in line["versions"]
+        ]
+    return made
+
+
+def _redacted_body(body: dict[str, Any], redact: Callable[[Any], Any]) -> dict[str, Any]:
+    kept = {field: body[field] for field in _LINKS if field in body}
+    rest = {field: value for field, value in body.items() if field not in _LINKS}
+    return {**redact(rest), **kept}
 
 
 # --- Checkpoint lines of an export ----------------------------------------------------------------

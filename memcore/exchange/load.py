@@ -45,7 +45,13 @@ from memcore.exchange.lines import (
     refuse,
     write_arrived,
 )
-from memcore.exchange.memory import import_memory, is_memory
+from memcore.exchange.memory import (
+    ArrivedMemory,
+    arrived_memory,
+    import_memories,
+    is_memory,
+    link_memories,
+)
 from memcore.exchange.state import ArrivedState, Owner, import_shared, is_shared
 from memcore.log import (
     CachedSession,
@@ -468,6 +474,7 @@ def _told(found: Any) -> Envelope | None:
 
 COMMIT_ITEMS_MAX: Final = 1000
 COMMIT_BYTES_MAX: Final = 4 * 1024**2
+_COMMIT_MEMORIES: Final = 128
 _STAGE_ATTEMPTS: Final = 8
 _CONFLICTS: Final = ("error", "skip", "rename", "append")
 Rename: TypeAlias = Callable[[Title], Title]
@@ -579,6 +586,14 @@ class _Import:
         """Sessions read completely, waiting for the commit."""
         self.names_tried: dict[Place, int] = {}
         """Number of a session's alternative names that are taken."""
+        self.memories: list[ArrivedMemory] = []
+        """Memories waiting for their commit."""
+        self.places: dict[Place, Place | None] = {}
+        """Places here of the file's sessions; None: they are not stored, or not yet."""
+        self.origins: dict[Place, Place] = {}
+        """Names in the file of the sessions that are being imported."""
+        self.same: Place | None = None
+        """The equal session found by the last search for a free name."""
         self.items = 0
         self.bytes = 0
         """Bytes waiting for the commit."""
@@ -604,6 +619,8 @@ class _Import:
             self._count(len(line))
         self._end()
         self._commit()
+        self._commit_memories()
+        self._link_memories()
         return self.done
 
     # --- lines ------------------------------------------------------------------------------------
@@ -651,11 +668,13 @@ class _Import:
             self.done.shared += 1
             return None
         if is_memory(found):
-            self._commit()  # it may rest on items of sessions that came before
-            import_memory(self.engine, found, self._renamed)
-            self.done.memories += 1
+            self.memories.append(arrived_memory(self.engine, found, line, self._renamed))
+            if len(self.memories) >= _COMMIT_MEMORIES:
+                self._commit_memories()
             return None
-        title = self._named(Title.of(found))
+        said = Title.of(found)
+        self.places.setdefault(_place(said), None)
+        title = self._named(said)
         policy_name(title.policy)
         counter = self.options.counter or self.engine.counter_named(title.counter)
         self._need_no_rules()
@@ -664,7 +683,9 @@ class _Import:
             remove_leftovers(self.engine, title.app, title.user)
         free = self._free(title, line, self._is_same)
         if free is None:
+            self.places[_place(said)] = self.same
             return None
+        self.origins[_place(free)] = _place(said)
         return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
 
     def _need_no_rules(self) -> None:
@@ -748,9 +769,11 @@ class _Import:
             InvalidOptionError: another session has the name, and ``on_conflict`` allows no way out.
         """
         wanted, on_conflict = _place(title), self.options.on_conflict
+        self.same = None
         while self._is_there_now(title):
             if is_same(title):
                 self.done.skipped += 1
+                self.same = _place(title)
                 return None
             told = (
                 f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists "
@@ -848,9 +871,61 @@ class _Import:
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
+    def _commit_memories(self) -> None:
+        """Store the memories that are pending, and before them the sessions that they rest on."""
+        self._commit()
+        pending, self.memories = self.memories, []
+        if pending:
+            self._store_memories(
+                [(each, {name: self._here(each, name) for name in each.names}) for each in pending]
+            )
+
+    def _store_memories(
+        self, pending: list[tuple[ArrivedMemory, Mapping[str, str | None]]]
+    ) -> None:
+        """Store memories in one commit; if one is refused, each in its own."""
+        try:
+            wrong = import_memories(self.engine, pending)
+        except CallerError as error:
+            if len(pending) == 1:
+                self._fail(pending[0][0].line, None, error)
+                return
+            for one in pending:
+                self._store_memories([one])
+            return
+        for (each, _), what in zip(pending, wrong, strict=True):
+            if what:
+                self._fail(each.line, None, InvalidItemError(what))
+            self.done.memories += not what
+
+    def _here(self, each: ArrivedMemory, name: str) -> str | None:
+        """Return the name that a session of the file has here; None if it was not imported.
+
+        One that the file does not hold may have been imported before.
+        """
+        place = (*each.file, name)
+        if place not in self.places:
+            with suppress(CallerError):
+                return self._named(Title(name, *each.file, "", "", 0, 1, 0, 0, 0, 0)).session
+        found = self.places.get(place)
+        return found[2] if found is not None and found[:2] == each.owner else None
+
+    def _link_memories(self) -> None:
+        """Let memories that came before their sessions find these."""
+        renamed: dict[Owner, dict[str, str]] = {}
+        for origin, place in self.places.items():
+            if place is not None:
+                renamed.setdefault(place[:2], {})[origin[2]] = place[2]
+        for owner, names_here in renamed.items():
+            link_memories(self.engine, owner, names_here)
+
     def _tell(self, part: _Part) -> None:
         """Count what a commit stored of a session."""
         done, session = self.done, part.session
+        if part.is_last:
+            origin = self.origins.pop(_place(session.title), None)
+            if origin is not None:
+                self.places[origin] = _place(session.title)
         done.items += sum(map(itemgetter(0), part.entries))
         if session.is_conversation:
             done.conversations += part.is_last

@@ -5,26 +5,38 @@
 {"memcore":1,"memory":{"app":"a","user":"u","outcome":{"scenario":"s","name":"session",...}}}
 ```
 
-Sources name their sessions. An import finds the items again if the sessions were imported before.
+Sources name their sessions. An import finds the items again in the sessions that it brought, under
+the names that these have here; a memory that comes before its session is linked at the end.
 Digests of forgotten texts are keyed by a secret of their file and are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from memcore import memory
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
-from memcore.exchange.lines import VERSION, checked_fields, portable_json, refuse
+from memcore.exchange.lines import (
+    VERSION,
+    checked_fields,
+    portable_json,
+    redacted_memory,
+    refuse,
+)
 from memcore.rows import names
 from memcore.session import Engine
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
+    "ArrivedMemory",
+    "NamedMemory",
+    "arrived_memory",
     "export_memory",
-    "import_memory",
+    "import_memories",
     "is_memory",
+    "link_memories",
 ]
 
 
@@ -63,7 +75,9 @@ def export_memory(
         after: int | None = 0
         while after is not None:
             page, after = engine.store.read(
-                lambda txn, scope=scope, after=after: _page(txn, scope, after)  # type: ignore[misc]
+                lambda txn, scope=scope, after=after: _page(  # type: ignore[misc]
+                    txn, scope, after, engine.now_ms()
+                )
             )
             if page and form != "jsonl":
                 msg = f"left out the memories of user {its_user!r} in app {its_app!r}"
@@ -77,75 +91,129 @@ def export_memory(
                 yield portable_json({"memcore": VERSION, _FIELD: told}) + b"\n"
 
 
-def _page(txn: ReadTxn, scope: int, after: int) -> tuple[list[dict[str, Any]], int | None]:
+def _page(
+    txn: ReadTxn, scope: int, after: int, now_ms: int
+) -> tuple[list[dict[str, Any]], int | None]:
     """Return the bodies of the next lines, and the id after which to continue."""
     page: list[dict[str, Any]] = [] if after else list(memory.export_outcomes(txn, scope))
-    for number, body in memory.export_entries(txn, scope, after):
+    for number, body in memory.export_entries(txn, scope, after, now_ms):
         page.append(body)
         if len(page) >= _PAGE:
             return page, number
     return page, None
 
 
-def import_memory(
-    engine: Engine, found: Mapping[str, Any], rename: Callable[[Owner], Owner]
-) -> None:
-    """Store the memory of a line under its id; an equal one that is there stays.
+class ArrivedMemory(NamedTuple):
+    """Memory of a line, checked."""
+
+    line: int
+    """Number of the line."""
+    file: Owner
+    """Its owner in the file, in which sources name their sessions."""
+    owner: Owner
+    entry: tuple[memory.MemoryVersion, ...]
+    """Its versions, the current one first; empty for an outcome."""
+    outcome: dict[str, Any]
+
+    @property
+    def names(self) -> set[str]:
+        """Names that its sources' sessions have in the file."""
+        if not self.entry:
+            name = self.outcome.get("name")
+            return {name} if isinstance(name, str) else set()
+        return {row.name for version in self.entry for row in version.sources}
+
+
+def arrived_memory(
+    engine: Engine, found: Mapping[str, Any], line: int, rename: Callable[[Owner], Owner]
+) -> ArrivedMemory:
+    """Check the memory of a line, redacted as it has to be.
 
     Raises:
-        InvalidItemError: it is not such a line, or another memory has its id or its place.
-        InvalidOptionError, BlockedError, OptedOutError
+        InvalidItemError: it is not such a line.
+        InvalidOptionError, BlockedError
     """
     if found.get("memcore") != VERSION:
         refuse(f"memcore: expected version {VERSION} of the export format")
-    line = checked_fields(_FIELD, found[_FIELD])
-    app, user = rename((line["app"], line["user"]))
+    told = checked_fields(_FIELD, found[_FIELD])
+    file = told["app"], told["user"]
+    app, user = rename(file)
     names.check_name(app, "app")
     names.check_name(user, "user")
-    if line["outcome"] is not None:
-        _import_outcome(engine, (app, user), line["outcome"])
-        return
-    bodies = [line["entry"], *line["versions"]]
     if engine.write_filter is not None:
         scope_filter = engine.write_filter.at(app, user)
-        bodies = [scope_filter.value(body, "memory", source="import") for body in bodies]
+        told = redacted_memory(
+            told, lambda value: scope_filter.value(value, "memory", source="import")
+        )
+    if told["outcome"] is not None:
+        return ArrivedMemory(line, file, (app, user), (), told["outcome"])
     try:
-        arrived = memory.arrived_entry(*bodies)
+        entry = memory.arrived_entry(told["entry"], *told["versions"])
     except CorruptValueError as exc:
         msg = f"memory: expected an entry of an export: {exc}"
         raise InvalidItemError(msg) from exc
-
-    def closure(txn: Txn) -> bool:
-        scope = names.ensure_scope(txn, app, user)
-        return memory.import_entry(memory.Book(txn, scope, engine.seed), arrived)
-
-    if not engine.store.transact(closure):
-        msg = (
-            f"memory {arrived[0].id} of user {user!r} in app {app!r} exists and is another one, or "
-            "another value of its slot holds at that time: it stays"
-        )
-        raise InvalidItemError(msg)
+    return ArrivedMemory(line, file, (app, user), entry, {})
 
 
-def _import_outcome(engine: Engine, owner: Owner, body: dict[str, Any]) -> None:
-    """Store the outcome of a line, if its session is here; one that is there stays.
+NamedMemory = tuple[ArrivedMemory, Mapping[str, str | None]]
+"""A memory with the names that its sessions have here, by those in the file; None: such a session
+was not imported."""
+
+
+def import_memories(engine: Engine, arrived: Iterable[NamedMemory]) -> list[str]:
+    """Store memories in one commit; return what is wrong with each, empty if it is stored.
 
     Raises:
-        InvalidItemError: it is not such a line, or its session is not here.
-        BlockedError
+        InvalidItemError, InvalidOptionError, OptedOutError: nothing was stored because of one.
     """
-    if engine.write_filter is not None:
-        body = engine.write_filter.at(*owner).value(body, "memory", source="import")
 
-    def closure(txn: Txn) -> bool:
-        scope = names.ensure_scope(txn, *owner)
-        return memory.import_outcome(memory.Book(txn, scope, engine.seed), body)
+    def closure(txn: Txn) -> list[str]:
+        return [_import(engine, txn, *each) for each in arrived]
 
+    return engine.store.transact(closure)
+
+
+def _import(
+    engine: Engine, txn: Txn, each: ArrivedMemory, renamed: Mapping[str, str | None]
+) -> str:
+    scope = names.ensure_scope(txn, *each.owner)
+    book = memory.Book(txn, scope, engine.seed)
+    to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms())
+    if each.entry:
+        app, user = each.owner
+        if memory.import_entry(to, each.entry):
+            return ""
+        return (
+            f"memory {each.entry[0].id} of user {user!r} in app {app!r} exists and is another one, "
+            "or another value of its slot holds at that time: it stays"
+        )
     try:
-        done = engine.store.transact(closure)
+        done = memory.import_outcome(to, each.outcome)
     except CorruptValueError as exc:
+        if exc.key:  # a row of the file
+            raise
         msg = f"memory: expected an outcome of an export: {exc}"
         raise InvalidItemError(msg) from exc
-    if not done:
-        msg = "memory: the session of an outcome is not here; import it before"
-        raise InvalidItemError(msg)
+    return "" if done else "memory: the session of an outcome is not here; import it before"
+
+
+def link_memories(engine: Engine, owner: Owner, renamed: Mapping[str, str]) -> None:
+    """Let memories that came before their sessions cite these.
+
+    ``renamed``: the names that the imported sessions have here, by those in the file.
+    """
+
+    def waiting(txn: ReadTxn) -> list[int]:
+        scope = names.scope_of(txn, *owner)
+        return [] if scope is None else memory.unlinked_entries(txn, scope, renamed)
+
+    def closure(txn: Txn, numbers: list[int]) -> None:
+        scope = names.scope_of(txn, *owner)
+        if scope is not None:
+            book = memory.Book(txn, scope, engine.seed)
+            to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms())
+            memory.link_entries(to, numbers, renamed)
+
+    found = engine.store.read(waiting)
+    for start in range(0, len(found), _PAGE):
+        engine.store.transact(partial(closure, numbers=found[start : start + _PAGE]))

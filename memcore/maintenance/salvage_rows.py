@@ -613,6 +613,7 @@ class RowSelector:
         self._removed = forget_removed(wreck)
         for key, found in wreck.rows.items():
             self._choose(key, found)
+        self._leave_out_forgotten()
         self._read_names()
         self._leave_out_removed()
         self._leave_out_deleted()
@@ -668,6 +669,23 @@ class RowSelector:
             with suppress(MemcoreError):
                 return memory.version_in(key, value)
         return body[0] if key[0] == Kind.BLOB and body else 0
+
+    def _leave_out_forgotten(self) -> None:
+        """Leave out versions of memories that were forgotten, or replaced by an older one.
+
+        Not even the bytes of the new file are to hold their texts.
+        """
+        gone: set[bytes] = set()
+        for key in self.chosen:
+            entry = memory.entry_of_version(key) if key[0] == Kind.MEMORY else None
+            if entry is None:
+                continue
+            there = entry in self.chosen and memory.is_earlier_version(key, self.value(entry))
+            if not there:
+                gone.add(key)
+        for key in gone:
+            del self.chosen[key]
+        self.unsure = [key for key in self.unsure if key not in gone]
 
     def _leave_out_removed(self) -> None:
         """Leave out sessions whose deletion had begun, since it was already acknowledged."""

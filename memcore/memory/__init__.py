@@ -6,15 +6,16 @@ __all__, __getattr__, __dir__ = face(
     __name__,
     {
         "memories": "Memories",
-        "playbook": (
-            "check_playbooks export_outcomes import_outcome redact_outcomes texts_of_outcomes"
-        ),
+        "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "Recall Recalled choose_memories",
         "rows": (
-            "INDEXES Book check_entries clear_piece count_entries entry_numbers expires_ms_of "
-            "exported is_memory_row scopes_with_memory version_in"
+            "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
+            "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
-        "transfer": "arrived_entry export_entries import_entry",
+        "transfer": (
+            "Arrival arrived_entry export_entries import_entry import_outcome "
+            "link_entries unlinked_entries"
+        ),
     },
 )

@@ -2,7 +2,6 @@
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
-from memcore.memory.playbook import import_outcome as import_outcome
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.playbook import texts_of_outcomes as texts_of_outcomes
 from memcore.memory.recall import Recall as Recall
@@ -10,12 +9,14 @@ from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
+from memcore.memory.rows import MemoryVersion as MemoryVersion
 from memcore.memory.rows import check_entries as check_entries
-from memcore.memory.rows import clear_piece as clear_piece
 from memcore.memory.rows import count_entries as count_entries
 from memcore.memory.rows import entry_numbers as entry_numbers
+from memcore.memory.rows import entry_of_version as entry_of_version
 from memcore.memory.rows import expires_ms_of as expires_ms_of
 from memcore.memory.rows import exported as exported
+from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import version_in as version_in
@@ -26,23 +27,29 @@ from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry
 from memcore.memory.transfer import export_entries as export_entries
 from memcore.memory.transfer import import_entry as import_entry
+from memcore.memory.transfer import import_outcome as import_outcome
+from memcore.memory.transfer import link_entries as link_entries
+from memcore.memory.transfer import unlinked_entries as unlinked_entries
 
 __all__ = [
     "INDEXES",
+    "Arrival",
     "Book",
     "Memories",
+    "MemoryVersion",
     "Recall",
     "Recalled",
     "arrived_entry",
     "check_entries",
     "check_playbooks",
     "choose_memories",
-    "clear_piece",
     "count_entries",
     "entry_numbers",
+    "entry_of_version",
     "expire_entry",
     "expires_ms_of",
     "export_entries",
@@ -51,7 +58,9 @@ __all__ = [
     "forget_items",
     "import_entry",
     "import_outcome",
+    "is_earlier_version",
     "is_memory_row",
+    "link_entries",
     "mend",
     "move_sources",
     "names_in",
@@ -60,5 +69,6 @@ __all__ = [
     "scopes_with_memory",
     "texts_in",
     "texts_of_outcomes",
+    "unlinked_entries",
     "version_in",
 ]

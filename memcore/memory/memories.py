@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from memcore.codec.values import encode_json
@@ -13,14 +13,20 @@ from memcore.log import SessionTxns
 from memcore.memory.playbook import (
     Outcome,
     SessionPath,
+    clear_outcomes,
     path_of,
     playbooks_in,
     put_outcome,
 )
 from memcore.memory.rows import (
+    DERIVED_MAX,
+    NUMBER_END,
+    TIME_END_MS,
     Book,
     MemoryVersion,
+    clear_end,
     clear_piece,
+    clear_strays,
     entries,
     known_at,
     memory_of,
@@ -75,7 +81,6 @@ __all__ = [
 T = TypeVar("T")
 Sources = Source | int | Iterable[Source] | Iterable[int] | None
 """Items that a statement rests on; plain seqs are of the session whose handle this is."""
-_SECONDS_END: Final = 2**40
 _KEEP: Final = ...
 """Default of an option whose value stays unless another is given."""
 
@@ -194,7 +199,7 @@ class Memories:
             observed_at: time of the observation, seconds since 1970; None: that of the newest item.
             valid_from: time from which it is true; None: unknown (in a slot: from now on).
             valid_to: time until which it is true.
-            derived_from: ids of the memories that it was made from.
+            derived_from: ids of the memories that it was made from, up to 256.
             expires_at: time from which it is hidden; the next sweep removes it.
             idempotency_key: a repeat with the same content changes nothing.
 
@@ -220,9 +225,7 @@ class Memories:
         )  # fmt: skip
         if expires_at is not None:
             values["expires_ms"] = _ms("expires_at", expires_at)
-        values["derived_from"] = tuple(
-            checked_int("derived_from", n, least=1) for n in derived_from
-        )
+        values["derived_from"] = _checked_ids("derived_from", derived_from)
         told = self._admitted(
             {
                 "text": checked_text(text),
@@ -288,7 +291,7 @@ class Memories:
             InvalidItemError, OptedOutError, BlockedError, DuplicateRequestError, ReadOnlyError,
             StorageError
         """
-        number = checked_int("id", id, least=1)
+        number = _checked_id("id", id)
         checked_optional_int("expected_version", expected_version, least=1)
         told_anew = text is not None or attributes is not None or labels is not None
         if not told_anew and (source is not None or by is not None):
@@ -331,7 +334,7 @@ class Memories:
             InvalidOptionError: it is superseded.
             OptedOutError, ReadOnlyError, StorageError
         """
-        number, who = checked_int("id", id, least=1), checked_name("by", by)
+        number, who = _checked_id("id", id), checked_name("by", by)
         who = str(self._admitted({"promoted_by": who})["promoted_by"])
         return self._change(lambda book: promote(book, number, who, self._now_ms()))
 
@@ -346,7 +349,7 @@ class Memories:
             HeldError: a legal hold covers it.
             ReadOnlyError, StorageError
         """
-        number = checked_int("id", id, least=1)
+        number = _checked_id("id", id)
         why = None if reason is None else checked_name("reason", reason)
         if why is not None:
             why = str(self._admitted({"reason": why})["reason"])
@@ -377,7 +380,7 @@ class Memories:
             confidence: of the judgement, 0 to 1.
 
         Raises:
-            NotFoundError: there is no such session.
+            NotFoundError: this user has no such session.
             InvalidOptionError, InvalidItemError, OptedOutError, BlockedError, ReadOnlyError,
             StorageError
         """
@@ -431,23 +434,33 @@ class Memories:
     def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.
 
+        It takes several commits. If it is cut off, what is left is whole, and another call goes on.
+        Ids are not given out again. What is remembered meanwhile stays.
+
         Raises:
             HeldError: a legal hold covers the scope or a session of it.
             ReadOnlyError, StorageError
         """
         self._need_writable()
+        scope = self._store.read(self._find)
+        if scope is None:
+            return 0
+        end = self._store.read(lambda txn: clear_end(txn, scope))
 
-        def closure(txn: Txn) -> tuple[int, bool]:
-            scope = self._find(txn)
-            if scope is None:
-                return 0, True
+        def free(txn: Txn) -> Book:
             need_free(txn, scope, what="the user's memory")
-            return clear_piece(txn, scope)
+            return Book(txn, scope, self._seed)
 
         count, done = 0, False
         while not done:
-            gone, done = self._store.transact(closure, makes_room=True)
+            gone, done = self._store.transact(
+                lambda txn: clear_piece(free(txn), end), makes_room=True
+            )
             count += gone
+        while not self._store.transact(lambda txn: clear_outcomes(free(txn)), makes_room=True):
+            pass
+        while not self._store.transact(lambda txn: clear_strays(free(txn), end), makes_room=True):
+            pass
         return count
 
     # --- reading ----------------------------------------------------------------------------------
@@ -470,7 +483,7 @@ class Memories:
             InvalidOptionError: an option is invalid, or both are given.
             CorruptValueError
         """
-        number = checked_int("id", id, least=1)
+        number = _checked_id("id", id)
         at_ms = _ms("as_of", as_of)
         checked_optional_int("version", version, least=1)
         if version is not None and at_ms is not None:
@@ -497,7 +510,7 @@ class Memories:
             NotFoundError: there is no such memory, it has expired, or the user opted out.
             CorruptValueError
         """
-        number = checked_int("id", id, least=1)
+        number = _checked_id("id", id)
 
         def look(txn: ReadTxn, scope: int) -> list[MemoryVersion]:
             record = read_entry(txn, scope, number)
@@ -632,7 +645,7 @@ class Memories:
         with_labels = checked_labels(labels or {})
         as_of_ms, valid_ms = _ms("as_of", as_of), _ms("valid_at", valid_at)
         checked_optional_int("limit", limit)
-        checked_int("after", after)
+        _checked_id("after", after, least=0)
         now_ms = self._now_ms()
 
         def fits(record: MemoryVersion) -> bool:
@@ -668,6 +681,9 @@ class Memories:
         Raises:
             InvalidOptionError: they are no sources, too many, or plain seqs without a session.
         """
+        if source is not None and not isinstance(source, Source | int | Iterable):
+            msg = f"source: expected Source(session, seqs) or seqs, got {source!r:.80}"
+            raise InvalidOptionError(msg)
         listed = [source] if isinstance(source, Source | int) else list(source or ())
         found: dict[str, list[int]] = {}
         for each in listed:
@@ -767,27 +783,34 @@ class Memories:
         request = self._requests.request(key, (encode_json(_plain(content))[0],))
 
         def once(txn: Txn) -> MemoryVersion:
-            known = self._find(txn)
-            if known is not None:
-                need_wanted(txn, known)
             told = self._requests.recall(txn, request)
             if told is None:
                 record = closure(txn)
                 self._requests.remember(txn, request, [record.id, record.version])
                 return record
-            number, version = told[0]
-            scope = self._find(txn)
-            if scope is not None:
-                need_wanted(txn, scope)
-            found = None if scope is None else read_entry(txn, scope, number)
-            if scope is None or found is None or not found.is_visible(self._now_ms()):
-                msg = f"memory {number}, which this request stored, was removed since"
-                raise NotFoundError(msg)
-            if found.version == version or found.is_gone:
-                return found
-            return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+            return self._first_result(txn, *told[0])
 
         return memory_of(self._store.transact(once, makes_room=makes_room))
+
+    def _first_result(self, txn: ReadTxn, number: int, version: int) -> MemoryVersion:
+        """Return the version of a memory that a request stored.
+
+        Raises:
+            NotFoundError: the memory was removed since, or has expired.
+            OptedOutError
+        """
+        scope = self._find(txn)
+        found = None if scope is None else read_entry(txn, scope, number)
+        if scope is None or found is None:
+            msg = f"memory {number}, which this request stored, was removed since"
+            raise NotFoundError(msg)
+        need_wanted(txn, scope)
+        if not found.is_visible(self._now_ms()):
+            msg = f"memory {number}, which this request stored, has expired"
+            raise NotFoundError(msg)
+        if found.version == version or found.is_gone:
+            return found
+        return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
 
 
 _TRUE: Final = ("active", "superseded")
@@ -811,12 +834,40 @@ def _ms(name: str, seconds: object) -> int | None:
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
-        or not math.isfinite(seconds)
-        or not abs(seconds) < _SECONDS_END
+        or not abs(seconds) < TIME_END_MS // 1000  # nor NaN
     ):
         msg = f"{name}: expected seconds since 1970, got {seconds!r:.80}"
         raise InvalidOptionError(msg)
     return round(seconds * 1000)
+
+
+def _checked_id(name: str, value: object, *, least: int = 1) -> int:
+    """Return the id of a memory, checked.
+
+    Raises:
+        InvalidOptionError: it is not an int, or no memory can have it.
+    """
+    number = checked_int(name, value, least=least)
+    if number >= NUMBER_END:
+        msg = f"{name}: expected an id below 2**48, got a larger one"
+        raise InvalidOptionError(msg)
+    return number
+
+
+def _checked_ids(name: str, value: object) -> tuple[int, ...]:
+    """Return ids of memories, checked.
+
+    Raises:
+        InvalidOptionError: they are not ids, or too many.
+    """
+    if not isinstance(value, Iterable):
+        msg = f"{name}: expected ids of memories, got {value!r:.80}"
+        raise InvalidOptionError(msg)
+    found = tuple(_checked_id(name, each) for each in islice(value, DERIVED_MAX + 1))
+    if len(found) > DERIVED_MAX:
+        msg = f"{name}: expected at most {DERIVED_MAX} ids"
+        raise InvalidOptionError(msg)
+    return found
 
 
 def _times(**given: float | None) -> dict[str, Any]:

@@ -29,26 +29,28 @@ from memcore.memory.rows import (
     read_head,
     scenario_digest,
     source_rows,
+    unpack_share,
     write_head,
 )
-from memcore.memory.trust import checked_name, shown_name
+from memcore.memory.trust import shown_name
 from memcore.model import ItemKind, Playbook, PlaybookPatch
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.rows.lifecycle import need_wanted
-from memcore.store.interface import ReadTxn
+from memcore.store.interface import DeleteBudget, ReadTxn
 from memcore.wire.message import Result, call_names, is_failure, results_of, value_at
 
 __all__ = [
+    "STEPS_MAX",
     "Outcome",
     "SessionPath",
     "check_playbooks",
+    "clear_outcomes",
     "export_outcomes",
     "forget_outcomes",
-    "import_outcome",
     "lower_bound",
     "mend_playbooks",
     "move_outcomes",
+    "outcome_at",
     "path_of",
     "playbooks_in",
     "put_outcome",
@@ -63,12 +65,17 @@ SESSIONS_ACTIVE: Final = 3
 """Independent sessions from which on a playbook is active."""
 _ITEMS_MAX: Final = 10_000
 """Last items of a session from which its path is read."""
-_STEPS_MAX: Final = 256
+STEPS_MAX: Final = 256
+"""Most steps of a path."""
 _REASONS_MAX: Final = 16
 _Z: Final = 1.96
 _VEIL_BYTES: Final = 16
+_OUTCOME_PAGES: Final = 2
+"""Pages that an outcome's index row takes at most, beside its own."""
 _FAILED: Final = re.compile(r"\s*(?:error|exception|traceback)\b", re.IGNORECASE)
 _TEXT_MAX: Final = 4096
+_COUNT_END: Final = 2**52
+_KEY_END: Final = 2**64
 
 
 def lower_bound(successes: int, trials: int) -> float:
@@ -126,7 +133,7 @@ def path_of(txn: ReadTxn, scope: int, name: str) -> SessionPath:
             if row[3][0] in _TOLD:
                 walk.take(opened(txn, scope, row)[0].message)
     root = root_of(txn, scope, session)
-    steps = tuple(walk.steps[:_STEPS_MAX])
+    steps = tuple(walk.steps[:STEPS_MAX])
     return SessionPath(session, root, steps, dict(walk.failed), walk.instead, walk.iterations)
 
 
@@ -219,7 +226,8 @@ class Outcome:
     iterations: int = 0
 
 
-def _outcome_at(book: Book, outcome: Outcome) -> bytes:
+def outcome_at(book: Book, outcome: Outcome) -> bytes:
+    """Return the key of an outcome."""
     veil = scenario_digest(book.seed, book.scope, outcome.scenario)
     return keys.memory_rows(book.scope, MemoryRow.OUTCOME, veil, keys.u64(outcome.session))
 
@@ -263,19 +271,23 @@ def unpack_outcome(session: int, said: Any) -> Outcome:
         at_ms=said["at"],
         passed=said["passed"],
         reason=reason,
-        confidence=None if confidence is None else float(confidence),
-        steps=tuple(said["steps"]),
+        confidence=None if confidence is None else unpack_share(confidence),
+        steps=_unpack_steps(said["steps"]),
         failed=dict(said["failed"]),
         instead=dict(said["instead"]),
         iterations=said["iterations"],
     )
-    texts = [found.scenario, found.name, *found.steps, *found.failed, *found.instead]
+    texts = [found.scenario, found.name, *found.failed, *found.instead]
     texts += [*found.instead.values(), *([] if reason is None else [reason])]
-    numbers = [found.root, found.at_ms, found.iterations, *found.failed.values()]
+    numbers = [found.at_ms, found.iterations, *found.failed.values()]
     if (
         type(found.passed) is not bool
         or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) is int and 0 <= number < 2**52 for number in numbers)
+        or not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers)
+        or not isinstance(said["failed"], dict)
+        or not isinstance(said["instead"], dict)
+        or type(found.root) is not int
+        or not 0 <= found.root < _KEY_END
     ):
         raise ValueError(found.scenario)
     return found
@@ -285,6 +297,17 @@ def _texts_of(outcome: Outcome) -> list[str]:
     """Return the scenario, the reason and the names of tools in an outcome, in that order."""
     found = [outcome.scenario, *([] if outcome.reason is None else [outcome.reason])]
     return [*found, *outcome.steps, *outcome.failed, *outcome.instead, *outcome.instead.values()]
+
+
+def _unpack_steps(said: Any) -> tuple[str, ...]:
+    """Return the steps in a list.
+
+    Raises:
+        TypeError: it is none of texts.
+    """
+    if not isinstance(said, list) or not all(isinstance(step, str) for step in said):
+        raise TypeError("steps")
+    return tuple(said)
 
 
 def _opened(key: bytes, value: bytes) -> Outcome:
@@ -314,11 +337,16 @@ def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Play
         outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
     last_ms = max(head.last_ms, outcome.at_ms)
     write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
-    key = _outcome_at(book, outcome)
+    _put_outcome(book, outcome)
+    return _fold(book, outcome.scenario, anew=False)
+
+
+def _put_outcome(book: Book, outcome: Outcome) -> None:
+    """Write an outcome's row and its index row."""
+    key = outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
     book.txn.put(row, seal_value(row, b""))
-    return _fold(book, outcome.scenario, anew=False)
 
 
 # --- Playbooks ------------------------------------------------------------------------------------
@@ -347,9 +375,13 @@ def _fold(book: Book, scenario: str, *, anew: bool) -> Playbook:
         txn.delete_range(rows, keys.after(rows))
     made = folded(scenario, outcomes, version)
     if outcomes:
-        key = rows + keys.u64(version)
-        txn.put(key, seal_value(key, *encode_json(_pack_playbook(made))))
+        _put_playbook(book, made)
     return made
+
+
+def _put_playbook(book: Book, playbook: Playbook) -> None:
+    key = _playbook_rows(book, playbook.scenario) + keys.u64(playbook.version)
+    book.txn.put(key, seal_value(key, *encode_json(_pack_playbook(playbook))))
 
 
 def _form(playbook: Playbook) -> object:
@@ -424,22 +456,40 @@ def unpack_playbook(key: bytes, value: bytes) -> Playbook:
     flags, body = open_value(key, value)
     with decoding(key, "playbook"):
         said = decode_json(body, flags)
-        successes, failures = int(said["successes"]), int(said["failures"])
-        steps = tuple(map(str, said["steps"]))
+        successes, failures, iterations = (
+            said[name] for name in ("successes", "failures", "iterations")
+        )
+        steps, reasons = _unpack_steps(said["steps"]), dict(said["reasons"])
+        patches = tuple(_unpack_patch(*patch) for patch in said["patches"])
+        numbers = (successes, failures, iterations, said["at"], *reasons.values())
+        if not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers):
+            raise ValueError("counts")
         active = successes + failures >= SESSIONS_ACTIVE and bool(steps)
         return Playbook(
             scenario=str(said["scenario"]),
             version=keys.number_of(key),
             steps=steps,
-            patches=tuple(PlaybookPatch(*patch) for patch in said["patches"]),
+            patches=patches,
             successes=successes,
             failures=failures,
-            reasons={str(reason): int(count) for reason, count in said["reasons"].items()},
-            iterations=int(said["iterations"]),
+            reasons=reasons,
+            iterations=iterations,
             score=round(lower_bound(successes, successes + failures), 4),
             status="active" if active else "quarantined",
-            recorded_at=int(said["at"]) / 1000,
+            recorded_at=said["at"] / 1000,
         )
+
+
+def _unpack_patch(step: Any, failures: Any, instead: Any) -> PlaybookPatch:
+    """Return a patch of a playbook.
+
+    Raises:
+        TypeError: it is none.
+    """
+    texts = step, "" if instead is None else instead
+    if type(failures) is not int or not all(isinstance(text, str) for text in texts):
+        raise TypeError("patches")
+    return PlaybookPatch(step, failures, instead)
 
 
 def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
@@ -481,6 +531,38 @@ def forget_outcomes(book: Book, session: int) -> None:
         with suppress(CorruptValueError):  # check() reports it; a session can be removed anyway
             if outcome is not None:
                 _fold(book, outcome.scenario, anew=True)
+
+
+def clear_outcomes(book: Book) -> bool:
+    """Remove all outcomes of a scope with their playbooks, a piece a transaction.
+
+    A playbook of which a part goes is what is left adds up to.
+
+    Returns:
+        True if none is left.
+    """
+    txn, scope = book.txn, book.scope
+    rows = keys.memory_rows(scope, MemoryRow.OUTCOME)
+    piece, gone, left = DeleteBudget(), [], None
+    for key, value in txn.scan(rows, keys.after(rows)):
+        if not piece.admits(len(value), more_pages=_OUTCOME_PAGES):
+            left = key, value
+            break
+        gone.append(key)
+    for key in gone:
+        txn.delete(key)
+        txn.delete(_index_at(scope, key))
+    for veil in {key[len(rows) : len(rows) + _VEIL_BYTES] for key in gone}:
+        if left is None or left[0][len(rows) : len(rows) + _VEIL_BYTES] != veil:
+            playbooks = keys.memory_rows(scope, MemoryRow.PLAYBOOK, veil)
+            txn.delete_range(playbooks, keys.after(playbooks))
+        else:
+            with suppress(CorruptValueError):  # the next piece removes it
+                _fold(book, _opened(*left).scenario, anew=True)
+    if left is None:
+        strays = keys.memory_rows(scope, MemoryRow.PLAYBOOK)
+        txn.delete_range(strays, keys.after(strays))
+    return left is None
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
@@ -569,43 +651,38 @@ def check_playbooks(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
 
 
 def mend_playbooks(book: Book) -> None:
-    """Write the salvaged outcomes and playbooks anew; outcomes of lost sessions go."""
+    """Write the salvaged outcomes and playbooks anew; outcomes of lost sessions go.
+
+    Earlier versions of playbooks go, too: one may have been removed with what it held.
+    """
     txn, scope = book.txn, book.scope
-    rows = keys.memory_rows(scope, MemoryRow.OUTCOME)
     found: list[Outcome] = []
-    for key, value in list(txn.scan(rows, keys.after(rows))):
-        with suppress(CorruptValueError):
-            found.append(_opened(key, value))
+    known: dict[str, Playbook] = {}
     for row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK):
         prefix = keys.memory_rows(scope, row)
+        for key, value in list(txn.scan(prefix, keys.after(prefix))):
+            with suppress(CorruptValueError):
+                if row == MemoryRow.OUTCOME:
+                    found.append(_opened(key, value))
+                else:
+                    newest = unpack_playbook(key, value)
+                    known[newest.scenario] = newest
         txn.delete_range(prefix, keys.after(prefix))
+    by_scenario: dict[str, list[Outcome]] = {}
     for outcome in sorted(found, key=lambda each: (each.at_ms, each.session)):
         if txn.get(head_key(scope, outcome.session)) is not None:
-            put_outcome(book, outcome)
-
-
-def import_outcome(book: Book, said: Mapping[str, Any]) -> bool:
-    """Store an outcome of an export; return False if its session is not here.
-
-    Raises:
-        CorruptValueError: it is not what an export writes.
-        InvalidItemError, InvalidOptionError: a name in it is too long, or holds hidden characters.
-        OptedOutError: the user opted out of memory.
-    """
-    need_wanted(book.txn, book.scope)
-    with decoding(b"", "line of an outcome"):
-        outcome = unpack_outcome(0, {**said, "root": 0})
-        if len(outcome.steps) > _STEPS_MAX:
-            raise ValueError(outcome.scenario)
-    for text in _texts_of(outcome):
-        checked_name("outcome", text)
-    session = names.session_of(book.txn, book.scope, outcome.name)
-    if session is None:
-        return False
-    outcome = replace(outcome, session=session, root=root_of(book.txn, book.scope, session))
-    if book.txn.get(_outcome_at(book, outcome)) is None:
-        put_outcome(book, outcome)
-    return True
+            by_scenario.setdefault(outcome.scenario, []).append(outcome)
+            _put_outcome(book, outcome)
+    for scenario, outcomes in by_scenario.items():
+        before = known.get(scenario)
+        made = folded(scenario, outcomes, 1 if before is None else before.version)
+        if before is not None and _form(before) != _form(made):
+            made = replace(made, version=made.version + 1)
+        _put_playbook(book, made)
+    if found:
+        head = read_head(txn, scope)
+        last_ms = max(head.last_ms, *(outcome.at_ms for outcome in found))
+        write_head(txn, scope, head._replace(last_ms=last_ms))
 
 
 def export_outcomes(txn: ReadTxn, scope: int) -> Iterator[dict[str, Any]]:

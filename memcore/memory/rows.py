@@ -27,25 +27,32 @@ from memcore.store.datafile import MEMORIES
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
+    "DERIVED_MAX",
+    "NUMBER_END",
     "TIMELINE",
+    "TIME_END_MS",
     "Book",
     "EntryHead",
     "MemoryVersion",
     "SourceRow",
     "all_versions",
     "check_entries",
+    "clear_end",
     "clear_piece",
+    "clear_strays",
     "count_entries",
     "document_of",
     "entries",
     "entry_at",
     "entry_numbers",
+    "entry_of_version",
     "expires_ms_of",
     "export_record",
     "exported",
     "index_piece",
     "index_rows",
     "indexed_to",
+    "is_earlier_version",
     "is_indexed",
     "is_memory_row",
     "is_of_outcome",
@@ -61,6 +68,7 @@ __all__ = [
     "source_rows",
     "text_digest",
     "unpack_record",
+    "unpack_share",
     "version_in",
     "versions_of",
     "with_digest",
@@ -74,7 +82,8 @@ __all__ = [
 _HEAD: Final = Struct("<IQQ")
 _FORMAT: Final = 1
 _DIGEST_BYTES: Final = 16
-_NUMBER_END: Final = 2**48
+NUMBER_END: Final = 2**48
+"""End of the ids of entries, and of the numbers of their versions."""
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
@@ -216,21 +225,27 @@ _NAMES: Final = {
     "uses": "uses", "promoted_by": "promoted_by", "unsourced": "unsourced", "reason": "reason",
     "digests": "digests",
 }  # fmt: skip
-_NUMBERS: Final = (
-    "recorded_ms", "observed_ms", "valid_from_ms", "valid_to_ms", "superseded_by", "expires_ms",
-    "uses",
-)  # fmt: skip
 _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
 _SHARES: Final = ("confidence", "importance")
-_LEAST_MS: Final = -(2**52)
+_LEAST_MS: Final = 1 - 2**52
 _END_MS: Final = 2**52
+TIME_END_MS: Final = 2**50
+"""End of the times that a caller may state, before and after 1970."""
+_KEY_END: Final = 2**64
+_NUMBERS: Final = {
+    "recorded_ms": 0, "observed_ms": _LEAST_MS, "valid_from_ms": _LEAST_MS,
+    "valid_to_ms": _LEAST_MS, "superseded_by": 1, "expires_ms": 0, "uses": 0,
+}  # fmt: skip
+"""Least value of each number of a version; all are below ``_END_MS``."""
+DERIVED_MAX: Final = 256
+"""Most memories that one is made from."""
 TIMELINE: Final = ("active", "superseded")
 """Statuses of the values that a slot has, or had at some time."""
 
 
 def pack_record(record: MemoryVersion) -> dict[str, Any]:
     """Return the JSON object of a version; what has no value is left out."""
-    said: dict[str, Any] = {"version": record.version}
+    said: dict[str, Any] = {"version": record.version, "at": record.recorded_ms}
     for name, key in _NAMES.items():
         value = getattr(record, name)
         if value or (value == 0.0 and value is not False and name in _SHARES):
@@ -244,35 +259,82 @@ def pack_record(record: MemoryVersion) -> dict[str, Any]:
 
 
 def unpack_record(number: int, said: Any) -> MemoryVersion:
-    """Return the version in a JSON object.
+    """Return the version in a JSON object; the one place that bounds what a version may hold.
 
     Raises:
         ValueError, TypeError, LookupError: it is none; a checksum does not prove that memcore
             wrote it.
     """
-    values = {name: said[key] for name, key in _NAMES.items() if key in said}
-    for name in _NUMBERS:
-        value = values.get(name)
-        if value is not None and (type(value) is not int or not _LEAST_MS < value < _END_MS):
+    values = {name: said[key] for name, key in _NAMES.items() if said.get(key) is not None}
+    for name, least in _NUMBERS.items():
+        if not _is_number(values.get(name, least), least):
             raise ValueError(name)
     for name in _TEXTS:
         if not isinstance(values.get(name, ""), str):
             raise TypeError(name)
     for name in _SHARES:
-        if values.get(name) is not None:
-            values[name] = float(values[name])
+        if name in values:
+            values[name] = unpack_share(values[name])
     for name in ("derived_from", "digests"):
+        if not isinstance(values.get(name, []), list | tuple):
+            raise TypeError(name)
         values[name] = tuple(values.get(name, ()))
-    sources = tuple(
-        SourceRow(int(session), str(name), int(owner), int(root), tuple(map(int, seqs)), str(by))
-        for session, name, owner, root, seqs, by in said.get("sources", ())
+    labels = values.setdefault("labels", {})
+    if not isinstance(values.setdefault("attributes", {}), Mapping) or not all(
+        isinstance(text, str) for pair in labels.items() for text in pair
+    ):
+        raise TypeError("labels")
+    record = MemoryVersion(
+        id=number,
+        version=said["version"],
+        sources=tuple(_unpack_source(row) for row in said.get("sources", ())),
+        **values,
     )
-    record = MemoryVersion(id=number, version=int(said["version"]), sources=sources, **values)
     known = record.kind in KINDS and record.by in BY and record.status in STATUSES
     known = known and record.unsourced in (None, *BY)
-    if not known or not 0 < record.version < _NUMBER_END or not 0 < number < _NUMBER_END:
+    numbers = (number, record.version, *record.derived_from)
+    if (
+        not known
+        or len(record.derived_from) > DERIVED_MAX
+        or not all(_is_number(each, 1, NUMBER_END) for each in numbers)
+        or any(len(bytes.fromhex(digest)) != _DIGEST_BYTES for digest in record.digests)
+    ):
         raise ValueError(record.status)
     return record
+
+
+def _is_number(value: Any, least: int, end: int = _END_MS) -> bool:
+    return type(value) is int and least <= value < end
+
+
+def unpack_share(value: Any) -> float:
+    """Return a stored share of one.
+
+    Raises:
+        ValueError: it is not a number from 0 to 1.
+    """
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise ValueError(value)
+    return float(value)
+
+
+def _unpack_source(said: Any) -> SourceRow:
+    """Return the source in a list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    session, name, owner, root, seqs, by = said
+    row = SourceRow(session, name, owner, root, tuple(seqs), by)
+    if (
+        not isinstance(name, str)
+        or by not in BY
+        or not row.seqs
+        or not all(_is_number(each, 0, _KEY_END) for each in (session, owner, root))
+        or not all(_is_number(seq, 1, _KEY_END) for seq in row.seqs)
+    ):
+        raise ValueError(name)
+    return row
 
 
 def _opened(key: bytes, value: bytes, number: int) -> MemoryVersion:
@@ -299,7 +361,7 @@ def read_head(txn: ReadTxn, scope: int) -> EntryHead:
     body = open_value(key, value)[1]
     with decoding(key, "head of memory"):
         form, next_id, last_ms = _HEAD.unpack(body)
-        if form != _FORMAT or not 0 < next_id < _NUMBER_END or last_ms >= _END_MS:
+        if form != _FORMAT or not 0 < next_id < NUMBER_END or last_ms >= _END_MS:
             raise ValueError(form)
     return EntryHead(next_id, last_ms)
 
@@ -541,36 +603,81 @@ def _write_expiry(txn: Txn, scope: int, before: MemoryVersion | None, after: Mem
         txn.put(row, seal_value(row, b""))
 
 
-def clear_piece(txn: Txn, scope: int) -> tuple[int, bool]:
-    """Remove all memory of a scope, a piece a transaction.
+def clear_end(txn: ReadTxn, scope: int) -> int:
+    """Return the id below which all entries of a scope are now, also with a damaged head."""
+    last = max(entry_numbers(txn, scope), default=0)
+    with suppress(CorruptValueError):
+        return max(read_head(txn, scope).next_id, last + 1)
+    return last + 1
+
+
+def clear_piece(book: Book, end: int) -> tuple[int, bool]:
+    """Remove a scope's entries with ids below ``end``, a piece a transaction.
+
+    An entry goes with all its rows, so what a crash leaves is whole, and another call continues.
+    The head stays: an id is never given out twice.
 
     Returns:
-        The number of entries removed that were not forgotten, and True if nothing is left.
+        The number of entries removed that were not forgotten, and True if none is left.
     """
-    prefix = keys.scoped(Kind.MEMORY, scope)
-    piece, count, until = DeleteBudget(), 0, keys.after(prefix)
-    entry = keys.memory_rows(scope, MemoryRow.ENTRY)
-    expiries: list[bytes] = []
-    numbers: list[int] = []
-    for key, value in txn.scan(prefix, until):
-        if not piece.admits(len(value), more_pages=_ENTRY_PAGES if key.startswith(entry) else 0):
-            until = key
-            break
-        if key.startswith(entry):
-            numbers.append(keys.number_of(key))
-            try:
-                record = _opened(key, value, numbers[-1])
-            except CorruptValueError:
-                continue  # check() reports it; its expiry row goes when it is due
-            count += not record.is_gone
+    txn, scope = book.txn, book.scope
+    piece, count, is_whole = DeleteBudget(), 0, True
+    _keep_head(book, end)
+    gone: list[bytes] = []
+    rows: set[bytes] = set()
+    for key, value in txn.scan(entry_at(scope, 0), entry_at(scope, end)):
+        number = keys.number_of(key)
+        own, is_living = {key}, False
+        with suppress(CorruptValueError):  # ``clear_strays`` finds the other rows of a damaged one
+            record, versions = _opened(key, value, number), versions_of(txn, scope, number)
+            is_living = not record.is_gone
+            own |= {_version_at(scope, number, old.version) for old in versions}
+            own |= index_rows(book.seed, scope, record, versions)
             if record.expires_ms is not None:
-                expiries.append(keys.expiry_row(record.expires_ms, key))
-    for row in expiries:
+                own.add(keys.expiry_row(record.expires_ms, key))
+        if not piece.admits(len(value), more_pages=_ENTRY_PAGES + len(own)):
+            is_whole = False
+            break
+        count += is_living
+        gone.append(keys.u64(number))
+        rows |= own
+    for row in sorted(rows):
         txn.delete(row)
-    gone = [keys.u64(number) for number in numbers]
     search.remove_documents(txn, scope, search.DocumentKind.MEMORY, gone)
-    txn.delete_range(prefix, until)
-    return count, until == keys.after(prefix)
+    return count, is_whole
+
+
+def _keep_head(book: Book, end: int) -> None:
+    """Write the head anew if it is missing or damaged."""
+    try:
+        if end == 1 or read_head(book.txn, book.scope).next_id >= end:
+            return
+    except CorruptValueError:
+        pass
+    write_head(book.txn, book.scope, EntryHead(end))
+
+
+def clear_strays(book: Book, end: int) -> bool:
+    """Remove rows of damaged entries below ``end``, which ``clear_piece`` has removed.
+
+    Returns:
+        True if none is left.
+    """
+    txn, scope = book.txn, book.scope
+    piece, gone, is_whole = DeleteBudget(), [], True
+    for kind in (MemoryRow.VERSION, *INDEXES):
+        prefix = keys.memory_rows(scope, kind)
+        for key, value in txn.scan(prefix, keys.after(prefix)):
+            number = keys.number_of(key[:-8] if kind == MemoryRow.VERSION else key)
+            if number >= end or (kind == MemoryRow.SOURCE and is_of_outcome(key)):
+                continue
+            if not piece.admits(len(value), more_pages=1):
+                is_whole = False
+                break
+            gone.append(key)
+    for key in gone:
+        txn.delete(key)
+    return is_whole
 
 
 # --- Entries in the scope's search index ----------------------------------------------------------
@@ -714,14 +821,17 @@ def expires_ms_of(key: bytes, value: bytes) -> int | None:
     return _opened(key, value, keys.number_of(key)).expires_ms
 
 
-def exported(key: bytes, value: bytes) -> dict[str, Any]:
-    """Return an entry or a version as a JSON object; sources by the names of their sessions.
+def exported(txn: ReadTxn, key: bytes, value: bytes) -> dict[str, Any]:
+    """Return an entry as JSON, ``memory`` and its ``versions``, the oldest first.
+
+    Sources are told by the names of their sessions.
 
     Raises:
-        CorruptValueError: the row is damaged.
+        CorruptValueError: a row is damaged.
     """
-    of_version = key[_ROW_AT : _ROW_AT + 1] == bytes((MemoryRow.VERSION,))
-    return export_record(_opened(key, value, keys.number_of(key[:-8] if of_version else key)))
+    record = _opened(key, value, keys.number_of(key))
+    earlier = versions_of(txn, keys.split_scoped(key)[0], record.id)
+    return {"memory": export_record(record), "versions": list(map(export_record, earlier))}
 
 
 def export_record(record: MemoryVersion) -> dict[str, Any]:
@@ -735,17 +845,45 @@ def export_record(record: MemoryVersion) -> dict[str, Any]:
 
 
 def version_in(key: bytes, value: bytes) -> int:
-    """Return the version in an entry's row, by which the newest of several is known; else 0."""
-    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.ENTRY,)):
+    """Return a number by which the newest of several rows of a key is known; 0 if there is none.
+
+    Of an entry it is the version, of an outcome its time.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    row = key[_ROW_AT : _ROW_AT + 1]
+    if row == bytes((MemoryRow.OUTCOME,)):
+        flags, body = open_value(key, value)
+        with decoding(key, "outcome"):
+            return int(decode_json(body, flags)["at"])
+    if row != bytes((MemoryRow.ENTRY,)):
         return 0
     return _opened(key, value, keys.number_of(key)).version
+
+
+def entry_of_version(key: bytes) -> bytes | None:
+    """Return the key of the entry to which the row of an earlier version belongs; else None."""
+    if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.VERSION,)):
+        return None
+    return entry_at(keys.split_scoped(key)[0], keys.number_of(key[:-8]))
+
+
+def is_earlier_version(key: bytes, entry: bytes) -> bool:
+    """Return True if the row of a version may belong to an entry, given the entry's row.
+
+    Raises:
+        CorruptValueError: the entry's row is damaged.
+    """
+    record = _opened(entry_of_version(key) or b"", entry, keys.number_of(key[:-8]))
+    return not record.is_gone and keys.number_of(key) < record.version
 
 
 def is_memory_row(key: bytes, value: bytes) -> bool:
     """Return True if a proven row can be decoded as its kind of memory row."""
     row, body = key[_ROW_AT], value[10:]
     if row == MemoryRow.HEAD:
-        return len(body) == _HEAD.size and 0 < _HEAD.unpack(body)[1] < _NUMBER_END
+        return len(body) == _HEAD.size and 0 < _HEAD.unpack(body)[1] < NUMBER_END
     if row in INDEXES:
         return not body
     if row == MemoryRow.ENTRY:
@@ -787,13 +925,17 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     """
     wanted: set[bytes] = set()
     documents: dict[int, MemoryVersion] = {}
-    versions, is_whole = _checked_versions(txn, scope)
+    versions, damaged = _checked_versions(txn, scope)
+    is_whole = not damaged
+    yield from (f"memory {keys.number_of(key[:-8])}: {_MALFORMED}" for key in _sound(txn, damaged))
     slots: dict[tuple[str | None, str], list[MemoryVersion]] = {}
     last = 0
     for number, record in _checked(txn, scope):
         last = number
         if record is None:
             is_whole = False
+            if any(_sound(txn, [entry_at(scope, number)])):
+                yield f"memory {number}: {_MALFORMED}"
             continue
         if not record.is_gone:
             documents[number] = record
@@ -813,7 +955,19 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
         if last and read_head(txn, scope).next_id <= last:
             yield f"the head of memory would give out number {last} again"
     except CorruptValueError:
-        return
+        if any(_sound(txn, [head_key(scope)])):
+            yield f"the head of memory: {_MALFORMED}"
+
+
+_MALFORMED: Final = "a row with the right checksum is malformed"
+
+
+def _sound(txn: ReadTxn, found: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the keys of rows whose checksums are right."""
+    for key in found:
+        with suppress(CorruptValueError):  # the check of all rows reports it
+            open_value(key, txn.get(key) or b"")
+            yield key
 
 
 def _wrong_documents(
@@ -839,19 +993,21 @@ def _wrong_documents(
         return  # the check of the index reports it
 
 
-def _checked_versions(txn: ReadTxn, scope: int) -> tuple[dict[int, list[MemoryVersion]], bool]:
-    """Return the earlier versions by entry, and True if all can be read."""
+def _checked_versions(
+    txn: ReadTxn, scope: int
+) -> tuple[dict[int, list[MemoryVersion]], list[bytes]]:
+    """Return the earlier versions by entry, and the keys of those that cannot be read."""
     found: dict[int, list[MemoryVersion]] = {}
-    is_whole = True
+    damaged: list[bytes] = []
     rows = keys.memory_rows(scope, MemoryRow.VERSION)
     for key, value in txn.scan(rows, keys.after(rows)):
         try:
             old = _opened(key, value, keys.number_of(key[:-8]))
         except CorruptValueError:
-            is_whole = False
+            damaged.append(key)
         else:
             found.setdefault(old.id, []).append(old)
-    return found, is_whole
+    return found, damaged
 
 
 def _checked(txn: ReadTxn, scope: int) -> Iterator[tuple[int, MemoryVersion | None]]:

@@ -68,6 +68,7 @@ __all__ = [
     "SOURCES_MAX",
     "TOLD",
     "Statement",
+    "cite",
     "expire_entry",
     "forget_entry",
     "forget_items",
@@ -113,7 +114,7 @@ class _Cited(NamedTuple):
 # --- Sources --------------------------------------------------------------------------------------
 
 
-def _cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) -> _Cited:
+def cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) -> _Cited:
     """Find the items that a statement rests on.
 
     Raises:
@@ -261,7 +262,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     need_wanted(book.txn, book.scope)
     _need_future(said.values, now_ms)
     text = said.text or ""
-    cited = _cite(book, drafts, said.sources, text)
+    cited = cite(book, drafts, said.sources, text)
     by = _trust(said.by, cited)
     head = _begin(book, now_ms)
     values = dict(said.values)
@@ -529,7 +530,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     if said.text is None and not (contents or said.sources or said.by):
         return replace(known, **said.values)
     words = [said.text] if said.text is not None else []
-    cited = _cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
+    cited = cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
     by = _trust(said.by, cited)
     if known.status == "active" and is_weaker(by, known.by):
         msg = f"by: what {by!r} says does not replace what {known.by!r} said"

@@ -88,3 +88,16 @@ def test_asynchronous_memory(path):
             assert await memory.clear() == 1
 
     asyncio.run(go())
+
+
+def test_an_id_that_no_memory_can_have_is_no_bug(store, capsys):
+    asked = ("--store", store, "--user", "alice")
+    large = str(2**64)
+    for arguments in (
+        ("show", large), ("history", large), ("list", "--after", large),
+        ("promote", large, "--by", "x"), ("forget", large, "--yes"),
+    ):  # fmt: skip
+        code, _, told = run(capsys, *arguments, *asked)
+        assert code != 0
+        assert "below 2**48" in told
+        assert "bug" not in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import memcore
 from memcore import Source
 from memcore.codec import keys
 from memcore.codec.keys import MemoryRow
-from memcore.codec.values import seal_value
+from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.database.redact import redact_all
 from memcore.maintenance.check import plan_repairs
+from memcore.memory import memories
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
 from memcore.store import datafile
@@ -628,7 +630,8 @@ def test_an_export_is_restored(open_db, tmp_path):
     its = other.scope(app="default", user="alice").memory
     its.remember("Likes cocoa", subject="alice", slot="drink", by="operator")
     failures = other.import_([line for line in lines if b'"memory"' in line]).failures
-    assert len(failures) == 2  # the id is taken, and the slot has a value
+    assert len(failures) == 1  # the id is taken
+    assert its.get(2).status == "quarantined"  # its session is not here: nothing proves it
     assert other.check() == []
     redacted = b"".join(db.export(redact="default"))
     assert b"Likes tea" in redacted
@@ -848,3 +851,252 @@ def test_a_damaged_memory_stops_no_deletion(path):
         assert scope.delete_session("a")
         assert scope.memory.get(2).status == "forgotten"
         assert db.check()
+
+
+# --- clearing, ids, malformed rows ----------------------------------------------------------------
+
+
+class Cut(Exception):  # noqa: N818 - a signal
+    """Stands for a crash between two commits."""
+
+
+def test_a_clear_that_is_cut_off_leaves_what_is_whole(db, scope, monkeypatch):
+    memory = scope.memory
+    for number in range(300):
+        memory.remember(f"v{number}", by="operator", slot=f"s{number}", subject="x" * 100)
+    memory.record_outcome(say_session(db), scenario="a", passed=True)
+    real, calls = memories.clear_piece, []
+
+    def piece(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise Cut
+        return real(*args)
+
+    monkeypatch.setattr(memories, "clear_piece", piece)
+    with pytest.raises(Cut):
+        memory.clear()
+    left = {each.id: each.text for each in memory.list()}
+    assert 0 < len(left) < 300
+    assert db.check() == []
+    new = [memory.remember(f"new {number}", by="operator").id for number in range(3)]
+    assert new == [301, 302, 303]
+    assert {each.id: each.text for each in memory.list() if each.id in left} == left
+    assert memory.clear() == len(left) + 3
+    assert (memory.list(), memory.playbooks(), db.check()) == ([], [], [])
+    assert memory.remember("later", by="operator").id == 304
+
+
+def say_session(db) -> str:
+    say(db, "outcome", "x")
+    return "outcome"
+
+
+def test_what_is_remembered_during_a_clear_stays(db, scope, monkeypatch):
+    memory = scope.memory
+    for number in range(300):
+        memory.remember(f"v{number}", by="operator")
+    real, made = memories.clear_piece, []
+
+    def piece(*args):
+        found = real(*args)
+        made.append(found)
+        return found
+
+    monkeypatch.setattr(memories, "clear_piece", piece)
+    transact = memory._store.transact
+
+    def between(*args, **options):
+        done = transact(*args, **options)
+        if len(made) == 1 and not memory.list(status="active", limit=1, after=300):
+            memory.remember("meanwhile", by="operator")
+        return done
+
+    monkeypatch.setattr(type(memory._store), "transact", lambda _, *a, **o: between(*a, **o))
+    assert memory.clear() == 300
+    assert [(each.id, each.text) for each in memory.list()] == [(301, "meanwhile")]
+    assert db.check() == []
+
+
+def test_a_clear_removes_what_is_damaged(db, scope):
+    memory = scope.memory
+    for number in range(3):
+        memory.remember(f"v{number}", by="operator", slot=f"s{number}")
+    memory.update(2, importance=1)
+    for row in (MemoryRow.ENTRY, MemoryRow.HEAD):
+        key = keys.memory_rows(1, row, keys.u64(2) if row == MemoryRow.ENTRY else b"")
+        db.engine.store.transact(lambda txn, key=key: txn.put(key, seal_value(key, b"x")))
+    assert db.check() != []
+    assert memory.clear() == 2
+    assert db.check() == []
+    assert memory.remember("later", by="operator").id == 4
+
+
+def test_a_retry_after_a_clear_returns_no_other_memory(scope):
+    memory = scope.memory
+    memory.remember("A text", by="operator", idempotency_key="k")
+    memory.clear()
+    memory.remember("B text", by="operator")
+    with pytest.raises(memcore.NotFoundError):
+        memory.remember("A text", by="operator", idempotency_key="k")
+
+
+@pytest.mark.parametrize("number", [2**48, 2**64, 10**400])
+def test_ids_that_no_memory_can_have_are_refused(scope, number):
+    memory = scope.memory
+    memory.remember("Likes tea", by="operator")
+    for call in (
+        lambda: memory.get(number),
+        lambda: memory.history(number),
+        lambda: memory.forget(number),
+        lambda: memory.update(number, importance=1),
+        lambda: memory.promote(number, by="x"),
+        lambda: memory.list(after=number),
+        lambda: memory.remember("x", by="operator", derived_from=[number]),
+        lambda: memory.remember("x", by="operator", valid_from=number),
+        lambda: memory.list(as_of=number),
+    ):
+        with pytest.raises(memcore.InvalidOptionError):
+            call()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"source": 1.5}, {"derived_from": None}, {"derived_from": range(1, 10**9)},
+     {"derived_from": ["a"]}, {"valid_from": math.nan}, {"valid_from": -math.inf}],
+)  # fmt: skip
+def test_malformed_arguments_are_named(scope, options):
+    with pytest.raises(memcore.InvalidOptionError, match=next(iter(options))):
+        scope.memory.remember("x", **{"by": "operator", **options})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": 5}, {"labels": {"a": 5}}, {"attributes": [1]}, {"at": None}, {"uses": -5},
+        {"sources": [[1, "a", 1, 1, [2**64], "user"]]}, {"sources": [[1, "a", 1, 1, [], "user"]]},
+        {"sources": [[1, "a", 1, 1, [1], "king"]]}, {"sources": [[2**64, "a", 1, 1, [1], "user"]]},
+        {"digests": ["no hex"]}, {"digests": [5]}, {"derived_from": ["a"]}, {"derived_from": 5},
+        {"confidence": 77}, {"confidence": "nan"}, {"expires": -5}, {"version": 2**48},
+        {"version": True}, {"text": 5},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("row", [MemoryRow.ENTRY, MemoryRow.VERSION])
+def test_a_malformed_row_with_a_right_checksum_is_found(db, scope, row, changed):
+    memory = scope.memory
+    memory.remember("Likes tea", source=say(db, "a", "tea"))
+    memory.update(1, importance=1)
+    key = keys.memory_rows(1, row, keys.u64(1), keys.u64(1) if row == MemoryRow.VERSION else b"")
+
+    def change(txn):
+        flags, body = open_value(key, txn.get(key))
+        said = {**decode_json(body, flags), **changed}
+        txn.put(key, seal_value(key, *encode_json(said)))
+
+    db.engine.store.transact(change)
+    assert any("malformed" in finding for finding in db.check())
+    with pytest.raises(memcore.CorruptValueError):
+        memory.history(1)
+    memory.clear()
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"steps": [5]}, {"steps": "ab"}, {"failed": {"a": -1}}, {"patches": [[1]]},
+                {"successes": -1}, {"reasons": {"a": "b"}}, {"iterations": None}, {"root": -1}],
+)  # fmt: skip
+def test_malformed_playbooks_are_found(db, scope, changed):
+    memory = scope.memory
+    memory.record_outcome(say_session(db), scenario="a", passed=True)
+    of_outcome = set(changed) & {"failed", "root"}
+    prefix = keys.memory_rows(1, MemoryRow.OUTCOME if of_outcome else MemoryRow.PLAYBOOK)
+
+    def change(txn):
+        ((key, value),) = txn.scan(prefix, keys.after(prefix))
+        flags, body = open_value(key, value)
+        txn.put(key, seal_value(key, *encode_json({**decode_json(body, flags), **changed})))
+
+    db.engine.store.transact(change)
+    assert db.check() != []
+    with pytest.raises(memcore.CorruptValueError):
+        memory.playbooks()
+        memory.record_outcome(say(db, "b", "x").session, scenario="a", passed=True)
+    memory.clear()
+    assert db.check() == []
+
+
+# --- retries, outcomes of others, archives --------------------------------------------------------
+
+
+def test_a_retry_shows_nothing_that_is_hidden(scope, clock):
+    memory = scope.memory
+    expires_at = clock.now_ms / 1000 + 10
+    options = {"by": "operator", "expires_at": expires_at, "idempotency_key": "k"}
+    made = memory.remember("A coupon", **options)
+    assert memory.remember("A coupon", **options) == made
+    scope.opt_out_memory()
+    with pytest.raises(memcore.OptedOutError):
+        memory.remember("A coupon", **options)
+    scope.opt_in_memory()
+    clock.now_ms += 20_000
+    with pytest.raises(memcore.NotFoundError, match="expired"):
+        memory.remember("A coupon", **options)
+    with pytest.raises(memcore.InvalidOptionError, match="to come"):
+        memory.remember("Another", by="operator", expires_at=expires_at)
+    other = memory.remember("Likes tea", by="operator")
+    with pytest.raises(memcore.InvalidOptionError, match="to come"):
+        memory.update(other.id, expires_at=expires_at)
+
+
+def test_an_outcome_is_of_a_session_of_the_same_user(db, scope):
+    say(db, "same", "x")
+    say(db, "same", "y", user="bob")
+    with pytest.raises(memcore.NotFoundError):
+        scope.memory.record_outcome(db.session("same", user="bob"), scenario="a", passed=True)
+    assert scope.memory.playbooks() == []
+    mine = db.session("same", user="alice")
+    assert scope.memory.record_outcome(mine, scenario="a", passed=True).successes == 1
+
+
+def test_an_archive_holds_all_versions(db, scope, clock):
+    memory = scope.memory
+    made = memory.remember("old text", by="operator", expires_at=clock.now_ms / 1000 + 10)
+    memory.update(made.id, text="new text", by="operator")
+    clock.now_ms += 20_000
+    found = bytearray()
+    assert db.sweep(archive=lambda data: found.extend(data) or len(data)).memories == 1
+    told = json.loads(found)["expired"]
+    assert told["memory"]["text"] == "new text"
+    assert [each["text"] for each in told["versions"]] == ["old text"]
+
+
+@pytest.mark.as_stored
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_salvage_brings_nothing_back(open_db, path, is_damaged):
+    db = open_db()
+    memory = db.scope(app="default", user="alice").memory
+    kept = memory.remember("Likes tea", by="operator")
+    memory.update(kept.id, importance=1)
+    for number in range(5):
+        call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+        session = db.session(f"o{number}", user="alice", orphans="keep")
+        session.append({**ASSISTANT, "content": None, "tool_calls": [call]})
+        memory.record_outcome(session, scenario="a", passed=number % 2 == 0)
+    memory.record_outcome("o0", scenario="a", passed=False)
+    for number in range(20):
+        made = memory.remember(f"FORGOT {number}", by="operator")
+        memory.update(made.id, importance=0.1)
+        memory.forget(made.id)
+    playbooks, history = memory.playbooks(), memory.history(kept.id)
+    db.close()
+    wreck, made_at = path.with_name("wreck.memcore"), path.with_name("new.memcore")
+    shutil.copy(path, wreck)
+    if is_damaged:
+        with wreck.open("r+b") as file:  # both meta pages
+            file.write(b"\xee" * 8192)
+    memcore.salvage(wreck, made_at)
+    assert b"FORGOT" not in made_at.read_bytes()
+    fresh = open_db(path=made_at).scope(app="default", user="alice").memory
+    assert fresh.playbooks() == playbooks
+    assert fresh.history(kept.id) == history
+    assert len(fresh.list(status="forgotten")) == 20
