@@ -40,7 +40,7 @@ _MONTHS: Final = (
 )  # fmt: skip
 _CHUNK: Final = re.compile(r"\S+")
 _PIECE: Final = re.compile(r".{1,1024}(?:\s|\Z)|.{1,1024}", re.DOTALL)
-"""What is normalized at a time: sorting a run of combining marks takes quadratic time."""
+"""Piece that is normalized at a time: sorting a run of combining marks takes quadratic time."""
 
 
 def folded(text: str) -> str:
