@@ -140,6 +140,7 @@ cdef extern from *:
             PyErr_SetString(PyExc_TypeError, "a named tuple is a subclass of tuple");
             return NULL;
         }
+        if (type == &PyTuple_Type) return Py_NewRef(fields);
         made = type->tp_alloc(type, count);
         if (!made) return NULL;
         for (at = 0; at < count; at++)
