@@ -30,7 +30,7 @@ from memcore.memory.rows import (
 )
 from memcore.memory.trust import KINDS, STATUSES
 from memcore.model import MemoryHit
-from memcore.options import checked_bool, checked_choice, checked_int
+from memcore.options import checked_bool, checked_choice
 from memcore.store.interface import ReadTxn, Store
 
 __all__ = [
@@ -42,8 +42,6 @@ __all__ = [
 ]
 
 
-RESULTS_MAX: Final = 1000
-QUERY_CHARS_MAX: Final = 100_000
 _SPARE: Final = 32
 """Matches ranked beyond those asked for, of which filters may leave out some."""
 _MORE: Final = 4
@@ -70,18 +68,10 @@ def checked_query(
     Raises:
         InvalidOptionError: one of them is invalid.
     """
-    if not isinstance(query, str) or not query.strip():
-        msg = f"query: expected a text with a word, got {query!r:.80}"
-        raise InvalidOptionError(msg)
-    if len(query) > QUERY_CHARS_MAX:
-        msg = f"query: at most {QUERY_CHARS_MAX} characters are allowed, got {len(query)}"
-        raise InvalidOptionError(msg)
-    if checked_int("k", k, least=1) > RESULTS_MAX:
-        msg = f"k: expected 1 to {RESULTS_MAX}, got {k!r:.20}"
-        raise InvalidOptionError(msg)
+    text, most = search.checked_query(query, k)
     return MemoryQuery(
-        query,
-        k,  # type: ignore[arg-type]
+        text,
+        most,
         _choices("kinds", kinds, KINDS),
         _choices("statuses", statuses, STATUSES),
         lambda _: True,
@@ -167,7 +157,7 @@ def drop_damaged(
 ) -> None:
     """Drop a scope's search index if it is what is damaged; otherwise raise the error again."""
     scope = store.read(find)
-    if scope is None or error.key[:1] != bytes((Kind.SEARCH,)):
+    if scope is None or not search.is_index_error(error):
         raise error
     logger("memcore.search").warning("a damaged search index is dropped: %s", error)
     store.transact(lambda txn: search.drop_index(txn, scope), makes_room=True)

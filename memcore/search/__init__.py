@@ -12,12 +12,12 @@ __all__, __getattr__, __dir__ = face(
     {
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
-            "document_terms documents_of drop_index "
-            "is_absent is_index_row read_head read_watermarks remove_documents remove_index_piece "
-            "source_of unpack_watermark"
+            "document_terms documents_of drop_index is_absent is_index_error is_index_row "
+            "read_head read_watermarks remove_documents remove_index_piece source_of "
+            "unpack_watermark"
         ),
         "items": "forget_items forget_session",
-        "query": "IndexCache Match Query Ranking parts_of_score rank",
+        "query": "IndexCache Match Query Ranking checked_query parts_of_score rank",
         "text": "ANALYSIS highlights month_words snippet_of",
     },
 )

@@ -10,6 +10,7 @@ from memcore.search.index import document_terms as document_terms
 from memcore.search.index import documents_of as documents_of
 from memcore.search.index import drop_index as drop_index
 from memcore.search.index import is_absent as is_absent
+from memcore.search.index import is_index_error as is_index_error
 from memcore.search.index import is_index_row as is_index_row
 from memcore.search.index import read_head as read_head
 from memcore.search.index import read_watermarks as read_watermarks
@@ -23,6 +24,7 @@ from memcore.search.query import IndexCache as IndexCache
 from memcore.search.query import Match as Match
 from memcore.search.query import Query as Query
 from memcore.search.query import Ranking as Ranking
+from memcore.search.query import checked_query as checked_query
 from memcore.search.query import parts_of_score as parts_of_score
 from memcore.search.query import rank as rank
 from memcore.search.text import ANALYSIS as ANALYSIS
@@ -43,6 +45,7 @@ __all__ = [
     "Ranking",
     "Watermark",
     "check_rows",
+    "checked_query",
     "document_terms",
     "documents_of",
     "drop_index",
@@ -50,6 +53,7 @@ __all__ = [
     "forget_session",
     "highlights",
     "is_absent",
+    "is_index_error",
     "is_index_row",
     "month_words",
     "parts_of_score",

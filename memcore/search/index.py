@@ -59,6 +59,7 @@ __all__ = [
     "drop_index",
     "forward_of",
     "is_absent",
+    "is_index_error",
     "is_index_row",
     "is_leaving",
     "is_sparse",
@@ -660,6 +661,11 @@ def is_absent(txn: ReadTxn, scope: int) -> bool:
     return next(txn.scan(prefix, keys.after(prefix), limit=1), None) is None and not is_leaving(
         txn, scope
     )
+
+
+def is_index_error(error: CorruptValueError) -> bool:
+    """Return True if it is a search index that is damaged: dropping it is the cure."""
+    return error.key[:1] == bytes((Kind.SEARCH,))
 
 
 def drop_index(txn: Txn, scope: int) -> list[bytes]:

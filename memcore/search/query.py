@@ -13,7 +13,9 @@ from memcore._fast import SearchTable, search_spans, search_words, times_in
 from memcore.codec import keys
 from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding
+from memcore.errors import InvalidOptionError
 from memcore.model import TermScore
+from memcore.options import checked_int
 from memcore.search.index import (
     HOLES_MAX,
     TABLE_RECORDS,
@@ -37,6 +39,7 @@ __all__ = [
     "Match",
     "Query",
     "Ranking",
+    "checked_query",
     "parts_of_score",
     "rank",
 ]
@@ -156,6 +159,29 @@ def _table_of(
 
 
 # --- Queries --------------------------------------------------------------------------------------
+
+
+QUERY_CHARS_MAX: Final = 100_000
+RESULTS_MAX: Final = 1000
+
+
+def checked_query(query: object, k: object) -> tuple[str, int]:
+    """Return the text of a query and the most results, checked.
+
+    Raises:
+        InvalidOptionError: the text has no word or is too long, or there may be too many results.
+    """
+    if not isinstance(query, str) or not query.strip():
+        msg = f"query: expected a text with a word, got {query!r:.80}"
+        raise InvalidOptionError(msg)
+    if len(query) > QUERY_CHARS_MAX:
+        msg = f"query: at most {QUERY_CHARS_MAX} characters are allowed, got {len(query)}"
+        raise InvalidOptionError(msg)
+    most = checked_int("k", k, least=1)
+    if most > RESULTS_MAX:
+        msg = f"k: expected 1 to {RESULTS_MAX}, got {k!r:.20}"
+        raise InvalidOptionError(msg)
+    return query, most
 
 
 class Query:

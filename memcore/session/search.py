@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from memcore import search
 from memcore.access import Access
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row
+from memcore.codec.keys import Row
 from memcore.codec.values import open_value
 from memcore.compaction.transcript import parts_of
 from memcore.errors import (
@@ -32,7 +32,7 @@ from memcore.log import Head
 from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.model import Item, ItemKind, SearchHit
-from memcore.options import checked_bool, checked_int
+from memcore.options import checked_bool
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
@@ -447,7 +447,7 @@ def index_sessions(engine: Engine, app: str, user: str) -> int:
     try:
         return _catch_up(engine, scope)
     except CorruptValueError as error:
-        if not _is_of_index(error):
+        if not search.is_index_error(error):
             raise
         _drop(engine, scope)
         return _catch_up(engine, scope)
@@ -476,14 +476,8 @@ def _drop(engine: Engine, scope: int) -> None:
     resume_removals(engine.store)
 
 
-def _is_of_index(error: CorruptValueError) -> bool:
-    return bool(error.key) and error.key[0] == Kind.SEARCH
-
-
 # --- Searching ------------------------------------------------------------------------------------
 
-QUERY_CHARS_MAX: Final = 100_000
-RESULTS_MAX: Final = 1000
 _RANGE: Final = Struct("=QQQ")
 _TIME_MAX: Final = 2**32 - 1
 
@@ -517,19 +511,11 @@ def search_request(
     Raises:
         InvalidOptionError: one of them is invalid.
     """
-    if not isinstance(query, str) or not query.strip():
-        msg = f"query: expected a text with a word, got {query!r:.80}"
-        raise InvalidOptionError(msg)
-    if len(query) > QUERY_CHARS_MAX:
-        msg = f"query: at most {QUERY_CHARS_MAX} characters are allowed, got {len(query)}"
-        raise InvalidOptionError(msg)
-    if checked_int("k", k, least=1) > RESULTS_MAX:
-        msg = f"k: expected 1 to {RESULTS_MAX}, got {k!r:.20}"
-        raise InvalidOptionError(msg)
+    text, most = search.checked_query(query, k)
     wanted = None if sessions is None else frozenset(_texts("sessions", sessions))
     return SearchRequest(
-        query,
-        k,  # type: ignore[arg-type]
+        text,
+        most,
         wanted,
         () if kinds is None else tuple(_kind(each) for each in _several("kinds", kinds)),
         () if authors is None else tuple(_texts("authors", authors)),
@@ -606,7 +592,7 @@ def search_scope(
     try:
         return _allowed(engine, app, user, asked, access)
     except CorruptValueError as error:
-        if engine.store.read_only or not _is_of_index(error):
+        if engine.store.read_only or not search.is_index_error(error):
             raise
         logger("memcore.search").warning("a damaged search index is built anew: %s", error)
         reindex(engine, app, user)
@@ -630,7 +616,7 @@ def _index_backlog(engine: Engine, app: str, user: str) -> None:
     try:
         scope = engine.store.read(is_behind)
     except CorruptValueError as error:
-        if not _is_of_index(error):
+        if not search.is_index_error(error):
             raise
         return  # the search itself deals with it
     if scope is not None:
@@ -794,7 +780,7 @@ def check_index(txn: ReadTxn, scope: int) -> Iterator[str]:
         yield from (f"{where}: {what}" for what in search.check_rows(txn, scope, head))
         yield from (f"{where}: {what}" for what in _check_items(txn, scope, head))
     except CorruptValueError as exc:
-        if _is_of_index(exc):
+        if search.is_index_error(exc):
             yield f"{where}: {exc}"  # what cannot be read is no basis for the rest
         else:
             raise

@@ -26,7 +26,6 @@ from memcore._fast import (
     ReserveFields,
     WriteBatch,
     WriteRequest,
-    pages_for,
     row_sizes,
 )
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
@@ -58,7 +57,6 @@ __all__ = [
     "WriteRequest",
     "WriterNeeded",
     "deliver",
-    "pages_for",
     "release",
     "rows_at_most",
     "rows_in",
@@ -570,9 +568,10 @@ def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # measured now and then, and grows by at most ``ROOM_STEP_BYTES_MIN`` in between while the reserve
 # is small: ``ROOM_BYTES_MIN`` covers that growth too, and what a commit writes besides its rows.
 #
-# **The cost of a batch** is estimated in pages (``pages_for``): LMDB copies each leaf that receives
-# a row, along with the branches above it, and splits write new leaves, each half full at worst.
-# Rows with no other rows between them share leaves. Values too large for a leaf get overflow pages.
+# **The cost of a batch** is estimated in pages (``_fast.pages_for``): LMDB copies each leaf that
+# receives a row, along with the branches above it, and splits write new leaves, each half full at
+# worst. Rows with no other rows between them share leaves. Values too large for a leaf get overflow
+# pages.
 
 # The arithmetic is in ``_commit.pxi``, where the next two are called ``ROOM_NODE`` and
 # ``ROOM_NODE_MAX``.

@@ -13,6 +13,7 @@ import lmdb
 import pytest
 
 import memcore
+from memcore._fast import pages_for
 from memcore.errors import StorageError, StoreFullError
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.limits import (
@@ -28,7 +29,6 @@ from memcore.store.commit import (
     _NODE_BYTES,
     _NODE_BYTES_MAX,
     SpaceReserve,
-    pages_for,
     rows_at_most,
     rows_in,
 )
