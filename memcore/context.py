@@ -55,6 +55,8 @@ class Parts:
     tokens: list[int] = field(default_factory=list)
     """Tokens of each entry of ``pins``, ``kept`` and ``suffix``, concatenated."""
     summary: str | None = None
+    summary_tokens: int | None = None
+    """Tokens of the summary's message; None: not counted yet."""
     plain: list[Message] | None = None
     """Replaces ``suffix`` when it is known to need no repair."""
     altered: bool = False
@@ -104,6 +106,8 @@ class CutRequest(NamedTuple):
     uncut: bool = True
     """True if a suffix from ``first`` on omits nothing."""
     at_least: int = 0
+    summary_tokens: int | None = None
+    """Tokens of the summary's message; None: not counted yet."""
 
 
 class Selection(NamedTuple):
@@ -247,8 +251,8 @@ def assemble(
             else:
                 tokens += material.tokens[len(material.pins) + source]
     if material.summary is not None:
-        message = summary_message(policy, material.summary)
-        tokens += count_message(message, counter)
+        message, known = summary_message(policy, material.summary), material.summary_tokens
+        tokens += count_message(message, counter) if known is None else known
         pins.append(message)
     elif choice.lead_in or ((material.kept or material.altered) and _needs_lead_in(shown, policy)):
         message = lead_in_message(policy)

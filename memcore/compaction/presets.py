@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from os import PathLike
 from typing import Any, Final
 
@@ -300,9 +301,9 @@ def compaction_policy(given: object = None) -> CompactionPolicy:
     if isinstance(given, CompactionPolicy):
         return given
     if given is None:
-        return PRESETS["default"]()
+        return _named("default")
     if isinstance(given, str):
-        return _preset({"preset": given})
+        return _named(given)
     if not isinstance(given, Mapping):
         msg = (
             "compaction policy: expected a preset's name, a mapping or a CompactionPolicy; got "
@@ -338,6 +339,11 @@ def policy_mapping(policy: CompactionPolicy) -> dict[str, Any]:
     found = _changed(policy)
     found["stages"] = [_stage_mapping(stage) for stage in policy.stages]
     return found
+
+
+@cache  # asked for at each turn; names that are no preset raise, and are not kept
+def _named(name: str) -> CompactionPolicy:
+    return _preset({"preset": name})
 
 
 def _preset(given: Mapping[str, Any]) -> CompactionPolicy:

@@ -29,7 +29,7 @@ from memcore.rows.lifecycle import tombstone_of
 from memcore.rows.views import StoredView, choose_view, masks_of, resolve_view, view_chain
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter, checked_count
-from memcore.wire import get_policy, synthetic_samples
+from memcore.wire import get_policy, summary_message, synthetic_samples
 from memcore.wire.policy import PairPolicy
 
 __all__ = [
@@ -400,10 +400,12 @@ class CachedSession(CacheFields):
         "__weakref__",
         "_masks",
         "_open_tokens",
+        "_summary",
         "authors",
         "counts",
         "policy",
         "resolve_counter",
+        "shown",
         "view",
         "was_read",
     )
@@ -435,6 +437,10 @@ class CachedSession(CacheFields):
         self.counts = NO_COUNTS
         self.authors: Any = None
         """Index of the items by author; None until a context requests it."""
+        self.shown: Any = None
+        """Decoded messages of the last contexts; None until there is one."""
+        self._summary: tuple[str, int] | None = None
+        """The last summary that was counted, and its tokens."""
 
     def forget_all(self) -> None:
         """``forget``, for callers that do not hold the lock."""
@@ -513,6 +519,14 @@ class CachedSession(CacheFields):
             found = TailLedger(0, self.load(txn), 0, 0)
         self.ledger = found
         return found
+
+    def summary_tokens(self, summary: str) -> int:
+        """Count the message that shows a summary; each context has the same until the next one."""
+        known = self._summary
+        if known is None or known[0] != summary:
+            message = summary_message(self.policy, summary)
+            known = self._summary = summary, count_message(message, self.counter)
+        return known[1]
 
     def full(self, txn: ReadTxn, head: Head) -> TailLedger:
         """Return the ledger of the whole history."""

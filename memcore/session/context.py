@@ -15,7 +15,6 @@ from memcore.context import (
     Selection,
     choose,
     choose_whole,
-    fixed_cost,
     is_regular,
     open_from,
 )
@@ -25,7 +24,17 @@ from memcore.log.history import TailLedger, open_call_tokens
 from memcore.model import RESULT_TYPES, Item, ItemKind, Mask, View
 from memcore.rows.views import StoredView
 from memcore.session.engine import SessionRef
-from memcore.session.read import Found, ItemRun, collect, decoded, head_of, messages_of, read_log
+from memcore.session.read import (
+    DecodedCache,
+    Found,
+    ItemRun,
+    Items,
+    collect,
+    decoded,
+    head_of,
+    messages_of,
+    read_log,
+)
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem
@@ -56,6 +65,10 @@ __all__ = [
 
 PINS_LOOK: Final = 64
 """Leading positions searched for pins when only the end of a history is loaded."""
+
+
+_REUSED_BYTES: Final = 256 * 1024
+"""Encoded messages of a session that are kept decoded for its next context."""
 
 
 class ContextRequest(NamedTuple):
@@ -91,12 +104,24 @@ class Window(NamedTuple):
         return self._replace(recent=recent, seen=seen)
 
 
+class Reused(NamedTuple):
+    """Pins and suffix, all of them regular: what earlier contexts had is decoded, the rest rows."""
+
+    cache: DecodedCache
+    parts: list[Items | ItemRun]
+    pins: int
+    tokens: list[int]
+    """Tokens of each pin and each item of the suffix."""
+
+
 class Picked(NamedTuple):
     """A choice made on a snapshot, with its rows, still undecoded."""
 
     pins: list[Found]
     kept: list[Found]
     suffix: list[Found]
+    reused: Reused | None
+    """Replaces ``pins`` and ``suffix`` if both can be shown as they are stored."""
     seqs: list[int]
     """The suffix's seqs if it is filtered by author; else empty."""
     is_regular: bool
@@ -114,15 +139,22 @@ class Picked(NamedTuple):
     epoch: int
     request: CutRequest
 
-    def selection(self) -> Selection:
-        """Decode the picked rows."""
+    def selection(self) -> Selection | None:
+        """Decode the picked rows; None if an item of ``reused`` is irregular after all."""
         policy, demand = self.policy, self.request
-        parts = Parts(summary=demand.summary)
+        parts = Parts(summary=demand.summary, summary_tokens=demand.summary_tokens)
         if self.pins:
             pins = decoded(self.pins)
             parts.pins = [_entry(item) for item in pins]
             parts.tokens = [item.tokens for item in pins]
-        if self.is_regular and not self.masks and not self.kept:
+        if self.reused is not None:
+            messages = self.reused.cache.messages(self.reused.parts)
+            if messages is None:
+                return None
+            count, parts.tokens = self.reused.pins, self.reused.tokens
+            parts.pins = [WireItem(at, message) for at, message in enumerate(messages[:count])]
+            parts.plain = messages[count:] if count else messages
+        elif self.is_regular and not self.masks and not self.kept:
             messages = messages_of(self.suffix)
             if messages is not None and policy.takes_ids(messages):
                 parts.plain = messages
@@ -192,7 +224,7 @@ def find_window(
     for at in kept:
         fixed += seen.sum_between(at - recent.offset, at - recent.offset + 1)
     if summary is not None:
-        fixed = fixed_cost(policy, log.counter, pin_tokens=fixed, summary=summary)
+        fixed += log.summary_tokens(summary)
     demand = CutRequest(
         ask.budget,
         fixed,
@@ -200,6 +232,7 @@ def find_window(
         summary=summary,
         uncut=view is None or view.covered <= pins,
         at_least=ask.at_least,
+        summary_tokens=None if summary is None else log.summary_tokens(summary),
     )
     return Window(recent, seen, start, pins, kept, masks, demand)
 
@@ -247,8 +280,12 @@ def last_before(log: CachedSession, txn: ReadTxn, tokens: int) -> int | None:
     return log.history.seq_at(recent.offset + at - 1)
 
 
-def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
-    """Choose the cut of a context and collect its rows."""
+def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest, *, reuses: bool = False) -> Picked:
+    """Choose the cut of a context and collect its rows.
+
+    With ``reuses``, messages that were decoded for earlier contexts are not read again. If
+    ``selection`` then returns None, the caller picks again without.
+    """
     head, policy, history = log.head, log.policy, log.history
     assert head is not None  # noqa: S101 - guaranteed by catch_up
     stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
@@ -268,12 +305,17 @@ def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
     recent = window.recent
     kept = [at for at in window.kept if at < choice.cut] if window.kept else []
     count, within = history.count, recent if choice.cut >= recent.offset else None
+    regular = is_regular(recent.ledger, policy, choice.cut - recent.offset)
+    reused = None
+    if reuses and regular and within is not None and not window.masks and not kept:
+        reused = _reused(log, txn, window, choice.cut)
     return Picked(
-        collect(log, txn, 0, pins, by=window.start) if pins else [],
+        collect(log, txn, 0, pins, by=window.start) if pins and reused is None else [],
         _collect_places(log, txn, kept) if kept else [],
-        collect(log, txn, choice.cut, count, by=within),
+        collect(log, txn, choice.cut, count, by=within) if reused is None else [],
+        reused,
         [],
-        is_regular(recent.ledger, policy, choice.cut - recent.offset),
+        regular,
         window.masks,
         choice,
         policy,
@@ -285,6 +327,27 @@ def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> Picked:
         head.epoch,
         demand,
     )
+
+
+def _reused(log: CachedSession, txn: ReadTxn, window: Window, cut: int) -> Reused | None:
+    """Collect pins and suffix, reusing what was decoded; None if there were irregular items."""
+    cache = log.shown
+    if cache is None:
+        takes_ids = log.policy.takes_ids
+        cache = log.shown = DecodedCache(
+            lambda messages: messages if takes_ids(messages) else None, most_bytes=_REUSED_BYTES
+        )
+    if cache.is_closed:
+        return None
+    pins, recent, count = window.pins, window.recent, log.history.count
+    tokens = recent.ledger.tokens_of(cut - recent.offset, count - recent.offset)
+    if not pins:
+        return Reused(cache, cache.collect(log, txn, cut, count), 0, tokens)
+    tokens = window.start.ledger.tokens_of(0, pins) + tokens
+    if cut == pins:
+        return Reused(cache, cache.collect(log, txn, 0, count), pins, tokens)
+    parts = cache.collect(log, txn, 0, pins) + cache.collect(log, txn, cut, count)
+    return Reused(cache, parts, pins, tokens)
 
 
 def _collect_places(log: CachedSession, txn: ReadTxn, places: list[int]) -> list[Found]:
@@ -529,7 +592,7 @@ def pick_by_author(
     summary = window.demand.summary
     pin_tokens = sum(shown.tokens[at] for at in pins) + sum(map(shown.tokens_of, kept))
     demand = window.demand._replace(
-        fixed_tokens=fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
+        fixed_tokens=pin_tokens + (0 if summary is None else log.summary_tokens(summary)),
         first=0,
     )
     choice = choose(shown.ledger, policy, log.counter, demand)
@@ -540,6 +603,7 @@ def pick_by_author(
         _collect_places(log, txn, pins),
         _collect_places(log, txn, kept),
         _collect_places(log, txn, suffix),
+        None,
         [history.seq_at(at) for at in suffix],
         is_regular(shown.ledger, policy, choice.cut),
         window.masks,

@@ -32,6 +32,8 @@ from memcore.wire.message import SECOND
 __all__ = [
     "DecodedCache",
     "Found",
+    "ItemRun",
+    "Items",
     "collect",
     "decoded",
     "exists",
@@ -565,7 +567,7 @@ _ALL_BYTES: Final = 64 * 1024**2
 
 Items: TypeAlias = list[Any]
 """Decoded items in order; ``_ABSENT`` for positions without one (events)."""
-Decode: TypeAlias = Callable[[list[Message]], Items]
+Decode: TypeAlias = Callable[[list[Message]], Items | None]
 
 
 class DecodedCache:
@@ -575,17 +577,18 @@ class DecodedCache:
     lock, because one held during a fork would never be released in the child.
 
     Args:
-        ref: the session.
-        decode: converts messages to items; may raise anything.
+        decode: converts messages to items, or returns None for batches that cannot be handled this
+            way; may raise anything.
         most_bytes: cache limit in bytes of encoded JSON, approximate; 0: no caching.
     """
 
-    def __init__(self, ref: SessionRef, decode: Decode, *, most_bytes: int) -> None:
-        self._ref = ref
+    def __init__(self, decode: Decode, *, most_bytes: int) -> None:
         self._decode = decode
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._known: dict[int, dict[int, Any]] = {}
         self._weight = self._newest = self._epoch = 0
+        self.is_closed = False
+        """True once ``messages`` found an irregular item: there will be more of the kind."""
         self.used = 0
         """Monotonic time of the last read, in nanoseconds; 0 if never read."""
         _all.add(self)
@@ -595,15 +598,13 @@ class DecodedCache:
         """Size of the cached items, in bytes of encoded JSON."""
         return self._weight
 
-    async def last(self, count: int | None) -> tuple[Items, bool] | None:
+    async def last(self, ref: SessionRef, count: int | None) -> tuple[Items, bool] | None:
         """Return the items at the last ``count`` positions (None: all) and if they reach the start.
 
         Events occupy positions, but are left out. Returns None if ``Ending.read`` is needed.
         """
-        self.used = time.monotonic_ns()
-
         nothing: tuple[list[Items | ItemRun], bool] = ([], True)
-        parts, complete = read_log(self._ref, self._collect, nothing, count)
+        parts, complete = read_log(ref, self._last, nothing, count)
         found: Items = []
         new: list[tuple[ItemRun, Items]] = []
         for part in parts:
@@ -616,6 +617,8 @@ class DecodedCache:
                 if messages is None:
                     return None
                 items = self._decoded(messages)
+                if items is None:
+                    return None
                 new.append((part, items))
                 found += fresh_json(items, _ABSENT)
             else:
@@ -623,27 +626,62 @@ class DecodedCache:
         self._remember(new)
         return found, complete
 
-    def _decoded(self, messages: list[Message | None]) -> Items:
+    def messages(self, parts: list[Items | ItemRun]) -> list[Message] | None:
+        """Return copies of the messages of parts from ``collect``, and cache what is new in them.
+
+        None if any of them is irregular, as for ``messages_of``; the cache is then closed.
+        """
+        found: list[Message] = []
+        new: list[tuple[ItemRun, Items]] = []
+        for part in parts:
+            items: Items | None = None
+            if isinstance(part, ItemRun):
+                messages = part.messages()
+                if messages is not None and None not in messages:
+                    items = self._decode(messages)  # type: ignore[arg-type]
+                if items is None:
+                    self.close()
+                    return None
+                new.append((part, items))
+            else:
+                items = part
+            found += fresh_json(items, _ABSENT)
+        if new:
+            self._remember(new)
+        return found
+
+    def _decoded(self, messages: list[Message | None]) -> Items | None:
         if None not in messages:
             return self._decode(messages)  # type: ignore[arg-type]
-        items = iter(self._decode([each for each in messages if each is not None]))
+        found = self._decode([each for each in messages if each is not None])
+        if found is None:
+            return None
+        items = iter(found)
         return [_ABSENT if each is None else next(items) for each in messages]
 
     # --- the cache --------------------------------------------------------------------------------
 
-    def _collect(
+    def _last(
         self, log: CachedSession, txn: ReadTxn, count: int | None
     ) -> tuple[list[Items | ItemRun], bool]:
+        stop = log.history.count
+        start = 0 if count is None else max(stop - count, 0)
+        return self.collect(log, txn, start, stop), start == 0
+
+    def collect(
+        self, log: CachedSession, txn: ReadTxn, start: int, stop: int
+    ) -> list[Items | ItemRun]:
+        """Collect positions ``start .. stop``: items as cached, not to be changed, else rows."""
+        self.used = time.monotonic_ns()
         head, history = head_of(log), log.history
         if head.flags & FLAG_REWRITTEN and head.epoch != self._epoch:
             self.forget()
             self._epoch = head.epoch
-        stop = history.count
-        start = 0 if count is None else max(stop - count, 0)
         parts: list[Items | ItemRun] = []
         for _, owner, lo, hi in history.spans(start, stop):
-            known = self._known.get(owner, {})
-            prefix = keys.session_rows(log.scope, owner, Row.ITEM)
+            known, prefix = self._known.get(owner, {}), log.item_rows
+            if owner != log.session:
+                prefix = keys.session_rows(log.scope, owner, Row.ITEM)
             for first in range(lo, hi + 1, _RUN_ITEMS):
                 last = min(first + _RUN_ITEMS - 1, hi)
                 held = _held(known, first, last) if known else []
@@ -654,11 +692,11 @@ class DecodedCache:
                     size = last + 1 - first
                     rows = txn.take(keys.numbered(prefix, first), size)
                     parts.append(ItemRun(owner, prefix, first, rows, size, []))
-        return parts, start == 0
+        return parts
 
     def _remember(self, new: list[tuple[ItemRun, Items]]) -> None:
         """Cache decoded items, latest first, as far as there is room."""
-        room = self._most_bytes
+        room = self.most_bytes
         if not new or not room:
             return
         for run, items in reversed(new):
@@ -677,6 +715,11 @@ class DecodedCache:
         _all.weight += weight
         if _all.weight > _ALL_BYTES:
             _all.lighten(self)
+
+    def close(self) -> None:
+        """Drop everything cached, and cache nothing from now on."""
+        self.is_closed, self.most_bytes = True, 0
+        self.forget()
 
     def forget(self) -> None:
         """Drop everything cached."""
@@ -715,7 +758,7 @@ def _held(known: dict[int, Any], first: int, last: int) -> Items:
     if first not in known:
         return []
     try:
-        return [known[seq] for seq in range(first, last + 1)]
+        return list(map(known.__getitem__, range(first, last + 1)))
     except KeyError as exc:
         return [known[seq] for seq in range(first, exc.args[0])]
 

@@ -142,6 +142,7 @@ def _prepare(ref: SessionRef, mode: str, *, close_open: bool = False) -> RepairD
     if seen is None:
         return RepairDraft(mode)
     picked = seen.picked.selection()
+    assert picked is not None  # noqa: S101 - it was picked without reuse
     by, counter, summary = picked.policy, picked.counter, picked.material.summary
     work, before, after = _work(seen, picked, mode)
     return RepairDraft(

@@ -129,14 +129,20 @@ def context(
 
 def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | None:
     """Choose on a snapshot and decode the choice; None if there is no session."""
-    found = read_log(ref, _choose, None, call, at_least)
-    if found is None:
-        return None
-    call.chosen[:] = (found,)
-    return found.picked.selection()
+    for reuses in (True, False):
+        found = read_log(ref, _choose, None, call, at_least, reuses)
+        if found is None:
+            break
+        call.chosen[:] = (found,)
+        selection = found.picked.selection()
+        if selection is not None:
+            return selection
+    return None
 
 
-def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int) -> _ContextChoice:
+def _choose(
+    log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int, reuses: bool
+) -> _ContextChoice:
     whole = call.authors is None and call.memory is None
     scale = _scale(log, txn, call.model, strict=call.calibrated, whole=whole)
     budget = call.budget
@@ -153,7 +159,7 @@ def _choose(log: CachedSession, txn: ReadTxn, call: _ContextCall, at_least: int)
     if call.authors is None:
         if recalled is not None:  # as a filtered context: reports are about the log alone
             sent = sent._replace(policy=_PARTIAL)
-        return _ContextChoice(pick(log, txn, ask), sent, scale, recalled)
+        return _ContextChoice(pick(log, txn, ask, reuses=reuses), sent, scale, recalled)
     # A filtered context omits items that the reports count: it is no anchor and uses none.
     picked = pick_by_author(log, txn, ask, call.authors)
     return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale, recalled)

@@ -352,13 +352,19 @@ def test_nothing_is_replaced_read_only(db, path):
 # --- many at once ---------------------------------------------------------------------------------
 
 
-def recalled(session: memcore.Session, **options: Any) -> DecodedCache:
-    given: dict[str, Any] = {"most_bytes": 1 << 20, **options}
-    return DecodedCache(ref_of(session), lambda messages: messages, **given)
+class Recalled:
+    """A session's last items through a cache of its own."""
+
+    def __init__(self, session: memcore.Session, *, most_bytes: int = 1 << 20) -> None:
+        self.ref = ref_of(session)
+        self.cache = DecodedCache(lambda messages: messages, most_bytes=most_bytes)
+
+    def last(self, count: int | None = None) -> Any:
+        return asyncio.run(self.cache.last(self.ref, count))
 
 
-def last(recall: DecodedCache, count: int | None = None) -> Any:
-    found = asyncio.run(recall.last(count))
+def last(recall: Recalled, count: int | None = None) -> Any:
+    found = recall.last(count)
     return None if found is None else found[0]
 
 
@@ -381,7 +387,7 @@ STEPS = st.lists(
 def test_what_is_remembered_is_what_is_stored(steps, most_bytes):
     with memcore.open(":memory:") as db:
         session, number = kept(db), 0
-        recall = recalled(session, most_bytes=most_bytes)
+        recall = Recalled(session, most_bytes=most_bytes)
         for step, size in steps:
             if step == "extend":
                 number += size
@@ -393,24 +399,24 @@ def test_what_is_remembered_is_what_is_stored(steps, most_bytes):
             elif step == "fork" and session.exists():
                 number += 1
                 session = session.fork(f"s{number}")
-                recall = recalled(session, most_bytes=most_bytes)
+                recall = Recalled(session, most_bytes=most_bytes)
             elif step == "delete":
                 db.delete_session(session.id)
             elif step == "read":
                 read_tail(ref_of(session), size)
             stored = list(session)
-            found, complete = asyncio.run(recall.last(size))
+            found, complete = recall.last(size)
             assert complete == (size >= len(stored))
             tail = stored[-size:] if size else []
             assert found == [each.message for each in tail if each.kind != 7]
             assert last(recall) == [each.message for each in stored if each.kind != 7]
-            assert 0 <= recall.weight <= most_bytes
+            assert 0 <= recall.cache.weight <= most_bytes
 
 
 def test_copies_are_handed_out(db):
     session = kept(db)
     session.append({"role": "user", "content": [{"type": "input_text", "text": "a"}]})
-    recall = recalled(session)
+    recall = Recalled(session)
     for _ in range(3):
         (found,) = last(recall)
         assert found == {"role": "user", "content": [{"type": "input_text", "text": "a"}]}
@@ -425,7 +431,7 @@ def test_copies_are_handed_out(db):
 def test_what_is_not_regular_takes_a_look_of_its_own(db, odd):
     session = kept(db)
     session.extend([user("a"), odd])
-    assert last(recalled(session)) is None
+    assert last(Recalled(session)) is None
     assert contents(session) == [user("a"), odd]
 
 
@@ -433,22 +439,22 @@ def test_damage_is_seen_until_it_is_remembered_whole(open_db, tmp_path):
     db = open_db(path=tmp_path / "damaged")
     session = kept(db)
     session.extend([user("a"), user("b"), user("c")])
-    recall = recalled(session)
+    recall = Recalled(session)
     assert len(last(recall)) == 3
     damage(session, 2)
     assert len(last(recall)) == 3
-    assert last(recalled(session)) is None
+    assert last(Recalled(session)) is None
 
 
 def test_no_more_is_remembered_than_was_said(db):
     session = kept(db)
-    recall = recalled(session, most_bytes=3000)
+    recall = Recalled(session, most_bytes=3000)
     for n in range(9):
         session.append(user(f"{n}" * 900))
         assert len(last(recall, 1)) == 1
-        assert 900 < recall.weight <= 3000
+        assert 900 < recall.cache.weight <= 3000
     assert len(last(recall)) == 9
-    assert recall.weight <= 3000
+    assert recall.cache.weight <= 3000
 
 
 def test_what_all_remember_together_is_bounded(db, monkeypatch):
@@ -457,11 +463,11 @@ def test_what_all_remember_together_is_bounded(db, monkeypatch):
     for n in range(8):
         session = kept(db, f"s{n}")
         session.append(user("x" * 900))
-        recalls.append(recalled(session))
+        recalls.append(Recalled(session))
         assert len(last(recalls[-1])) == 1
-    assert sum(recall.weight for recall in recalls) <= 4000
-    assert recalls[-1].weight > 0
-    assert recalls[0].weight == 0
+    assert sum(recall.cache.weight for recall in recalls) <= 4000
+    assert recalls[-1].cache.weight > 0
+    assert recalls[0].cache.weight == 0
     assert len(last(recalls[0])) == 1
 
 

@@ -40,7 +40,7 @@ from memcore.session import Session, SessionOptions, SessionRef, resume_removals
 from memcore.session.append import PLAIN, admit_items, encode_items
 from memcore.session.change import Change
 from memcore.session.read import DecodedCache
-from memcore.session.session import ref_of, store_of
+from memcore.session.session import store_of
 from memcore.session.tail import (
     ExpireItems,
     Renewal,
@@ -598,7 +598,7 @@ class History(Opened):
         place = address.app, address.user, self.session_id
         session = Session(address)
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
-        recall = DecodedCache(ref_of(session), coder.decode_all, most_bytes=self._cache_bytes)
+        recall = DecodedCache(coder.decode_all, most_bytes=self._cache_bytes)
         return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
@@ -646,7 +646,7 @@ class History(Opened):
         None if some row needs individual handling.
         """
         try:
-            found = await bound.recall.last(most)
+            found = await bound.recall.last(bound.address, most)
         except Unreadable:
             return None
         if found is None:
