@@ -601,10 +601,14 @@ class _Salvage:
         for done, place in enumerate(places):
             if self._progress is not None:
                 self._progress("sorting sessions", done, len(places))
-            if place not in bad:
-                check = SessionCheck(engine, *place, named=place in self._named)
-                if store.read(check.run):
-                    bad.add(place)
+            if place in bad:
+                continue
+            if head_key(*place) not in sieve.chosen:
+                bad.add(place)  # also if no row was copied, so that there is nothing to check
+                continue
+            check = SessionCheck(engine, *place, named=place in self._named)
+            if store.read(check.run):
+                bad.add(place)
         told: set[Place] = set()
         for members in self._families(bad):
             family = SessionRebuilder(

@@ -95,6 +95,7 @@ class Remains:
                 self.head = Head.unpack(key, sieve.value(key))
                 self.sure = sieve.chosen[key].rank <= Confidence.IN_USE
                 self.parent = self.head.parent_session
+        unread: list[int] = []
         for key in sorted({*sieve.sessions.get(self.place, ()), *sieve.spare.get(self.place, ())}):
             row = key[17]
             if row == Row.VIEW and key in sieve.chosen:
@@ -105,9 +106,13 @@ class Remains:
                 self._take_checkpoint(key)
             elif row == Row.INDEX:
                 self._take_records(key)
-            elif row == Row.ITEM and key in sieve.chosen:
-                self._take_item(key, sieve.chosen[key])
-        own = [*self.items, *self.records]
+            elif (
+                row == Row.ITEM
+                and key in sieve.chosen
+                and not self._take_item(key, sieve.chosen[key])
+            ):
+                unread.append(keys.number_of(key))  # its blob is lost, but it was there
+        own = [*self.items, *self.records, *unread]
         if self.head is not None:
             self.first, self.stop = self.head.parent_seq + 1, self.head.next_seq
         elif own:

@@ -25,6 +25,7 @@ from memcore.maintenance.salvage_rows import is_row
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import tombstone_of
+from memcore.session.session import ref_of, store_of
 from memcore.store.encryption import SECRET_KEY, SECRET_ROW_BYTES
 from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
 from memcore.store.redo_log import find_run
@@ -563,6 +564,37 @@ def test_a_value_that_holds_a_page_injects_nothing(tmp_path, saved) -> None:
     salvaged(bytes(damaged), tmp_path, saved)
     sessions, _ = content(saved)
     assert sessions["x", "a", "s"] == {1: {"role": "user", "content": "true words"}}
+
+
+def test_a_session_of_which_no_row_can_be_copied_is_told(tmp_path, saved) -> None:
+    """Neither its name nor its head is certain, and the contents of its items are lost."""
+    path = tmp_path / "large"
+    with memcore.open(path, durability="none", allow_unsafe=True) as db:
+        chat, other = db.session("large"), db.session("other")
+        chat.extend([{"role": "user", "content": f"{at} " + "z" * 200_000} for at in range(2)])
+        other.append({"role": "user", "content": "still there"})
+        scope, number = ref_of(chat).log.place
+        gone = [keys.session_rows(scope, number, row) for row in (Row.HEAD, Row.INDEX)]
+
+        def lose(txn: Any) -> None:
+            for start in (*gone, bytes((Kind.BLOB,)), bytes((Kind.BLOB_CHUNK,))):
+                txn.delete_range(start, keys.after(start))
+
+        store_of(chat).transact(lose)
+    with (
+        lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env,
+        (tmp_path / "copy").open("wb") as copy,
+    ):
+        env.copyfd(copy.fileno(), compact=True)  # without the freed pages, which hold them still
+    raw = bytearray((tmp_path / "copy").read_bytes())
+    no_metas(raw, random.Random(0), None)
+    report = salvaged(bytes(raw), tmp_path, saved)
+    told = {each.session_id: each for each in report.damaged}
+    assert told["large"].lost == (1, 2)
+    with memcore.open(saved) as db:
+        assert db.check() == []
+        assert list(db.session("large")) == []
+        assert [item.message["content"] for item in db.session("other")] == ["still there"]
 
 
 # --- refusals -------------------------------------------------------------------------------------
