@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.cli import main
 
 DATA = Path("/work/shared/eval/memory/locomo.json.xz")
 ADVERSARIAL = 5
@@ -71,6 +72,35 @@ def test_the_index_finds_the_evidence(samples) -> None:
             ]
     assert len(found) == 1536
     assert round(recall(found), 1) >= LEAST
+
+
+def test_the_command_line_tells_the_same(samples, tmp_path, capsys) -> None:
+    questioned = recalled = 0.0
+    for number, sample in enumerate(samples):
+        path, file = tmp_path / f"{number}.memcore", tmp_path / f"{number}.jsonl"
+        lines = []
+        with memcore.open(path, durability="relaxed", counter="bytes/4") as db:
+            places: dict[str, tuple[str, int]] = {}
+            for part in sample["sessions"]:
+                at = int(seconds(part["at"]) * 1_000_000)
+                db.engine.now_us = lambda at=at: at
+                session = db.session(str(part["n"]))
+                session.extend(
+                    {"role": "user", "name": who, "content": text} for _, who, text in part["turns"]
+                )
+                for seq, (id_, _, _) in enumerate(part["turns"], 1):
+                    places[id_] = session.id, seq
+        for query, wanted in questions(sample):
+            expected = [places.get(id_, ("missing", 1)) for id_ in sorted(wanted)]
+            lines.append(json.dumps({"query": query, "expected": expected}))
+        file.write_text("\n".join(lines))
+        code = main(["memory", "eval", "--store", str(path), "--questions", str(file), "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert code == 0
+        questioned += told["questions"]
+        recalled += told["questions"] * told["recall"]
+    assert questioned == 1536
+    assert round(100 * recalled / questioned, 1) >= LEAST
 
 
 def test_adks_memory_service_finds_the_evidence(samples) -> None:
