@@ -1,15 +1,17 @@
-"""``memcore memory``: list, search, show, promote and forget long-term memories; playbooks."""
+"""``memcore memory``: list, search, show, promote, forget memories; playbooks; evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from memcore import Memories, Memory
+from memcore import Memories, Memory, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
@@ -98,6 +100,46 @@ def search_memories(
         emit_json("memory search", {"memories": found})
     else:
         _table([hit.memory for hit in hits])
+
+
+@verbs.command("eval", epilog=_EPILOG)
+def evaluate_search(
+    store: StorePath,
+    *,
+    questions: Annotated[
+        Path, typer.Option(metavar="PATH", help="Questions with what they should find: JSON lines.")
+    ],
+    user: User = "default",
+    app: App = "default",
+    k: Annotated[int, typer.Option("-k", metavar="N", min=1, max=1000, help="Results.")] = 10,
+    memories: Annotated[
+        bool, typer.Option("--memories", help="Search memories: they count for their sources.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much of what questions expect a search finds: recall, nDCG, MRR."""
+    with questions.open("rb") as file:
+        asked = search.read_questions(iter(partial(file.readline, search.LINE_BYTES_MAX + 1), b""))
+    with reading(store) as db:
+        scope = db.scope(app=app, user=user)
+
+        def find(query: str, most: int) -> list[list[tuple[str, int]]]:
+            if not memories:
+                return [[(hit.session_id, hit.seq)] for hit in scope.search(query, k=most)]
+            found = (hit.memory.sources for hit in scope.memory.search(query, k=most))
+            return [[(each.session, seq) for each in of for seq in each.seqs] for of in found]
+
+        groups = search.measure(asked, find, k=k)
+    if as_json:
+        figures = {group: quality._asdict() for group, quality in groups.items()}
+        emit_json("memory eval", {"k": k, **figures.pop(""), "groups": figures})
+        return
+    headings = ("group", "questions", f"recall@{k}", f"hits@{k}", f"nDCG@{k}", f"MRR@{k}")
+    shares = [
+        (group or "all", n, *(round(100 * each, 1) for each in rest))
+        for group, (n, *rest) in groups.items()
+    ]
+    print_table(headings, shares)
 
 
 @verbs.command("show", epilog=_EPILOG)

@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = face(
     __name__,
     {
         "keyvalue": "KeyValue",
-        "namespace": "REQUESTS EntryFilter KeyValueTxn KeyValueView Requests",
+        "namespace": ("REQUESTS EntryFilter KeyValueTxn KeyValueView Requests transaction_of"),
         "rows": "clear_scope entry_of expire_rows reference_in references sweep",
     },
 )

@@ -5,6 +5,7 @@ from memcore.kv.namespace import KeyValueTxn as KeyValueTxn
 from memcore.kv.namespace import KeyValueView as KeyValueView
 from memcore.kv.namespace import REQUESTS as REQUESTS
 from memcore.kv.namespace import Requests as Requests
+from memcore.kv.namespace import transaction_of as transaction_of
 from memcore.kv.rows import clear_scope as clear_scope
 from memcore.kv.rows import entry_of as entry_of
 from memcore.kv.rows import expire_rows as expire_rows
@@ -25,4 +26,5 @@ __all__ = [
     "reference_in",
     "references",
     "sweep",
+    "transaction_of",
 ]

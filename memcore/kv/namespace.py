@@ -69,6 +69,7 @@ __all__ = [
     "putting_many",
     "scan_pages",
     "shown",
+    "transaction_of",
 ]
 
 
@@ -275,6 +276,10 @@ class NamespaceReader:
     def wants_no_memory(self) -> bool:
         """True if the user of the scope opted out of memory."""
         return self._place is not None and is_opted_out(self._txn, self._place[0])
+
+    def transaction(self) -> tuple[ReadTxn, int | None]:
+        """Return the transaction, and the number of the scope; see ``transaction_of``."""
+        return self._txn, None if self._place is None else self._place[0]
 
     def veiled(self, text: str) -> str:
         """Return a text in a form that may be used in a key; see ``KeyValueView.veiled``."""
@@ -654,6 +659,15 @@ class KeyValueTxn(KeyValueView):
         if self._gate is not None:
             self._gate.change(key)
         return increment(self._writer(), key, n)
+
+
+def transaction_of(view: KeyValueView) -> tuple[Any, int | None]:
+    """Return the transaction of a view and its scope, for rows that are derived from entries.
+
+    It is a ``ReadTxn``, or of a ``KeyValueTxn`` a ``Txn``; the scope is None as long as nothing is
+    stored in the namespace.
+    """
+    return view._reader().transaction()  # noqa: SLF001 - the module's own
 
 
 def _held(of: NamespaceReader) -> tuple[list[Any], Callable[[], Any]]:

@@ -33,6 +33,7 @@ from memcore.memory.rows import (
     read_head,
     unpack_record,
     versions_of,
+    with_digest,
     with_slot,
     write_entry,
     write_head,
@@ -156,7 +157,8 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     """Store an entry under its id; return False if another one has the id, or its place in a slot.
 
     Its trust is what its sources prove here, whatever the line says. If it is there, it stays; it
-    is written again if more of its sources are found now.
+    is written again if more of its sources are found now. What was forgotten here stays forgotten,
+    under whatever id it arrives.
 
     Raises:
         OptedOutError: the user opted out of memory.
@@ -167,6 +169,10 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     known = read_entry(txn, scope, arrived[0].id)
     if known is not None and known.is_gone:
         return True
+    if known is None and not arrived[0].is_gone:
+        if _was_forgotten(book, arrived[0].text):
+            return True
+        arrived = (arrived[0], *(e for e in arrived[1:] if not _was_forgotten(book, e.text)))
     current, *earlier = (_proven(to, each) for each in arrived)
     if known is not None:
         if _said(known) != _said(current):
@@ -192,6 +198,12 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     before = [] if known is None else versions_of(txn, scope, known.id)
     write_entry(book, current, known, versions=(before, earlier))
     return True
+
+
+def _was_forgotten(book: Book, text: str) -> bool:
+    """Return True if a tombstone here keeps a text from coming back."""
+    found = (read_entry(book.txn, book.scope, number) for number in with_digest(book, text))
+    return any(each is not None and each.is_gone for each in found)
 
 
 def _said(record: MemoryVersion) -> dict[str, Any]:

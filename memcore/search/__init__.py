@@ -10,6 +10,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "evaluation": "LINE_BYTES_MAX Quality measure read_questions",
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
             "document_terms documents_of drop_index is_absent is_index_error is_index_row "

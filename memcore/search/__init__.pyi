@@ -1,4 +1,8 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.search.evaluation import LINE_BYTES_MAX as LINE_BYTES_MAX
+from memcore.search.evaluation import Quality as Quality
+from memcore.search.evaluation import measure as measure
+from memcore.search.evaluation import read_questions as read_questions
 from memcore.search.index import Document as Document
 from memcore.search.index import DocumentKind as DocumentKind
 from memcore.search.index import IndexHead as IndexHead
@@ -34,6 +38,7 @@ from memcore.search.text import snippet_of as snippet_of
 
 __all__ = [
     "ANALYSIS",
+    "LINE_BYTES_MAX",
     "Document",
     "DocumentKind",
     "IndexCache",
@@ -41,6 +46,7 @@ __all__ = [
     "IndexWriter",
     "Match",
     "PreparedDocument",
+    "Quality",
     "Query",
     "Ranking",
     "Watermark",
@@ -55,10 +61,12 @@ __all__ = [
     "is_absent",
     "is_index_error",
     "is_index_row",
+    "measure",
     "month_words",
     "parts_of_score",
     "rank",
     "read_head",
+    "read_questions",
     "read_watermarks",
     "remove_documents",
     "remove_index_piece",

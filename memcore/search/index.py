@@ -87,6 +87,8 @@ class DocumentKind(IntEnum):
     MEMORY = 2
     ADK = 3
     """A memory of ADK's memory service."""
+    STORE = 4
+    """An item of a LangGraph store: ranked beside the index, never in it."""
 
 
 ID_BYTES_MAX: Final = 255

@@ -564,6 +564,10 @@ def _seconds(name: str, value: object, default: int) -> int:
     return -int(-value // 1)  # whole seconds are stored: the next one not before it
 
 
+_RANKED_MAX: Final = 2**16
+"""Hits that one ranking returns at most, while it is not known which sessions are refused."""
+
+
 class _Found(NamedTuple):
     """A hit as read from the snapshot, with its text yet to be cut."""
 
@@ -637,22 +641,28 @@ def _current(engine: Engine, txn: ReadTxn, scope: int) -> Coverage:
 def _allowed(
     engine: Engine, app: str, user: str, asked: SearchRequest, access: Access | None
 ) -> list[SearchHit]:
-    """Search, and leave out the sessions that the authorizer refuses, asking outside the read."""
+    """Search, and leave out the sessions that the authorizer refuses, asking outside the read.
+
+    Each ranking after a refusal looks at twice as many hits: with any number of refused sessions
+    there are few rankings, and the authorizer is asked once for each session.
+    """
     refused: set[str] = set()
     granted: set[str] = set()
+    wanted = asked
     while True:
         found, cut = engine.store.read(
-            lambda txn: _find(engine, txn, (app, user), asked, frozenset(refused))
+            lambda txn, wanted=wanted: _find(engine, txn, (app, user), wanted, frozenset(refused))  # type: ignore[misc]
         )
         if access is not None:
-            for session in {each.session for each in found} - granted:
+            for session in sorted({each.session for each in found} - granted):
                 try:
                     access.need("search", app=app, user=user, name=session)
                     granted.add(session)
                 except AccessDeniedError:
                     refused.add(session)
         if not any(each.session in refused for each in found):
-            return [cut(each) for each in found]
+            return [cut(each) for each in found[: asked.k]]
+        wanted = wanted._replace(k=min(2 * wanted.k, _RANKED_MAX))
 
 
 def _find(

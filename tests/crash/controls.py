@@ -18,6 +18,8 @@ from memcore import files, retention
 from memcore import session as sessions
 from memcore import store as stores
 from memcore.database import redact as redacting
+from memcore.memory import Memories, statement
+from memcore.memory.rows import write_entry
 from memcore.retention import erasure as compacting
 from memcore.retention import erasure as scanning
 from memcore.session import rewrite as rewriting
@@ -323,6 +325,29 @@ def remains_in_copies() -> None:
     copying._forget_what_is_gone = lambda *_: None
     compacting.scan_copy = lambda *_: scanning.Scan()
     run.RedoArea.blank = lambda *_: None  # type: ignore[method-assign]
+
+
+@control("full", "memories")
+def torn_supersession() -> None:
+    """The value of a slot that a new one replaces ends in a commit of its own."""
+    write, remember = statement._write, Memories.remember
+    left: dict[str, Callable[[Any], None]] = {}
+
+    def torn(book: Any, after: Any, before: Any, beside: Any) -> Any:
+        def end(txn: Any) -> None:
+            for old, new in beside:
+                write_entry(book._replace(txn=txn), new, old)
+
+        left[after.text] = end
+        return write(book, after, before, ())
+
+    def late(self: Any, *arguments: Any, **options: Any) -> Any:
+        found = remember(self, *arguments, **options)
+        self._store.transact(left.pop(found.text))
+        return found
+
+    statement._write = torn
+    Memories.remember = late  # type: ignore[method-assign]
 
 
 @control("full", "quarantines")

@@ -133,6 +133,38 @@ def test_an_outcome_out_of_bounds_is_one_failure(db, changed):
     assert memory_of(db).playbooks() == []
 
 
+def test_what_was_forgotten_does_not_arrive_under_another_id(db):
+    memory = memory_of(db)
+    secret = memory.remember("The code is 1234", source=say(db, "s", "The code is 1234"))
+    memory.forget(secret.id)
+    told = [
+        line({"id": 7, "text": "the code is 1234"}),
+        line(
+            {"id": 8, "text": "Likes tea", "version": 2},
+            {**ENTRY, "id": 8, "text": "The code is 1234"},
+        ),
+    ]
+    assert db.import_(told).failures == []
+    assert texts(db) == ["Likes tea"]
+    assert [each.text for each in memory.history(8)] == ["Likes tea"]
+    assert memory.remember("The code is 1234", source=Source("s", (1,))).status == "forgotten"
+    assert memory.remember("The code is 1234", by="operator").status == "active"
+    assert db.import_(told).failures == []
+    assert db.check() == []
+
+
+def test_a_tombstone_that_arrives_keeps_its_number_and_forgets_nothing(db, other):
+    mine, theirs = memory_of(db), memory_of(other)
+    theirs.remember("first", by="operator")
+    theirs.forget(theirs.remember("Likes tea", by="operator").id)
+    mine.remember("Likes tea", source=say(db, "s", "Likes tea"))
+    report = db.import_(line for line in other.export() if b'"id":2' in line)
+    assert report.failures == []
+    assert [each.text for each in mine.list(status="active")] == ["Likes tea"]
+    assert mine.list(status="forgotten")[0].id == 2
+    assert mine.remember("other", by="operator").id == 3
+
+
 def test_nothing_arrives_from_the_future(db):
     say(db, "s", "x")
     future = 2**50 - 1

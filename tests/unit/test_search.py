@@ -281,6 +281,39 @@ def test_only_allowed_sessions_are_searched(path) -> None:
             db.search("apple", user="bob")
 
 
+def test_many_refusals_take_few_rankings(path, monkeypatch) -> None:
+    """An authorizer is asked once for each session; rankings do not grow with the refusals."""
+    from memcore.session import search as searching
+
+    asked: list[str | None] = []
+
+    def authorizer(request: memcore.AccessRequest) -> bool:
+        asked.append(request.name)
+        return request.name is None or request.name.startswith("open")
+
+    with memcore.open(path) as db:
+        for at in range(300):
+            db.session(f"secret{at}").append(said("apple"))
+        for at in range(5):
+            db.session(f"open{at}").append(said(f"one apple among many other things {at}"))
+        parent = db.session("secret-parent")
+        parent.append(said("pear"))
+        parent.fork("open-fork")
+        db.index_sessions()
+        wanted = places(db.search("apple", k=3, sessions=[f"open{at}" for at in range(5)]))
+    with memcore.open(path, authorizer=authorizer) as db:
+        rounds: list[int] = []
+        real = searching._find
+        monkeypatch.setattr(searching, "_find", lambda *args: rounds.append(1) or real(*args))
+        scope = db.scope()
+        assert places(scope.search("apple", k=3)) == wanted
+        assert len(rounds) < 10
+        named = [name for name in asked if name is not None]
+        assert len(named) == len(set(named))
+        assert places(scope.search("pear", k=1)) == [("open-fork", 1)]
+        assert len(scope.search("apple", k=100)) == 5
+
+
 def test_scopes_are_ranked_by_themselves(db) -> None:
     db.session("s", user="alice").append(said("apple"))
     before = db.scope(user="alice").search("apple")

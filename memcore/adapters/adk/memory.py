@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import log
 from typing import Final, TypeVar
 
 from google.adk.events.event import Event
@@ -24,33 +22,34 @@ from memcore.adapters.adk.commit import (
     commit_with,
     in_thread,
 )
-from memcore.adapters.adk.memory_index import (
+from memcore.adapters.adk.memory_rows import (
+    BEHIND_MAX,
+    UNKNOWN_SESSION,
     Memory,
     adding,
     batches,
+    behind,
     chars_of,
     delete_memories,
-    entry_at,
-    grams_in,
+    drop_damaged,
+    drop_old_index,
+    find_memories,
     head_of,
+    index_memories,
     is_known,
-    lowered,
     memory_of,
-    postings_of,
-    query_words,
-    text_at,
-    word_term,
 )
 from memcore.adapters.adk.names import label, located, name_of, place_of
 from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
 from memcore.database.scope import rows_of, scope_filter_of
-from memcore.errors import CorruptValueError
+from memcore.errors import CorruptValueError, StoreFullError
 from memcore.faces import logger
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.session.delete import resume_removals
+from memcore.store.interface import Store
 from memcore.telemetry import adapting, adapts
 
 __all__ = [
@@ -152,16 +151,15 @@ _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10
 _PAGE: Final = 256
 """Events to process before yielding to other tasks of the loop."""
-_UNKNOWN_SESSION: Final = "__unknown_session_id__"
-_SHORT_HITS: Final = 20_000
+_SHORT_COUNT: Final = 10_000
 _SHORT_QUERY_CHARS: Final = 1000
-"""Queries up to this length, with few hits, run in the caller's thread; others in a worker."""
+"""A query up to this length, of so many memories, runs in the caller's thread; others do not."""
+_QUERY_CHARS_MAX: Final = 100_000
+"""Only this much of a longer query is searched for."""
 _SHORT_CHARS: Final = 4096
-"""Text up to this length is indexed on the calling thread; more, in a worker thread."""
-_SHORT_TERMS: Final = 64
-"""This many terms are stored in about a millisecond."""
-_EXACT_CHARS: Final = 2
-"""A word of up to this length is matched exactly by its terms alone."""
+"""Text up to this length is encoded on the calling thread; more, in a worker thread."""
+_SHORT_BATCH: Final = 8
+"""This many memories are stored in much less than a millisecond."""
 
 
 @adapts(
@@ -174,8 +172,8 @@ _EXACT_CHARS: Final = 2
 class MemcoreMemoryService(Opened, BaseMemoryService):
     """Word search over past conversations: ADK's memory service in a memcore file.
 
-    An inverted index maps words to memories, so the cost of a search depends on its hits. Events
-    are stored once, however often their session is added, and deleted ones stay deleted. No search
+    Memories are ranked in the search index of the user's scope (``memcore.search``). Events are
+    stored once, however often their session is added, and deleted ones stay deleted. No search
     sees memories of another user or application. For a user who opted out
     (``Scope.opt_out_memory``), nothing is stored, with a message to the logger ``memcore.adk``, and
     nothing is found.
@@ -267,7 +265,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             InvalidItemError: the metadata is not JSON; nothing is stored.
         """
         handle = self._handle(app_name, user_id)
-        await self._add_events(handle, events, session_id or _UNKNOWN_SESSION, custom_metadata)
+        await self._add_events(handle, events, session_id or UNKNOWN_SESSION, custom_metadata)
 
     async def _add_events(
         self,
@@ -368,9 +366,11 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
             return closure
 
-        terms = sum(len(memory.terms) for memory in batch)
+        replaces = any(memory.replaces for memory in batch)
+        if replaces:
+            await settled(in_thread(drop_old_index, kv))
         contents = [memory.content for memory in batch]
-        large = terms > _SHORT_TERMS
+        large = replaces or len(batch) > _SHORT_BATCH
         if await commit_with(kv, contents, closure_of, large=large, is_choosy=True):
             await self._resume()
 
@@ -380,23 +380,37 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def search_memory(
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:
-        """The memories that match most words of the query, best first.
+        """The memories that share a word with the query, best first, as ``memcore.search`` ranks.
 
-        Ties are ordered by the rarity of the words, then newest first.
+        Raises:
+            CorruptValueError: a memory is damaged.
         """
         kv, scope_filter = self._handle(app_name, user_id)
-        words = query_words(query if scope_filter is None else scope_filter.again(query))
-        if not words:
+        text = (query if scope_filter is None else scope_filter.again(query))[:_QUERY_CHARS_MAX]
+        if not text.strip():
             return SearchMemoryResponse()
+        try:
+            found = await self._found(kv, text)
+        except CorruptValueError as error:
+            if self.database.engine.store.read_only:
+                raise
+            await settled(in_thread(drop_damaged, kv, error))
+            _logger.warning("a damaged search index is built anew: %s", error)
+            found = await self._found(kv, text)
+        return SearchMemoryResponse(memories=found)
+
+    async def _found(self, kv: KeyValue, query: str) -> list[MemoryEntry]:
+        engine = self.database.engine
+        count, lacking = kv.read(lambda view: (head_of(view)[1], behind(view)))
+        if not engine.store.read_only and not 0 <= lacking <= BEHIND_MAX:
+            await settled(in_thread(_index, kv, engine.store))
 
         def search(view: KeyValueView) -> list[MemoryEntry]:
-            ordinals = _ranked(view, words)[: self._results]
-            return [entry for entry in (entry_at(view, each) for each in ordinals) if entry]
+            return find_memories(view, query, self._results, engine.indexes)
 
-        hits = kv.read(head_of)[1] * len(words)
-        if hits <= _SHORT_HITS and len(query) <= _SHORT_QUERY_CHARS:
-            return SearchMemoryResponse(memories=kv.read(search))
-        return SearchMemoryResponse(memories=await asyncio.to_thread(kv.read, search))
+        if count <= _SHORT_COUNT and len(query) <= _SHORT_QUERY_CHARS:
+            return kv.read(search)
+        return await asyncio.to_thread(kv.read, search)
 
     # --- deleting ---------------------------------------------------------------------------------
 
@@ -412,6 +426,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return delete_memories(txn, memory_id) and txn.leaves_rows
 
         kv = self._kv(app_name, user_id)
+        await settled(in_thread(drop_old_index, kv))
         if await settled(kv.submit(closure, asyncio.get_running_loop(), large=True)):
             await self._resume()
 
@@ -479,32 +494,13 @@ def _unknown(
     ]
 
 
-def _ranked(view: KeyValueView, words: set[str]) -> list[int]:
-    """The ordinals of memories that match any of the words, best first."""
-    count = head_of(view)[1]
-    hits: Counter[int] = Counter()
-    weights: dict[int, float] = {}
-    for word in sorted(words):
-        having = _having(view, word)
-        weight = log(1 + count / (len(having) or 1))
-        hits.update(having)
-        for ordinal in having:
-            weights[ordinal] = weights.get(ordinal, 0.0) + weight
-    return sorted(hits, key=lambda each: (hits[each], weights[each], each), reverse=True)
-
-
-def _having(view: KeyValueView, word: str) -> set[int]:
-    """The ordinals of the memories that contain a word."""
-    found = set(postings_of(view, word_term(word)))
-    if word.isascii():
-        return found
-    inside: set[int] | None = None
-    for term in grams_in(word):
-        ordinals = set(postings_of(view, term))
-        inside = ordinals if inside is None else inside & ordinals
-        if not inside:
-            return found
-    inside = (inside or set()) - found
-    if len(word) > _EXACT_CHARS:
-        inside = {each for each in inside if word in lowered(text_at(view, each))}
-    return found | inside
+def _index(kv: KeyValue, store: Store) -> None:
+    """Index the memories that are not indexed, and remove the index of an earlier version."""
+    try:
+        drop_old_index(kv)
+        for _ in range(2):  # the first may drop an index, which has to go first
+            resume_removals(store)
+            if index_memories(kv):
+                return
+    except StoreFullError as error:  # reading needs no room
+        _logger.warning("searching without indexing: %s", error)

@@ -9,6 +9,7 @@ order.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -30,10 +31,11 @@ from langgraph.store.base import (
     tokenize_path,
 )
 
+from memcore import search
 from memcore.codec.keys import pack_text
 from memcore.codec.values import decode_json, decoding, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
-from memcore.kv import KeyValueTxn, KeyValueView
+from memcore.kv import KeyValueTxn, KeyValueView, transaction_of
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
 from memcore.options import checked_choice, need_known
 
@@ -46,6 +48,7 @@ __all__ = [
     "Scorer",
     "address",
     "any_lives",
+    "by_words",
     "check_filter",
     "exact_range",
     "field_at",
@@ -64,6 +67,7 @@ __all__ = [
     "refresh",
     "split",
     "sweep",
+    "text_of",
     "vectors",
     "write",
 ]
@@ -651,6 +655,50 @@ def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
             until = labels.index(_ANY) if _ANY in labels else len(labels)
             longest = max(longest, labels[:until], key=len)
     return longest
+
+
+# --- Words of items: ranking without embeddings ---------------------------------------------------
+
+_WORDS_CHARS: Final = 256 * 1024
+"""Only this much text of an item is ranked, as of any document of ``memcore.search``."""
+_QUERY_CHARS: Final = 100_000
+
+
+def text_of(value: Any) -> str:
+    """The texts and numbers in a value, without the names of its fields."""
+    found: list[str] = []
+    chars = 0
+    left = [value]
+    while left and chars < _WORDS_CHARS:
+        each = left.pop()
+        if isinstance(each, dict):
+            left += reversed(each.values())
+        elif isinstance(each, list):
+            left += reversed(each)
+        elif isinstance(each, str | int | float) and not isinstance(each, bool):
+            found.append(str(each))
+            chars += len(found[-1])
+    return "\n".join(found)
+
+
+def by_words(view: KeyValueView, items: Sequence[Found], query: str) -> list[tuple[float, Found]]:
+    """The items that share a word with a query and their scores, the best first.
+
+    Only these items count: words in items of other namespaces change no score, and nothing is
+    stored that is derived from a text.
+    """
+    txn, scope = transaction_of(view)
+    if scope is None or not items:
+        return []
+    head = search.IndexHead(os.urandom(16))
+    kind = search.DocumentKind.STORE
+    made = [
+        search.Document(kind, item.place.encode(), text_of(item.row.value())).prepared(head.key)
+        for item in items
+    ]
+    asked = search.Query(query[:_QUERY_CHARS], kinds=(kind,))
+    ranking = search.rank(txn, scope, head, None, asked, k=len(items), beside=made)
+    return [(match.score, items[match.ordinal]) for match in ranking.matches]
 
 
 # --- Vectors of items: embedding, byte layout, similarity to a query ------------------------------

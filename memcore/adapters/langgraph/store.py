@@ -70,9 +70,9 @@ __all__ = [
 
 
 def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
-    """Filter an operation: redact the values it stores and those a search filter compares with.
+    """Filter an operation: redact the values it stores and those a search looks for.
 
-    Equal values get equal placeholders, so a filter on a redacted value still matches it.
+    Equal values get equal placeholders, so a filter or a query still matches a redacted value.
     Namespaces and keys are not changed.
 
     Raises:
@@ -86,6 +86,8 @@ def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
             scope_filter.name(label, "namespace of an entry")
         scope_filter.name(op.key, "key of an entry")
         return op._replace(value=_admitted(scope_filter, op.value, name))
+    if isinstance(op, SearchOp) and op.query:
+        op = op._replace(query=scope_filter.again(op.query))
     if isinstance(op, SearchOp) and op.filter:
         with suppress(TypeError, ValueError, RecursionError):  # raised when the filter is checked
             return op._replace(filter=scope_filter.again(plain_json(op.filter)))
@@ -247,7 +249,8 @@ class Plan:
             return shown and (not wants or matches(ItemRow.value_of(raw), wants))
 
         scorer = self._scorers.get(op.query) if op.query else None
-        ends = scorer is None and min(op.offset, op.limit) >= 0
+        words = op.query if self._index is None and op.query else ""
+        ends = scorer is None and not words and min(op.offset, op.limit) >= 0
         listed = items.newest_first if self._newest_first else items.in_order
         found = listed(
             view,
@@ -255,6 +258,8 @@ class Plan:
             is_wanted if omits or wants else None,
             limit=op.offset + op.limit if ends else None,
         )
+        if words:
+            return _by_words(view, found, words)[op.offset : op.offset + op.limit]
         if scorer is None:
             return [(None, item) for item in found[op.offset : op.offset + op.limit]]
         return _ranked(scorer, found, items.vectors(view, found), op.offset, op.limit)
@@ -294,6 +299,13 @@ class Plan:
         for put in self._puts.values():
             if put.row is None or not self.forgotten:
                 items.write(txn, put, now_us)
+
+
+def _by_words(view: KeyValueView, found: Sequence[Found], query: str) -> Scored:
+    """Rank items by the words of a query; those without one follow in their order, unscored."""
+    ranked: Scored = [*items.by_words(view, found, query)]
+    places = {item.place for _, item in ranked}
+    return ranked + [(None, item) for item in found if item.place not in places]
 
 
 def _ranked(
@@ -451,11 +463,12 @@ Order = Literal["updated", "created"]
     asweep_ttl="sweep . number",
 )
 class MemcoreStore(Opened, BaseStore):
-    """Namespaced items with filter search, semantic search and times to live.
+    """Namespaced items with filter search, search by words or meaning, and times to live.
 
     Every method exists in a synchronous and an asynchronous form (``put``, ``aput``, ...), usable
     from any thread. A batch reads one snapshot, taken before its own puts, and commits all its puts
-    atomically; reads commit nothing, unless they refresh an item's time to live.
+    atomically; reads commit nothing, unless they refresh an item's time to live. A search with a
+    query ranks by embeddings with ``index``, by words (``memcore.search``) without.
 
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
