@@ -8,7 +8,7 @@ from typing import Any
 
 from memcore.memory import Memories
 from memcore.memory.memories import Named, Sources
-from memcore.model import Memory, MemoryHit, Playbook
+from memcore.model import Memory, MemoryHit, Message, Playbook
 
 __all__ = [
     "AsyncMemories",
@@ -254,6 +254,39 @@ class AsyncMemories:
             ReadOnlyError, StorageError
         """
         return await asyncio.to_thread(self._memories.clear)
+
+    def tools(
+        self,
+        format: str,  # noqa: A002 - as the synchronous one
+    ) -> list[dict[str, Any]]:
+        """Return the schemas of the memory tools for a model, in a wire format's shape.
+
+        Args:
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
+                ``langchain``.
+
+        Raises:
+            InvalidOptionError: there is no such format.
+        """
+        return self._memories.tools(format)
+
+    async def call(
+        self,
+        tool_call: Any,
+    ) -> list[Message]:
+        """Execute a model's calls of memory tools; return the messages that answer them.
+
+        What a model remembers is quarantined, unless the last user item of this handle's session
+        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+
+        Args:
+            tool_call: a call as it stands in a message, an assistant message, or a list of items.
+
+        Raises:
+            InvalidOptionError: it is none of these.
+            StorageError
+        """
+        return await asyncio.to_thread(self._memories.call, tool_call)
 
     async def get(
         self,

@@ -1,4 +1,6 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.instruction import Turn as Turn
+from memcore.memory.instruction import read_turn as read_turn
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -27,6 +29,10 @@ from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.tools import ToolHandle as ToolHandle
+from memcore.memory.tools import answer_calls as answer_calls
+from memcore.memory.tools import answer_named as answer_named
+from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry
 from memcore.memory.transfer import export_entries as export_entries
@@ -43,6 +49,10 @@ __all__ = [
     "MemoryVersion",
     "Recall",
     "Recalled",
+    "ToolHandle",
+    "Turn",
+    "answer_calls",
+    "answer_named",
     "arrived_entry",
     "check_entries",
     "check_playbooks",
@@ -64,11 +74,13 @@ __all__ = [
     "mend",
     "move_sources",
     "names_in",
+    "read_turn",
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",
     "texts_in",
     "texts_of_outcomes",
+    "tool_schemas",
     "unlinked_entries",
     "version_in",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from memcore import memory
 from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
@@ -58,7 +59,7 @@ from memcore.memory.trust import (
     checked_name,
     checked_text,
 )
-from memcore.model import Memory, MemoryHit, Playbook, Source
+from memcore.model import Memory, MemoryHit, Message, Playbook, Source
 from memcore.options import (
     checked_bool,
     checked_choice,
@@ -71,6 +72,10 @@ from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_free, need_wanted
 from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
+
+if TYPE_CHECKING:
+    from memcore.memory.instruction import Turn
+    from memcore.memory.tools import ToolHandle
 
 __all__ = [
     "Memories",
@@ -462,6 +467,48 @@ class Memories:
         while not self._store.transact(lambda txn: clear_strays(free(txn), end), makes_room=True):
             pass
         return count
+
+    # --- tools of a model -------------------------------------------------------------------------
+
+    def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
+        """Return the schemas of the memory tools for a model, in a wire format's shape.
+
+        Args:
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
+                ``langchain``.
+
+        Raises:
+            InvalidOptionError: there is no such format.
+        """
+        return memory.tool_schemas(format)
+
+    def call(self, tool_call: Any) -> list[Message]:
+        """Execute a model's calls of memory tools; return the messages that answer them.
+
+        What a model remembers is quarantined, unless the last user item of this handle's session
+        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+
+        Args:
+            tool_call: a call as it stands in a message, an assistant message, or a list of items.
+
+        Raises:
+            InvalidOptionError: it is none of these.
+            StorageError
+        """
+        return memory.answer_calls(tool_call, self._tool_handle())
+
+    def _tool_handle(self) -> ToolHandle:
+        return memory.ToolHandle(
+            self.search, self._change, self._admitted, self._named, self._turn, self._drafts,
+            self._now_ms,
+        )  # fmt: skip
+
+    def _turn(self) -> Turn:
+        name = self._session
+        nothing = memory.Turn(name or "")
+        if name is None:
+            return nothing
+        return self._read(lambda txn, scope: memory.read_turn(txn, scope, name), nothing)
 
     # --- reading ----------------------------------------------------------------------------------
 

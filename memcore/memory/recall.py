@@ -8,7 +8,7 @@ their ids, so that a provider's prompt cache keeps the prefix.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from memcore.errors import InvalidOptionError
 from memcore.log import count_message
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, entries
+from memcore.memory.rows import MemoryVersion, entries, memory_of
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
-from memcore.model import Message, Playbook, RecalledMemory
+from memcore.model import Memory, Message, Playbook, RecalledMemory
 from memcore.options import checked_bool, checked_choice, checked_int
 from memcore.rows.lifecycle import is_opted_out
 from memcore.store.interface import ReadTxn
@@ -30,6 +30,8 @@ __all__ = [
     "Recall",
     "Recalled",
     "choose_memories",
+    "fenced",
+    "line_of",
 ]
 
 
@@ -147,8 +149,7 @@ def choose_memories(
 
 def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
     ordered = sorted(lines, key=lambda line: line.order)
-    told = [HEADING, OPENING, *(_rendered(line.of) for line in ordered), CLOSING]
-    return user_message(policy, "\n".join(told))
+    return user_message(policy, fenced(_rendered(line.of) for line in ordered))
 
 
 def _lines(txn: ReadTxn, scope: int, asked: Recall, now_ms: int) -> Iterator[_Line]:
@@ -175,16 +176,22 @@ def _lines(txn: ReadTxn, scope: int, asked: Recall, now_ms: int) -> Iterator[_Li
 
 
 def _rendered(of: MemoryVersion | Playbook) -> str:
-    return _playbook_line(of) if isinstance(of, Playbook) else _line_of(of)
+    return _playbook_line(of) if isinstance(of, Playbook) else line_of(memory_of(of))
 
 
-def _line_of(record: MemoryVersion) -> str:
-    about = ", ".join(_said(text) for text in (record.subject, record.slot) if text)
+def line_of(memory: Memory) -> str:
+    """Return the line of a memory: its id, day, kind and origin, and its text as one quotation."""
+    about = ", ".join(_said(text) for text in (memory.subject, memory.slot) if text)
     named = f" about {about}" if about else ""
+    day = _day(round(memory.recorded_at * 1000))
     return (
-        f"- memory {record.id} ({_day(record.recorded_ms)}, {record.kind}, by {record.by}){named}: "
-        f"{_said(record.text)}"
+        f"- memory {memory.id} ({day}, {memory.kind}, by {memory.by}){named}: {_said(memory.text)}"
     )
+
+
+def fenced(lines: Iterable[str]) -> str:
+    """Return lines as data between the marks of the fence, behind the heading that says so."""
+    return "\n".join([HEADING, OPENING, *lines, CLOSING])
 
 
 def _playbook_line(playbook: Playbook) -> str:
