@@ -5,7 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
-        "instruction": "Turn read_turn",
+        "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "Recall Recalled choose_memories",

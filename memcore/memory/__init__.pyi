@@ -1,6 +1,8 @@
 # Written by scripts/make_faces from __init__.py.
-from memcore.memory.instruction import Turn as Turn
-from memcore.memory.instruction import read_turn as read_turn
+from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
+from memcore.memory.grants import Grants as Grants
+from memcore.memory.grants import check_grants as check_grants
+from memcore.memory.grants import drop_grants as drop_grants
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -42,22 +44,25 @@ from memcore.memory.transfer import link_entries as link_entries
 from memcore.memory.transfer import unlinked_entries as unlinked_entries
 
 __all__ = [
+    "GRANT_ROWS",
     "INDEXES",
     "Arrival",
     "Book",
+    "Grants",
     "Memories",
     "MemoryVersion",
     "Recall",
     "Recalled",
     "ToolHandle",
-    "Turn",
     "answer_calls",
     "answer_named",
     "arrived_entry",
     "check_entries",
+    "check_grants",
     "check_playbooks",
     "choose_memories",
     "count_entries",
+    "drop_grants",
     "entry_numbers",
     "entry_of_version",
     "expire_entry",
@@ -74,7 +79,6 @@ __all__ = [
     "mend",
     "move_sources",
     "names_in",
-    "read_turn",
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",

@@ -28,7 +28,14 @@ from memcore.errors import (
     RevisionConflict,
 )
 from memcore.log import SessionTxns
-from memcore.memory.instruction import Turn, asks_to_forget, asks_to_remember, is_named, is_said
+from memcore.memory.instruction import (
+    Turn,
+    asks_to_forget,
+    asks_to_remember,
+    is_named,
+    is_said,
+    read_turn,
+)
 from memcore.memory.recall import fenced, line_of
 from memcore.memory.rows import Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
@@ -319,10 +326,20 @@ class ToolHandle:
     """Returns contents as they may be stored."""
     named: Callable[[str, str], str]
     """Returns a name that is looked up, checked."""
-    turn: Callable[[], Turn]
-    """Reads the last turn of the handle's session."""
     drafts: SessionTxns
     now_ms: Callable[[], int]
+    read: Callable[..., Turn]
+    """Runs a function on a snapshot of the scope; the second argument without one."""
+    session: str | None
+    """Name of the session whose last turn says what the user wants; None: there is none."""
+
+    def turn(self) -> Turn:
+        """Read the last turn of the session."""
+        name = self.session
+        nothing = Turn(name or "")
+        if name is None:
+            return nothing
+        return self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
 
 
 def _answer(call: _Call, handle: ToolHandle) -> Answer:

@@ -112,7 +112,7 @@ class Session:
         """Long-term memory of the session's user, to which plain seqs are items of this session."""
         at = self._ref
         at.need("memory")
-        return session.open_memory(at.engine, at.app, at.user, at.name)
+        return session.open_memory(at.engine, at.app, at.user, at.name, access=at.access)
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - _INTERNAL)
