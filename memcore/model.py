@@ -573,6 +573,10 @@ class RecalledMemory(NamedTuple):
     """Reason why it is shown, in a few words."""
     scenario: str = ""
     """Scenario of the playbook."""
+    score: float | None = None
+    """Relevance to the query that found it; None: it is in the stable part."""
+    shared_from: tuple[str, str] | None = None
+    """Application and user whose memory it is, if a grant shows it."""
 
 
 class PlaybookPatch(NamedTuple):

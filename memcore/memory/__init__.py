@@ -8,7 +8,7 @@ __all__, __getattr__, __dir__ = face(
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
-        "recall": "Recall Recalled choose_memories",
+        "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
         "rows": (
             "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"

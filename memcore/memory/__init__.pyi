@@ -8,7 +8,9 @@ from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.playbook import texts_of_outcomes as texts_of_outcomes
+from memcore.memory.recall import LAST_USER as LAST_USER
 from memcore.memory.recall import Recall as Recall
+from memcore.memory.recall import RecallPlace as RecallPlace
 from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
@@ -46,12 +48,14 @@ from memcore.memory.transfer import unlinked_entries as unlinked_entries
 __all__ = [
     "GRANT_ROWS",
     "INDEXES",
+    "LAST_USER",
     "Arrival",
     "Book",
     "Grants",
     "Memories",
     "MemoryVersion",
     "Recall",
+    "RecallPlace",
     "Recalled",
     "ToolHandle",
     "answer_calls",
