@@ -48,9 +48,9 @@ __all__, __getattr__, __dir__ = face(
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
-        "memory": "Memories Recall",
+        "memory": "Grants Memories Recall",
         "model": (
-            "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item "
+            "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "
             "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "
             "RecalledMemory RecountResult Repair RepairResult SearchHit SessionEntry Source "
             "Summarizer SummaryRequest TermScore View Violation"

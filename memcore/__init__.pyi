@@ -79,6 +79,7 @@ from memcore.maintenance.backup import restore as restore
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
+from memcore.memory import Grants as Grants
 from memcore.memory import Memories as Memories
 from memcore.memory import Recall as Recall
 from memcore.model import Calibration as Calibration
@@ -87,6 +88,7 @@ from memcore.model import Checkpoint as Checkpoint
 from memcore.model import CompactionResult as CompactionResult
 from memcore.model import Context as Context
 from memcore.model import Envelope as Envelope
+from memcore.model import Grant as Grant
 from memcore.model import Item as Item
 from memcore.model import ItemKind as ItemKind
 from memcore.model import Mask as Mask
@@ -207,6 +209,8 @@ __all__ = [
     "Extractive",
     "FencedError",
     "FileData",
+    "Grant",
+    "Grants",
     "HeldError",
     "HistoryViolationError",
     "Hold",

@@ -28,6 +28,7 @@ __all__ = [
     "CompactionResult",
     "Context",
     "Envelope",
+    "Grant",
     "Item",
     "ItemKind",
     "Mask",
@@ -518,6 +519,31 @@ class Memory:
     """Number of times it was given to a model; not exact, as it is written with other changes."""
     promoted_by: str | None = None
     """Name of the one who released it from quarantine; None: nobody had to."""
+    shared_from: tuple[str, str] | None = None
+    """Application and user whose memory it is, if a grant shows it; its id is one of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Permission of one user to read memories of another. Times are seconds since 1970."""
+
+    id: int
+    """Number among the giver's memories and grants."""
+    app: str
+    user: str
+    """Giver: application and user."""
+    to_app: str
+    to_user: str
+    """Receiver: application and user."""
+    kinds: tuple[str, ...] | None
+    """Kinds of the memories that it shows; None: all."""
+    labels: Mapping[str, str]
+    """Labels that the memories have."""
+    redact: str | None
+    """Name of the redaction policy by which they are shown; None: as they are."""
+    until: float | None
+    """Time at which it ends; None: when it is revoked."""
+    given_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,6 +573,10 @@ class RecalledMemory(NamedTuple):
     """Reason why it is shown, in a few words."""
     scenario: str = ""
     """Scenario of the playbook."""
+    score: float | None = None
+    """Relevance to the query that found it; None: it is in the stable part."""
+    shared_from: tuple[str, str] | None = None
+    """Application and user whose memory it is, if a grant shows it."""
 
 
 class PlaybookPatch(NamedTuple):

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memcore.memory import Memories
+from memcore.memory import Grants, Memories
 from memcore.memory.memories import Named, Sources
-from memcore.model import Memory, MemoryHit, Playbook
+from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
 
 __all__ = [
+    "AsyncGrants",
     "AsyncMemories",
 ]
 
@@ -25,6 +26,11 @@ class AsyncMemories:
     def sync(self) -> Memories:
         """The synchronous handle of the same memory."""
         return self._memories
+
+    @property
+    def grants(self) -> AsyncGrants:
+        """Views of this memory that other users have, and those that this user has of theirs."""
+        return AsyncGrants(self._memories.grants)
 
     # --- written by scripts/make_aio from Memories: not to be edited by hand ---
 
@@ -255,6 +261,39 @@ class AsyncMemories:
         """
         return await asyncio.to_thread(self._memories.clear)
 
+    def tools(
+        self,
+        format: str,  # noqa: A002 - as the synchronous one
+    ) -> list[dict[str, Any]]:
+        """Return the schemas of the memory tools for a model, in a wire format's shape.
+
+        Args:
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
+                ``langchain``.
+
+        Raises:
+            InvalidOptionError: there is no such format.
+        """
+        return self._memories.tools(format)
+
+    async def call(
+        self,
+        tool_call: Any,
+    ) -> list[Message]:
+        """Execute a model's calls of memory tools; return the messages that answer them.
+
+        What a model remembers is quarantined, unless the last user item of this handle's session
+        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+
+        Args:
+            tool_call: a call as it stands in a message, an assistant message, or a list of items.
+
+        Raises:
+            InvalidOptionError: it is none of these.
+            StorageError
+        """
+        return await asyncio.to_thread(self._memories.call, tool_call)
+
     async def get(
         self,
         id: int,  # noqa: A002 - as the synchronous one
@@ -314,6 +353,7 @@ class AsyncMemories:
         as_of: float | None = None,
         valid_at: float | None = None,
         explain: bool = False,
+        shared: bool = False,
     ) -> list[MemoryHit]:
         """Return the memories that best match the words of a query, the best first.
 
@@ -330,6 +370,7 @@ class AsyncMemories:
             as_of: as they were known at this time, seconds since 1970. Reads all memories.
             valid_at: only those that were true at this time.
             explain: tell what the scores are made of.
+            shared: also what the user's grants show, ranked among itself.
 
         Raises:
             InvalidOptionError, StorageError
@@ -346,6 +387,7 @@ class AsyncMemories:
             as_of=as_of,
             valid_at=valid_at,
             explain=explain,
+            shared=shared,
         )
 
     async def list(
@@ -360,6 +402,7 @@ class AsyncMemories:
         valid_at: float | None = None,
         limit: int | None = None,
         after: int = 0,
+        shared: bool = False,
     ) -> list[Memory]:
         """List memories by id.
 
@@ -373,6 +416,7 @@ class AsyncMemories:
             valid_at: only those that were true at this time: active and superseded ones.
             limit: most memories to return; None: all.
             after: only those with larger ids.
+            shared: also what the user's grants show, behind the last of the user's own.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -388,6 +432,71 @@ class AsyncMemories:
             valid_at=valid_at,
             limit=limit,
             after=after,
+            shared=shared,
         )
+
+    # --- end of what scripts/make_aio writes ---
+
+
+class AsyncGrants:
+    """As ``Grants``."""
+
+    def __init__(self, grants: Grants) -> None:
+        self._grants = grants
+
+    # --- written by scripts/make_aio from Grants: not to be edited by hand ---
+
+    async def give(
+        self,
+        *,
+        to: Any,
+        kinds: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        redact: str | None = "default",
+        until: float | None = None,
+    ) -> Grant:
+        """Let another user read this user's active memories; return the grant.
+
+        The other sees them where a read says ``shared=True``, with trust ``agent`` and without
+        their sources. The authorizer is asked for ``grant`` here and ``receive_grant`` there.
+
+        Args:
+            to: the other user's Scope, or ``(app, user)``: both are named.
+            kinds: only memories of these kinds; None: of all.
+            labels: only those with all of these labels.
+            redact: name of the redaction policy by which they are shown; None: as they are.
+            until: time at which it ends, seconds since 1970; None: when it is revoked.
+
+        Raises:
+            InvalidOptionError: an option is invalid, it is the same user, or one of both has 256
+                grants.
+            OptedOutError: one of both opted out of memory.
+            AccessDeniedError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._grants.give, to=to, kinds=kinds, labels=labels, redact=redact, until=until
+        )
+
+    async def revoke(
+        self,
+        grant: Grant | int,
+    ) -> bool:
+        """End a grant on both sides at once; return True if there was one.
+
+        Args:
+            grant: one that this user gave, or its id; or one of ``received()``, to decline it.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._grants.revoke, grant)
+
+    async def received(self) -> list[Grant]:
+        """List the grants that this user has and that have not ended, by giver and id."""
+        return await asyncio.to_thread(self._grants.received)
+
+    async def list(self) -> list[Grant]:
+        """List the grants that this user gave and that have not ended, by id."""
+        return await asyncio.to_thread(self._grants.list)
 
     # --- end of what scripts/make_aio writes ---

@@ -1158,9 +1158,9 @@ class AsyncSession:
                 ``"none"``: nothing of theirs; ``"all"``: everything.
             redact: show placeholders for whatever this policy matches, as a database opened with
                 it would have stored them; token counts remain those of the stored items.
-            memory: show the user's active memories and playbooks as well, as one message behind
-                the pins, which is never stored. They have a budget of their own within that of the
-                context, and give way if the session's own items do not fit.
+            memory: show the user's active memories and playbooks as well: behind the pins, and what
+                the last user message finds in front of it; never stored. They have a budget of
+                their own within that of the context, and give way if the items do not fit.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from memcore import Memories, Memory, search
+from memcore import Grant, Memories, Memory, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
@@ -252,3 +252,85 @@ def show_playbooks(
         for each in found
     ]  # fmt: skip
     print_table(headings, table, flexible=-1)
+
+
+def _grant_table(grants: list[Grant]) -> None:
+    headings = ("id", "from", "to", "kinds", "labels", "redact", "until")
+    rows = [
+        (
+            str(each.id), f"{each.app}/{each.user}", f"{each.to_app}/{each.to_user}",
+            "all" if each.kinds is None else ", ".join(each.kinds),
+            ", ".join(f"{name}={text}" for name, text in each.labels.items()),
+            each.redact or "", "" if each.until is None else timestamp(each.until),
+        )
+        for each in grants
+    ]  # fmt: skip
+    print_table(headings, rows, flexible=2)
+
+
+@verbs.command("grants", epilog=_EPILOG)
+def show_grants(
+    store: StorePath,
+    *,
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the grants that a user gave, and those that the user has."""
+    with _memory(store, app, user) as memory:
+        found = [*memory.grants.list(), *memory.grants.received()]
+    if as_json:
+        emit_json("memory grants", {"grants": [asdict(each) for each in found]})
+    else:
+        _grant_table(found)
+
+
+@verbs.command("grant", epilog=_EPILOG)
+def give_grant(
+    store: StorePath,
+    *,
+    to_user: Annotated[str, typer.Option(metavar="NAME", help="Who may read.")],
+    to_app: Annotated[str, typer.Option(metavar="NAME", help="In which application.")] = "default",
+    user: User = "default",
+    app: App = "default",
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Only facts, ...; may be repeated.")
+    ] = None,
+    redact: Annotated[
+        str, typer.Option(metavar="POLICY", help="Redaction policy; empty: none.")
+    ] = "default",
+    until: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="When it ends, since 1970.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let another user read a user's active memories, redacted, until it is revoked."""
+    with _memory(store, app, user, writes=True) as memory:
+        found = memory.grants.give(
+            to=(to_app, to_user), kinds=kind, redact=redact or None, until=until
+        )
+    if as_json:
+        emit_json("memory grant", asdict(found))
+    else:
+        print(f"grant {found.id} is given")
+
+
+@verbs.command("revoke", epilog=_EPILOG)
+def revoke_grant(
+    store: StorePath,
+    number: Annotated[int, typer.Argument(metavar="ID", help="The number of the grant.")],
+    *,
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """End a grant that a user gave, at once."""
+    with _memory(store, app, user, writes=True) as memory:
+        found = memory.grants.revoke(number)
+    if not found:
+        complain(f"there is no grant {number}")
+        raise typer.Exit(ExitCode.NOT_FOUND)
+    if as_json:
+        emit_json("memory revoke", {"id": number})
+    else:
+        print(f"grant {number} is revoked")

@@ -172,6 +172,8 @@ class MemoryRow:
     DIGEST: Final = 0x06
     OUTCOME: Final = 0x07
     PLAYBOOK: Final = 0x08
+    GRANT: Final = 0x40
+    RECEIVED: Final = 0x41
 
 
 class SearchRow:

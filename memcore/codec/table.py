@@ -158,6 +158,8 @@ ROWS: Final = (
             ("digest", MemoryRow.DIGEST, " veil number", ""),
             ("outcome", MemoryRow.OUTCOME, " veil session", ""),
             ("playbook", MemoryRow.PLAYBOOK, " veil number", "playbooks"),
+            ("grant", MemoryRow.GRANT, " scope number", "grants"),
+            ("received grant", MemoryRow.RECEIVED, " scope number", ""),
         )
     ),
     *(

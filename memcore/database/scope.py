@@ -414,7 +414,7 @@ class Scope:
     def memory(self) -> Memories:
         """Long-term memory of the user: statements with their sources, and playbooks."""
         self._need("memory")
-        return sessions.open_memory(self._engine, self._app, self._user)
+        return sessions.open_memory(self._engine, self._app, self._user, access=self._access)
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._engine.seed[:8], "little")

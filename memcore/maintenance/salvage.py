@@ -509,7 +509,10 @@ class _Salvage:
                 yield from index_row(key, sieve.value(key))
             elif kind == Kind.KV:
                 yield from self._entry(key, sieve.value(key))
-            elif kind == Kind.MEMORY and key[9] not in memory.INDEXES:
+            elif kind == Kind.MEMORY and key[9] not in (
+                *memory.INDEXES,
+                *memory.GRANT_ROWS,  # a revoked grant must not come back
+            ):
                 yield key, sieve.value(key)
             elif kind == Kind.BLOB_ADDRESS:
                 scope, address = keys.split_scoped(key)

@@ -5,14 +5,16 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
-        "recall": "Recall Recalled choose_memories",
+        "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
         "rows": (
             "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
+        "tools": "ToolHandle answer_calls answer_named tool_schemas",
         "transfer": (
             "Arrival arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"

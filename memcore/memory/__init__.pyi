@@ -1,10 +1,16 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
+from memcore.memory.grants import Grants as Grants
+from memcore.memory.grants import check_grants as check_grants
+from memcore.memory.grants import drop_grants as drop_grants
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.playbook import texts_of_outcomes as texts_of_outcomes
+from memcore.memory.recall import LAST_USER as LAST_USER
 from memcore.memory.recall import Recall as Recall
+from memcore.memory.recall import RecallPlace as RecallPlace
 from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
@@ -27,6 +33,10 @@ from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.tools import ToolHandle as ToolHandle
+from memcore.memory.tools import answer_calls as answer_calls
+from memcore.memory.tools import answer_named as answer_named
+from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry
 from memcore.memory.transfer import export_entries as export_entries
@@ -36,18 +46,27 @@ from memcore.memory.transfer import link_entries as link_entries
 from memcore.memory.transfer import unlinked_entries as unlinked_entries
 
 __all__ = [
+    "GRANT_ROWS",
     "INDEXES",
+    "LAST_USER",
     "Arrival",
     "Book",
+    "Grants",
     "Memories",
     "MemoryVersion",
     "Recall",
+    "RecallPlace",
     "Recalled",
+    "ToolHandle",
+    "answer_calls",
+    "answer_named",
     "arrived_entry",
     "check_entries",
+    "check_grants",
     "check_playbooks",
     "choose_memories",
     "count_entries",
+    "drop_grants",
     "entry_numbers",
     "entry_of_version",
     "expire_entry",
@@ -69,6 +88,7 @@ __all__ = [
     "scopes_with_memory",
     "texts_in",
     "texts_of_outcomes",
+    "tool_schemas",
     "unlinked_entries",
     "version_in",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from memcore import memory
 from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
@@ -58,7 +59,7 @@ from memcore.memory.trust import (
     checked_name,
     checked_text,
 )
-from memcore.model import Memory, MemoryHit, Playbook, Source
+from memcore.model import Memory, MemoryHit, Message, Playbook, Source
 from memcore.options import (
     checked_bool,
     checked_choice,
@@ -71,6 +72,9 @@ from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_free, need_wanted
 from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
+
+if TYPE_CHECKING:
+    from memcore.memory.grants import Grants
 
 __all__ = [
     "Memories",
@@ -121,6 +125,7 @@ class Memories:
         read_only: True if the file may not be written.
         uses: uses by scope and id that are not written yet.
         owner: application and user; None: sessions of any are taken by their names.
+        grants: makes the handle of the user's grants.
     """
 
     def __init__(
@@ -139,6 +144,7 @@ class Memories:
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
         owner: tuple[str, str] | None = None,
+        grants: Callable[[], Grants] | None = None,
     ) -> None:
         self._store = store
         self._find = find
@@ -153,6 +159,7 @@ class Memories:
         self._read_only = read_only
         self._uses = uses
         self._owner = owner
+        self._grants = grants
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -463,6 +470,47 @@ class Memories:
             pass
         return count
 
+    # --- tools of a model -------------------------------------------------------------------------
+
+    def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
+        """Return the schemas of the memory tools for a model, in a wire format's shape.
+
+        Args:
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
+                ``langchain``.
+
+        Raises:
+            InvalidOptionError: there is no such format.
+        """
+        return memory.tool_schemas(format)
+
+    def call(self, tool_call: Any) -> list[Message]:
+        """Execute a model's calls of memory tools; return the messages that answer them.
+
+        What a model remembers is quarantined, unless the last user item of this handle's session
+        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+
+        Args:
+            tool_call: a call as it stands in a message, an assistant message, or a list of items.
+
+        Raises:
+            InvalidOptionError: it is none of these.
+            StorageError
+        """
+        handle = memory.ToolHandle(
+            self.search, self._change, self._admitted, self._named, self._drafts, self._now_ms,
+            self._read, self._session,
+        )  # fmt: skip
+        return memory.answer_calls(tool_call, handle)
+
+    @property
+    def grants(self) -> Grants:
+        """Views of this memory that other users have, and those that this user has of theirs."""
+        if self._grants is None:
+            msg = "this memory has no grants: open it with scope.memory or session.memory"
+            raise InvalidOptionError(msg)
+        return self._grants()
+
     # --- reading ----------------------------------------------------------------------------------
 
     def get(
@@ -556,6 +604,7 @@ class Memories:
         as_of: float | None = None,
         valid_at: float | None = None,
         explain: bool = False,
+        shared: bool = False,
     ) -> list[MemoryHit]:
         """Return the memories that best match the words of a query, the best first.
 
@@ -572,6 +621,7 @@ class Memories:
             as_of: as they were known at this time, seconds since 1970. Reads all memories.
             valid_at: only those that were true at this time.
             explain: tell what the scores are made of.
+            shared: also what the user's grants show, ranked among itself.
 
         Raises:
             InvalidOptionError, StorageError
@@ -590,13 +640,21 @@ class Memories:
             return same and with_labels.items() <= dict(record.labels).items()
 
         asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
+        beside = self._beside(shared, asked.as_of_ms).hits(asked) if shared else []
         try:
-            return self._find_hits(asked)
+            return _best(self._find_hits(asked), beside, asked.k)
         except CorruptValueError as error:
             if self._read_only:
                 raise
             drop_damaged(self._store, self._find, error)
-            return self._find_hits(asked)
+            return _best(self._find_hits(asked), beside, asked.k)
+
+    def _beside(self, shared: object, as_of_ms: int | None) -> Grants:
+        """Return the grants that a read is about, which has no past: views show what is now."""
+        if checked_bool("shared", shared) and as_of_ms is not None:
+            msg = "shared: what others show is as it is now; leave out as_of"
+            raise InvalidOptionError(msg)
+        return self.grants
 
     def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         if asked.as_of_ms is None and not self._read_only:
@@ -619,6 +677,7 @@ class Memories:
         valid_at: float | None = None,
         limit: int | None = None,
         after: int = 0,
+        shared: bool = False,
     ) -> list[Memory]:
         """List memories by id.
 
@@ -632,6 +691,7 @@ class Memories:
             valid_at: only those that were true at this time: active and superseded ones.
             limit: most memories to return; None: all.
             after: only those with larger ids.
+            shared: also what the user's grants show, behind the last of the user's own.
 
         Raises:
             InvalidOptionError, CorruptValueError
@@ -671,7 +731,9 @@ class Memories:
             return found
 
         nothing: list[Memory] = []
-        return self._read(look, nothing)
+        found = self._read(look, nothing)
+        beside = self._beside(shared, as_of_ms).memories(fits) if shared else []
+        return [*found, *beside][:limit]
 
     # --- arguments --------------------------------------------------------------------------------
 
@@ -811,6 +873,11 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+
+
+def _best(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:
+    """Return the best of two lists of hits; the user's own come first among equals."""
+    return sorted([*own, *beside], key=lambda hit: -hit.score)[:k] if beside else own
 
 
 _TRUE: Final = ("active", "superseded")

@@ -8,17 +8,21 @@ their ids, so that a provider's prompt cache keeps the prefix.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from memcore.errors import InvalidOptionError
+from memcore import search
+from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.faces import logger
 from memcore.log import count_message
+from memcore.memory.instruction import read_turn
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, entries
+from memcore.memory.rows import MemoryVersion, entries, memory_of
+from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
-from memcore.model import Message, Playbook, RecalledMemory
+from memcore.model import Memory, Message, Playbook, RecalledMemory
 from memcore.options import checked_bool, checked_choice, checked_int
 from memcore.rows.lifecycle import is_opted_out
 from memcore.store.interface import ReadTxn
@@ -28,8 +32,11 @@ from memcore.wire.render import user_message
 
 __all__ = [
     "Recall",
+    "RecallPlace",
     "Recalled",
     "choose_memories",
+    "fenced",
+    "line_of",
 ]
 
 
@@ -40,6 +47,12 @@ HEADING: Final = (
 OPENING, CLOSING = "<memory>", "</memory>"
 _TEXT_CHARS: Final = 600
 """Longest text of a line; a longer one is cut."""
+_FOUND_MAX: Final = 32
+"""Most memories that a query finds."""
+_QUERY_CHARS: Final = 8192
+"""Characters of a message that are searched for: its beginning."""
+LAST_USER: Final = "last_user"
+"""Query of a ``Recall``: the text of the last user item."""
 _PASSED_OVER: Final = 16
 """Lines that do not fit after which no shorter one is looked for."""
 _SAFE: Final = str.maketrans(
@@ -65,59 +78,139 @@ class Recall:
     playbooks: bool = True
     scenario: str | None = None
     """Only the playbook of this scenario; None: all."""
+    query: str | None = LAST_USER
+    """Text by which memories are found that the stable part has no room for; ``"last_user"``: that
+    of the last user item; None: none are looked for."""
+    pinned: bool = True
+    """Show the stable part; False: only what the query finds."""
+    shared: bool = False
+    """Show what others share by grants, too, in the stable part."""
 
     def __post_init__(self) -> None:
         checked_int("budget_tokens", self.budget_tokens, least=1)
-        checked_bool("playbooks", self.playbooks)
+        for name in ("playbooks", "pinned", "shared"):
+            checked_bool(name, getattr(self, name))
         for kind in self.kinds or ():
             checked_choice("kinds", kind, KINDS)
         checked_labels(self.labels)
-        if self.scenario is not None and not isinstance(self.scenario, str):
-            msg = f"scenario: expected a str or None, got {type(self.scenario).__name__}"
-            raise InvalidOptionError(msg)
+        for name in ("scenario", "query"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                msg = f"{name}: expected a str or None, got {type(value).__name__}"
+                raise InvalidOptionError(msg)
+
+    def admits(self, record: MemoryVersion) -> bool:
+        """Return True if a memory is of the kinds and has the labels that are asked for."""
+        of_kind = self.kinds is None or record.kind in self.kinds
+        return of_kind and self.labels.items() <= record.labels.items()
 
 
 class Recalled(NamedTuple):
-    """Message with the memories that were chosen."""
+    """Messages with the memories that were chosen."""
 
     scope: int
-    message: Message
+    message: Message | None
+    """Stable part, which stands behind the pins; None: there is none."""
     tokens: int
+    """Tokens of both parts."""
     items: tuple[RecalledMemory, ...]
+    found: Message | None = None
+    """Part that depends on the query, which stands at the last turn; None: there is none."""
+
+
+class RecallPlace(NamedTuple):
+    """Place of one call of ``session.context`` that shows memories."""
+
+    asked: Recall
+    session: str
+    """Name of the session whose last user item is the query."""
+    query: str | None
+    """Text to search for; None: that of the last user item, or none, as ``asked`` says."""
+    indexes: search.IndexCache
+    now_ms: int
+    shared: tuple[Memory, ...] = ()
+    """Memories of others that grants show."""
 
 
 class _Line(NamedTuple):
     """One line, and its place among the others."""
 
     order: tuple[int, int, str]
-    """Place in the message: memories by id, then playbooks by scenario."""
+    """Place in the message: memories by id, those of others, playbooks by scenario; or by score."""
     rank: tuple[float, int, int, int]
     """Priority for the budget, the smallest first: importance, trust, support, newest."""
-    of: MemoryVersion | Playbook
-    id: int | None
-    version: int
+    of: Memory | Playbook
     why: str
+    score: float | None = None
+
+    def told(self, tokens: int) -> RecalledMemory:
+        """Return what the context says about it."""
+        of = self.of
+        if isinstance(of, Playbook):
+            return RecalledMemory(None, of.version, tokens, self.why, of.scenario)
+        return RecalledMemory(
+            of.id, of.version, tokens, self.why, score=self.score, shared_from=of.shared_from
+        )
+
+
+class _FencedPart(NamedTuple):
+    """Lines that fit, as one message."""
+
+    message: Message
+    tokens: int
+    items: tuple[RecalledMemory, ...]
+    is_whole: bool
+    """True if all lines fit."""
 
 
 def choose_memories(
     txn: ReadTxn,
     scope: int,
-    asked: Recall,
+    place: RecallPlace,
     *,
     policy: PairPolicy,
     counter: TokenCounter,
-    now_ms: int,
     budget_tokens: int,
 ) -> Recalled | None:
     """Choose and render memories; None if there are none, none fits, or the user opted out.
+
+    What fits within the budget is all in the stable part. If not all does, that has half of it, and
+    what the query finds among the rest has what is left.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
     if is_opted_out(txn, scope):
         return None
+    asked = place.asked
     room = min(asked.budget_tokens, budget_tokens)
-    lines = sorted(_lines(txn, scope, asked, now_ms), key=lambda line: line.rank)
+    stable: _FencedPart | None = None
+    if asked.pinned:
+        lines = sorted(_lines(txn, scope, place), key=lambda line: line.rank)
+        stable = _fitting(lines, room, policy, counter)
+        if asked.query is not None and lines and not (stable is not None and stable.is_whole):
+            stable = _fitting(lines, room // 2, policy, counter)
+    found: _FencedPart | None = None
+    if asked.query is not None and not (stable is not None and stable.is_whole):
+        shown = set() if stable is None else {item.id for item in stable.items}
+        left = room - (0 if stable is None else stable.tokens)
+        found = _fitting(_found_lines(txn, scope, place, shown), left, policy, counter)
+    parts = [part for part in (stable, found) if part is not None]
+    if not parts:
+        return None
+    return Recalled(
+        scope,
+        None if stable is None else stable.message,
+        sum(part.tokens for part in parts),
+        tuple(item for part in parts for item in part.items),
+        None if found is None else found.message,
+    )
+
+
+def _fitting(
+    lines: list[_Line], room: int, policy: PairPolicy, counter: TokenCounter
+) -> _FencedPart | None:
+    """Choose the first lines that fit, and a few shorter ones behind those that do not."""
     empty = count_message(_message(policy, []), counter)
     costs: dict[tuple[int, int, str], int] = {}
     chosen: list[_Line] = []
@@ -132,59 +225,97 @@ def choose_memories(
             break
         else:
             passed_over += 1
+    is_whole = len(chosen) == len(lines)
     while chosen:
         message = _message(policy, chosen)
         tokens = count_message(message, counter)
         if tokens <= room:
-            told = tuple(
-                RecalledMemory(each.id, each.version, costs[each.order], each.why, each.order[2])
-                for each in sorted(chosen, key=lambda line: line.order)
-            )
-            return Recalled(scope, message, tokens, told)
+            ordered = sorted(chosen, key=lambda line: line.order)
+            told = tuple(line.told(costs[line.order]) for line in ordered)
+            return _FencedPart(message, tokens, told, is_whole)
         chosen.pop()  # lines cost more together than each by itself
+        is_whole = False
     return None
 
 
 def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
     ordered = sorted(lines, key=lambda line: line.order)
-    told = [HEADING, OPENING, *(_rendered(line.of) for line in ordered), CLOSING]
-    return user_message(policy, "\n".join(told))
+    return user_message(policy, fenced(_rendered(line.of) for line in ordered))
 
 
-def _lines(txn: ReadTxn, scope: int, asked: Recall, now_ms: int) -> Iterator[_Line]:
+def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
-    labels = dict(asked.labels)
+    asked = place.asked
     for record in entries(txn, scope):
-        if (
-            record.status == "active"
-            and record.by in ACTIVE_BY
-            and record.is_visible(now_ms)
-            and record.holds_at(now_ms)
-            and (asked.kinds is None or record.kind in asked.kinds)
-            and labels.items() <= dict(record.labels).items()
-        ):
+        if record.status == "active" and _may_show(record, place):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
             why = f"active {record.kind} by {record.by}"
-            yield _Line((0, record.id, ""), rank, record, record.id, record.version, why)
+            yield _Line((0, record.id, ""), rank, memory_of(record), why)
+    for at, memory in enumerate(place.shared):
+        rank = (-(memory.importance or 0.0), BY.index(memory.by), 0, -memory.id)
+        yield _Line((1, at, ""), rank, memory, f"shared {memory.kind}")
     for playbook in playbooks_in(txn, scope) if asked.playbooks else ():
         if playbook.status == "active" and asked.scenario in (None, playbook.scenario):
             rank = (-playbook.score, 0, -playbook.successes, 0)
             why = f"playbook, score {playbook.score:.2f}"
-            order = (1, 0, playbook.scenario)
-            yield _Line(order, rank, playbook, None, playbook.version, why)
+            yield _Line((2, 0, playbook.scenario), rank, playbook, why)
 
 
-def _rendered(of: MemoryVersion | Playbook) -> str:
-    return _playbook_line(of) if isinstance(of, Playbook) else _line_of(of)
+def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
+    valid = record.is_visible(place.now_ms) and record.holds_at(place.now_ms)
+    return valid and record.by in ACTIVE_BY and place.asked.admits(record)
 
 
-def _line_of(record: MemoryVersion) -> str:
-    about = ", ".join(_said(text) for text in (record.subject, record.slot) if text)
-    named = f" about {about}" if about else ""
-    return (
-        f"- memory {record.id} ({_day(record.recorded_ms)}, {record.kind}, by {record.by}){named}: "
-        f"{_said(record.text)}"
+def _found_lines(
+    txn: ReadTxn, scope: int, place: RecallPlace, shown: Container[int | None]
+) -> list[_Line]:
+    """Return the memories that the query finds and that are not shown yet, the best first."""
+    asked, text = place.asked, place.query
+    if text is None:
+        text = "\n".join(read_turn(txn, scope, place.session).texts)
+    if not text.strip():
+        return []
+    query = MemoryQuery(
+        text[:_QUERY_CHARS],
+        _FOUND_MAX,
+        KINDS if asked.kinds is None else asked.kinds,
+        ("active",),
+        lambda record: record.id not in shown and _may_show(record, place),
+        None,
+        explain=False,
     )
+    try:
+        hits = find_memories(txn, scope, place.indexes, query, place.now_ms)
+    except CorruptValueError as error:
+        if not search.is_index_error(error):
+            raise
+        logger("memcore.search").warning("a damaged search index finds no memories: %s", error)
+        return []
+    return [
+        _Line((0, at, ""), (-hit.score, 0, 0, 0), hit.memory, f"found, score {hit.score:.2f}",
+              hit.score)
+        for at, hit in enumerate(hits)
+    ]  # fmt: skip
+
+
+def _rendered(of: Memory | Playbook) -> str:
+    return _playbook_line(of) if isinstance(of, Playbook) else line_of(of)
+
+
+def line_of(memory: Memory) -> str:
+    """Return the line of a memory: its id, day, kind and origin, and its text as one quotation."""
+    about = ", ".join(_said(text) for text in (memory.subject, memory.slot) if text)
+    named = f" about {about}" if about else ""
+    number = f"memory {memory.id}"
+    if memory.shared_from is not None:  # its number is one of the giver's
+        number = "memory shared by " + _said("/".join(memory.shared_from))
+    day = _day(round(memory.recorded_at * 1000))
+    return f"- {number} ({day}, {memory.kind}, by {memory.by}){named}: {_said(memory.text)}"
+
+
+def fenced(lines: Iterable[str]) -> str:
+    """Return lines as data between the marks of the fence, behind the heading that says so."""
+    return "\n".join([HEADING, OPENING, *lines, CLOSING])
 
 
 def _playbook_line(playbook: Playbook) -> str:

@@ -884,14 +884,14 @@ def is_memory_row(key: bytes, value: bytes) -> bool:
     row, body = key[_ROW_AT], value[10:]
     if row == MemoryRow.HEAD:
         return len(body) == _HEAD.size and 0 < _HEAD.unpack(body)[1] < NUMBER_END
-    if row in INDEXES:
+    if row in INDEXES or row == MemoryRow.RECEIVED:
         return not body
     if row == MemoryRow.ENTRY:
         return _opened(key, value, keys.number_of(key)) is not None
     if row == MemoryRow.VERSION:
         number = keys.number_of(key[:-8])
         return _opened(key, value, number).version == keys.number_of(key)
-    known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK)
+    known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK, MemoryRow.GRANT)
     return known and isinstance(decode_json(body, value[1]), dict)
 
 

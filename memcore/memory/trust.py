@@ -32,6 +32,7 @@ __all__ = [
     "is_weaker",
     "normalised",
     "own_texts",
+    "own_words",
     "shown_name",
     "weakest",
 ]
@@ -168,13 +169,24 @@ def is_pasted(statement: str, texts: Iterable[str], *, foreign: bool = False) ->
         foreign: True if the user's items hold more than that, such as documents. The statement is
             the user's only if all of its words are.
     """
+    own, pasted = _split_pasted(texts)
+    words, of_user = _words(statement), _words(own)
+    return bool(words - of_user if foreign else words & (_words(pasted) - of_user))
+
+
+def own_words(texts: Iterable[str]) -> str:
+    """Return a user's texts without their pasted parts. Takes linear time."""
+    return _split_pasted(texts)[0]
+
+
+def _split_pasted(texts: Iterable[str]) -> tuple[str, str]:
+    """Return the user's own words in texts, and the pasted ones."""
     own: list[str] = []
     pasted: list[str] = []
     for text in texts:
         rest = _without_blocks(_without_lines(text, pasted), pasted)
         own.append(_without_straight(_without_quotations(rest, pasted), pasted))
-    words, of_user = _words(statement), _words("\n".join(own))
-    return bool(words - of_user if foreign else words & (_words("\n".join(pasted)) - of_user))
+    return "\n".join(own), "\n".join(pasted)
 
 
 def _without_lines(text: str, pasted: list[str]) -> str:

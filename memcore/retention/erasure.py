@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from memcore import audit, retention, store
+from memcore import audit, memory, retention, store
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.table import ROWS, find
@@ -765,6 +765,7 @@ def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending |
         for scope, its_app in scopes:
             found += _long_names(txn, scope)
             pending.overrode_hold = bool(drop_holds(txn, scope)) or pending.overrode_hold
+            memory.drop_grants(txn, scope)
             drop_names(txn, scope, its_app, asked.user)
             bury(txn, scope)
         put_pending(txn, pending)

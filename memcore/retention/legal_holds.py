@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from memcore import search
+from memcore import memory, search
 from memcore.audit import record_event
 from memcore.codec import keys
 from memcore.codec.keys import Kind
@@ -259,6 +259,7 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
                 names.ensure_namespace(txn, scope, namespace)
             record_event(txn, scope, "opt out", {})
             search.drop_index(txn, scope)
+            memory.drop_grants(txn, scope)
             txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
         return [own for _, own in places]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from memcore import kv, memory
+from memcore import session as sessions
+from memcore.access import Access
 from memcore.rows import names
 from memcore.session.engine import Engine
 from memcore.store.interface import ReadTxn, Txn
@@ -21,8 +24,13 @@ __all__ = [
 ]
 
 
-def open_memory(engine: Engine, app: str, user: str, session: str | None = None) -> Memories:
-    """Return the memory of a user in an application; plain seqs refer to ``session``."""
+def open_memory(
+    engine: Engine, app: str, user: str, session: str | None = None, *, access: Access | None = None
+) -> Memories:
+    """Return the memory of a user in an application; plain seqs refer to ``session``.
+
+    ``access`` is asked about grants; None: everything is allowed.
+    """
 
     def find(txn: ReadTxn) -> int | None:
         return names.scope_of(txn, app, user)
@@ -57,7 +65,22 @@ def open_memory(engine: Engine, app: str, user: str, session: str | None = None)
         read_only=engine.store.read_only,
         uses=engine.memory_uses,
         owner=(app, user),
+        grants=lambda: memory.Grants(
+            engine.store,
+            find,
+            now_ms=engine.now_ms,
+            owner=(app, user),
+            access=access,
+            redactor=partial(_redactor, engine),
+            read_only=engine.store.read_only,
+        ),
     )
+
+
+def _redactor(engine: Engine, policy: str, place: tuple[str, str]) -> Callable[[Any], Any]:
+    """Return what redacts JSON as data of an application and user, by a policy's name."""
+    redacts = sessions.redacts_at(engine, policy, (*place, None))
+    return lambda value: redacts.value(value)[0]
 
 
 # Whatever removes or replaces items calls one of these in the same transaction.

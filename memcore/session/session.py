@@ -112,7 +112,7 @@ class Session:
         """Long-term memory of the session's user, to which plain seqs are items of this session."""
         at = self._ref
         at.need("memory")
-        return session.open_memory(at.engine, at.app, at.user, at.name)
+        return session.open_memory(at.engine, at.app, at.user, at.name, access=at.access)
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - _INTERNAL)
@@ -1166,9 +1166,9 @@ class Session:
                 ``"none"``: nothing of theirs; ``"all"``: everything.
             redact: show placeholders for whatever this policy matches, as a database opened with
                 it would have stored them; token counts remain those of the stored items.
-            memory: show the user's active memories and playbooks as well, as one message behind
-                the pins, which is never stored. They have a budget of their own within that of the
-                context, and give way if the session's own items do not fit.
+            memory: show the user's active memories and playbooks as well: behind the pins, and what
+                the last user message finds in front of it; never stored. They have a budget of
+                their own within that of the context, and give way if the items do not fit.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from memcore import memory as remembered
+from memcore import session as sessions
 from memcore._fast import classify
 from memcore.context import UNLIMITED, Selection, build, checked_budget
 from memcore.errors import (
@@ -17,7 +18,7 @@ from memcore.errors import (
 )
 from memcore.limits import MODEL_CHARS_MAX, USAGE_TOKENS_MAX
 from memcore.log import CachedSession, Head, SessionTxn
-from memcore.model import Calibration, Context, ItemKind, View
+from memcore.model import Calibration, Context, ItemKind, Memory, Message, View
 from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
 from memcore.session.change import Change, Unchanged
@@ -36,7 +37,7 @@ from memcore.session.read import head_of, read_log
 from memcore.store.interface import ReadTxn
 
 if TYPE_CHECKING:
-    from memcore.memory import Recall, Recalled
+    from memcore.memory import Recall, Recalled, RecallPlace
 
 __all__ = [
     "ReportUsage",
@@ -74,8 +75,7 @@ class _ContextCall(NamedTuple):
     view: View | int | None
     authors: AuthorFilter | None
     chosen: list[_ContextChoice]
-    memory: Recall | None = None
-    now_ms: int = 0
+    memory: RecallPlace | None = None
 
 
 def context(
@@ -94,11 +94,8 @@ def context(
     if calibrated is not False:
         checked_bool("calibrated", calibrated)
     name = None if model is None else checked_model(model)
-    if memory is not None and not isinstance(memory, remembered.Recall):
-        msg = f"memory: expected a Recall or None, got {type(memory).__name__}"
-        raise InvalidOptionError(msg)
-    now_ms = 0 if memory is None else ref.engine.now_ms()
-    call = _ContextCall(budget, calibrated, name, view, authors, [], memory, now_ms)
+    place = None if memory is None else _place(ref, memory)
+    call = _ContextCall(budget, calibrated, name, view, authors, [], place)
     try:
         try:
             found = build(partial(_select, ref, call))
@@ -127,6 +124,27 @@ def context(
     return replace(found, estimated_tokens=scale.estimate(found.tokens))
 
 
+def _place(ref: SessionRef, asked: object) -> RecallPlace:
+    """Return what a context that shows memories needs; others' memories are read here.
+
+    Raises:
+        InvalidOptionError: it is no Recall.
+    """
+    if not isinstance(asked, remembered.Recall):
+        msg = f"memory: expected a Recall or None, got {type(asked).__name__}"
+        raise InvalidOptionError(msg)
+    engine, text = ref.engine, None
+    if asked.query not in (None, remembered.LAST_USER):
+        text = asked.query
+        if engine.write_filter is not None:  # what is stored was redacted, so the query has to be
+            text = str(engine.write_filter.at(ref.app, ref.user).again(text))
+    shared: tuple[Memory, ...] = ()
+    if asked.shared and asked.pinned:
+        memories = sessions.open_memory(engine, ref.app, ref.user, access=ref.access)
+        shared = tuple(memories.grants.memories(asked.admits))
+    return remembered.RecallPlace(asked, ref.name, text, engine.indexes, engine.now_ms(), shared)
+
+
 def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | None:
     """Choose on a snapshot and decode the choice; None if there is no session."""
     for reuses in (True, False):
@@ -151,7 +169,7 @@ def _choose(
     recalled = None
     if call.memory is not None:
         recalled = remembered.choose_memories(
-            txn, log.scope, call.memory, policy=log.policy, counter=log.counter, now_ms=call.now_ms,
+            txn, log.scope, call.memory, policy=log.policy, counter=log.counter,
             budget_tokens=budget - 1,
         )  # fmt: skip
         budget -= 0 if recalled is None else recalled.tokens
@@ -166,19 +184,34 @@ def _choose(
 
 
 def _with_memories(ref: SessionRef, found: Context, recalled: Recalled) -> Context:
-    """Put the memories behind the pins, where a provider's prompt cache keeps them; count uses."""
+    """Put the memories into a context, and count their uses.
+
+    The stable part stands behind the pins, where a provider's prompt cache keeps it; what the query
+    found in front of the last user message, or behind the last result while tools are called.
+    """
     counts = ref.engine.memory_uses
     for each in recalled.items:
-        if each.id is not None:  # written with the next change of the memory, or lost
+        if each.id is not None and each.shared_from is None:
+            # written with the next change of the memory, or lost
             counts[recalled.scope, each.id] = counts.get((recalled.scope, each.id), 0) + 1
-    pins = 0
-    for message in found.messages:
-        if classify(message)[0] != ItemKind.SYSTEM:
-            break
-        pins += 1
-    messages = [*found.messages[:pins], recalled.message, *found.messages[pins:]]
+    messages = list(found.messages)
+    if recalled.found is not None:
+        messages.insert(_last_turn(messages), recalled.found)
+    if recalled.message is not None:
+        kinds = (classify(message)[0] for message in messages)
+        pins = next((at for at, kind in enumerate(kinds) if kind != ItemKind.SYSTEM), len(messages))
+        messages.insert(pins, recalled.message)
     tokens = found.tokens + recalled.tokens
     return replace(found, messages=messages, tokens=tokens, memories=recalled.items)
+
+
+def _last_turn(messages: list[Message]) -> int:
+    """Return the index of the last user message, or the end if results are what comes last."""
+    kinds = [classify(message)[0] for message in messages]
+    if kinds and kinds[-1] == ItemKind.RESULT:
+        return len(kinds)
+    users = (at for at in range(len(kinds) - 1, -1, -1) if kinds[at] == ItemKind.USER)
+    return next(users, len(kinds))
 
 
 # --- Reports --------------------------------------------------------------------------------------

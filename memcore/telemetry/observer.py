@@ -381,6 +381,7 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "quarantined memory.list . count",
         "record_outcome memory.record_outcome . . session",
         "playbooks memory.playbooks . count",
+        "call memory.call . count",
     ),
     "Ladder": _ops("run ladder.run", "due ladder.due . count"),
     "Quarantine": _ops(

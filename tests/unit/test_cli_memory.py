@@ -101,3 +101,22 @@ def test_an_id_that_no_memory_can_have_is_no_bug(store, capsys):
         assert code != 0
         assert "below 2**48" in told
         assert "bug" not in told
+
+
+def test_grants(store, capsys, path):
+    asked = ("--store", store, "--user", "alice")
+    code, out, _ = run(capsys, "grant", *asked, "--to-user", "bob", "--kind", "fact", "--json")
+    assert code == 0
+    grant = json.loads(out)
+    assert (grant["to_user"], grant["kinds"], grant["redact"]) == ("bob", ["fact"], "default")
+    assert run(capsys, "grant", *asked, "--to-user", "carl", "--redact", "")[1].endswith("given\n")
+    code, out, _ = run(capsys, "grants", "--store", store, "--user", "bob")
+    assert "default/alice" in out
+    code, out, _ = run(capsys, "grants", *asked, "--json")
+    assert [each["id"] for each in json.loads(out)["grants"]] == [grant["id"], grant["id"] + 1]
+    number = str(grant["id"])
+    assert run(capsys, "revoke", number, *asked)[1] == f"grant {number} is revoked\n"
+    assert run(capsys, "revoke", number, *asked)[0] != 0
+    assert run(capsys, "grant", *asked, "--to-user", "alice")[0] != 0
+    with memcore.open(path) as db:
+        assert db.scope(user="bob").memory.grants.received() == []

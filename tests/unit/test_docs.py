@@ -42,6 +42,7 @@ RUN = [
             "isolation",
             "leases",
             "memory",
+            "memory-tools",
             "search",
         ]
     ),

@@ -10,7 +10,11 @@ import pytest
 
 import memcore
 from memcore import Recall, Source
+from memcore.codec import keys
+from memcore.codec.keys import SearchRow
+from memcore.database.scope import engine_of
 from memcore.memory.recall import CLOSING, HEADING, OPENING
+from memcore.rows import names
 
 CALLS: dict[str, list[dict[str, Any]]] = {
     "openai_chat": [
@@ -117,7 +121,7 @@ def test_the_order_is_stable_and_the_budget_kept(db):
     memory = session.memory
     for number in range(40):
         memory.remember(f"Fact number {number} of many", by="operator", importance=number / 40)
-    context = session.context(memory=Recall(budget_tokens=200))
+    context = session.context(memory=Recall(budget_tokens=200, query=None))
     ids = [each.id for each in context.memories]
     assert ids == sorted(ids)
     assert 3 < len(ids) < 40
@@ -272,3 +276,114 @@ def test_memories_beside_a_summary(db, policy):
     assert redacted.memories == context.memories
     by = session.context(memory=Recall(), authors=["nobody"])
     assert len(by.memories) == 1
+
+
+def many(memory: memcore.Memories, count: int = 40) -> None:
+    for number in range(count):
+        memory.remember(f"Fact number {number} of many others", by="operator", importance=0.9)
+    memory.remember("Zebras live in the garden", by="operator")
+    memory.remember("A tool says zebras are free", by="import")
+
+
+@pytest.mark.parametrize("policy", CALLS)
+def test_what_the_last_message_finds_stands_before_it(db, policy):
+    session = db.session("chat", user="alice", policy=policy)
+    session.extend(CALLS[policy])
+    kind = "parts" if policy == "gemini" else "content"
+    told: Any = [{"text": "Where do zebras live?"}] if kind == "parts" else "Where do zebras live?"
+    who = {"type": "human"} if policy == "langchain" else {"role": "user"}
+    session.append({**who, kind: told})
+    many(session.memory)
+    plain = session.context()
+    context = session.context(memory=Recall(budget_tokens=300))
+    marked = [at for at, m in enumerate(context.messages) if HEADING in json.dumps(m)]
+    pins = sum(m.get("role", m.get("type")) == "system" for m in plain.messages)
+    assert marked == [pins, len(context.messages) - 2]
+    assert "Zebras live" in text_of(context.messages[-2])
+    assert "Zebras" not in text_of(context.messages[pins])
+    assert "free" not in json.dumps(context.messages)
+    assert [m for at, m in enumerate(context.messages) if at not in marked] == plain.messages
+    assert memcore.validate(context.messages, policy=policy) == []
+    found = [each for each in context.memories if each.score is not None]
+    assert found[0].id == 41
+    assert found[0].why.startswith("found, score ")
+    assert len({each.id for each in context.memories}) == len(context.memories)
+    assert context.tokens - plain.tokens <= 300
+    assert session.context(memory=Recall(budget_tokens=300)).messages == context.messages
+
+
+@pytest.mark.parametrize("policy", [each for each in CALLS if each != "seed"])
+def test_in_a_tool_turn_it_stands_behind_the_last_result(db, policy):
+    session = db.session("chat", user="alice", policy=policy)
+    session.extend(CALLS[policy][:-1])  # ends with a result
+    many(session.memory)
+    context = session.context(memory=Recall(budget_tokens=300, query="zebras", pinned=False))
+    assert HEADING in json.dumps(context.messages[-1])
+    assert "Zebras live" in text_of(context.messages[-1])
+    assert memcore.validate(context.messages, policy=policy) == []
+    assert context.memories[0].id == 41
+    assert sum(HEADING in json.dumps(m) for m in context.messages) == 1
+
+
+def test_the_stable_part_does_not_depend_on_the_query(db):
+    session = db.session("chat", user="alice")
+    many(session.memory)
+    shown = set()
+    for text in ("Where do zebras live?", "fact number 7", "Hello", "\n"):
+        session.append({"role": "user", "content": text})
+        context = session.context(memory=Recall(budget_tokens=300))
+        assert HEADING in context.messages[0]["content"]
+        shown.add(context.messages[0]["content"])
+    assert len(shown) == 1
+
+
+def test_what_fits_is_not_looked_for(db):
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "zebras"})
+    many(session.memory, 2)
+    context = session.context(memory=Recall())
+    assert [each.score for each in context.memories] == [None] * 3
+    nothing = session.context(memory=Recall(pinned=False, query=None))
+    assert nothing.memories == ()
+    for wrong in ({"query": 7}, {"pinned": 1}, {"shared": "x"}):
+        with pytest.raises(memcore.InvalidOptionError):
+            Recall(**wrong)
+
+
+def test_shared_memories_are_shown_as_such_when_asked_for(db):
+    db.scope(user="bob").memory.remember("Bob feeds zebras", by="operator", importance=1.0)
+    db.scope(user="bob").memory.grants.give(to=("default", "alice"))
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "Hi"})
+    session.memory.remember("Likes tea", by="operator")
+    assert "zebras" not in shown(session.context(memory=Recall()))
+    context = session.context(memory=Recall(shared=True))
+    (line,) = [line for line in shown(context).splitlines() if "zebras" in line]
+    assert line.startswith('- memory shared by "default/bob" (')
+    assert "by agent" in line
+    assert [each.shared_from for each in context.memories] == [None, ("default", "bob")]
+    assert session.context(memory=Recall(shared=True, labels={"a": "b"})).memories == ()
+    session.memory.update(1, importance=0.5)
+    assert session.memory.get(1).uses > 0
+
+
+def test_a_damaged_search_index_finds_nothing_and_breaks_no_context(db, caplog):
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "zebras"})
+    many(session.memory)
+    session.memory.search("zebras")
+    engine = engine_of(db.scope(user="alice"))
+
+    def damage(txn):
+        scope = names.scope_of(txn, "default", "alice")
+        key = keys.search_rows(scope, SearchRow.HEAD)
+        kept = txn.get(key)
+        txn.put(key, kept[:-1] + bytes((kept[-1] ^ 1,)))
+
+    engine.store.transact(damage)
+    context = session.context(memory=Recall(budget_tokens=300))
+    assert all(each.score is None for each in context.memories)
+    assert "damaged search index" in caplog.text
+    with caplog.at_level("ERROR"):
+        session.memory.search("zebras")  # which builds it anew
+    assert any(each.score for each in session.context(memory=Recall(budget_tokens=300)).memories)

@@ -30,6 +30,7 @@ HOLDERS = {  # of a class: why it holds one object and nothing else
     "Archiving": "the engine behind the protocol that retention writes to",
     "AsyncBlobStore": "a handle for loops over that for threads",
     "AsyncDatabase": "a handle for loops over that for threads",
+    "AsyncGrants": "a handle for loops over that for threads",
     "AsyncLadder": "a handle for loops over that for threads",
     "AsyncMemories": "a handle for loops over that for threads",
     "AsyncScope": "a handle for loops over that for threads",

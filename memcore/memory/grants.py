@@ -1,0 +1,532 @@
+"""Grants: views of one user's memory that another user has.
+
+A grant is two rows, written and deleted in one transaction: one of the giver with its terms, and a
+mark of the receiver. Both keys hold both scopes' numbers and no names, so either side leads to the
+other without decoding. Nothing is copied: what a view shows is read from the giver's memory each
+time, so a grant that was revoked shows nothing from the next snapshot on. A view is of the giver's
+own entries, so it can never be handed on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from memcore import search
+from memcore.access import Access
+from memcore.audit import record_event
+from memcore.codec import keys
+from memcore.codec.keys import MemoryRow
+from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
+from memcore.errors import (
+    AccessDeniedError,
+    CorruptValueError,
+    InvalidOptionError,
+    ReadOnlyError,
+)
+from memcore.memory.rows import (
+    NUMBER_END,
+    TIME_END_MS,
+    MemoryVersion,
+    document_of,
+    entries,
+    memory_of,
+    read_head,
+    write_head,
+)
+from memcore.memory.search import MemoryQuery
+from memcore.memory.trust import ACTIVE_BY, KINDS, checked_labels, normalised, weakest
+from memcore.model import Grant, Memory, MemoryHit
+from memcore.options import checked_choice
+from memcore.rows import names
+from memcore.rows.lifecycle import is_erased, is_opted_out, need_wanted
+from memcore.store.interface import ReadTxn, Store, Txn
+
+__all__ = [
+    "GRANT_ROWS",
+    "Grants",
+    "check_grants",
+    "drop_grants",
+]
+
+
+GRANT_ROWS: Final = (MemoryRow.GRANT, MemoryRow.RECEIVED)
+GRANTS_MAX: Final = 256
+"""Most grants that a user gives, and that one has: each costs every shared read a look."""
+_TRUST: Final = "agent"
+"""Most trust of what somebody else's memory says; it is never the reader's own word."""
+
+
+# --- Rows -----------------------------------------------------------------------------------------
+
+
+class GrantRow(NamedTuple):
+    """Terms of a grant, as the giver's row has them."""
+
+    giver: int
+    receiver: int
+    number: int
+    kinds: tuple[str, ...] | None
+    labels: Mapping[str, str]
+    redact: str | None
+    until_ms: int | None
+    given_ms: int
+
+    def admits(self, record: MemoryVersion, now_ms: int) -> bool:
+        """Return True if the view shows an entry: active, true now, of its kinds and labels."""
+        return (
+            record.status == "active"
+            and record.by in ACTIVE_BY
+            and record.is_visible(now_ms)
+            and record.holds_at(now_ms)
+            and (self.kinds is None or record.kind in self.kinds)
+            and self.labels.items() <= record.labels.items()
+        )
+
+
+def _grant_at(giver: int, receiver: int, number: int) -> bytes:
+    return keys.memory_rows(giver, MemoryRow.GRANT, keys.u64(receiver), keys.u64(number))
+
+
+def _mark_at(giver: int, receiver: int, number: int) -> bytes:
+    return keys.memory_rows(receiver, MemoryRow.RECEIVED, keys.u64(giver), keys.u64(number))
+
+
+def _places(txn: ReadTxn, scope: int, row: int) -> list[tuple[int, int]]:
+    """Return ``(scope of the other side, number)`` of the grant rows of a scope, from the keys."""
+    prefix = keys.memory_rows(scope, row)
+    found = [key for key, _ in txn.scan(prefix, keys.after(prefix), limit=2 * GRANTS_MAX)]
+    return [(keys.number_of(key[:-8]), keys.number_of(key)) for key in found]
+
+
+def _read(txn: ReadTxn, giver: int, receiver: int, number: int) -> GrantRow | None:
+    """Read a grant; None if there is none.
+
+    Raises:
+        CorruptValueError: its row is damaged.
+    """
+    key = _grant_at(giver, receiver, number)
+    value = txn.get(key)
+    if value is None:
+        return None
+    flags, body = open_value(key, value)
+    with decoding(key, "grant"):
+        said = decode_json(body, flags)
+        kinds, until, given = said.get("kinds"), said.get("until"), said["at"]
+        times = [each for each in (until, given) if each is not None]
+        if not all(type(each) is int and 0 <= each < TIME_END_MS for each in times):
+            raise ValueError(number)
+        if not all(kind in KINDS for kind in kinds or ()):
+            raise ValueError(kinds)
+        redact = said.get("redact")
+        labels = {str(name): str(text) for name, text in said.get("labels", {}).items()}
+        return GrantRow(
+            giver, receiver, number, None if kinds is None else tuple(kinds), labels,
+            None if redact is None else str(redact), until, given,
+        )  # fmt: skip
+
+
+def _in_force(txn: ReadTxn, row: GrantRow, now_ms: int) -> bool:
+    """Return True if a grant still holds: it has both its rows, and neither side has ended it."""
+    return (
+        (row.until_ms is None or now_ms < row.until_ms)
+        and txn.get(_mark_at(row.giver, row.receiver, row.number)) is not None
+        and not any(
+            is_erased(txn, scope) or is_opted_out(txn, scope) for scope in (row.giver, row.receiver)
+        )
+    )
+
+
+def _put(txn: Txn, row: GrantRow) -> None:
+    key = _grant_at(row.giver, row.receiver, row.number)
+    said = {
+        "at": row.given_ms, "kinds": None if row.kinds is None else list(row.kinds),
+        "labels": dict(row.labels), "redact": row.redact, "until": row.until_ms,
+    }  # fmt: skip
+    body, flags = encode_json({name: value for name, value in said.items() if value is not None})
+    txn.put(key, seal_value(key, body, flags))
+    mark = _mark_at(row.giver, row.receiver, row.number)
+    txn.put(mark, seal_value(mark, b""))
+    record_event(txn, row.giver, "give grant", {"grant": row.number, "to": row.receiver})
+    record_event(txn, row.receiver, "receive grant", {"grant": row.number, "from": row.giver})
+
+
+def _end(txn: Txn, giver: int, receiver: int, number: int) -> bool:
+    """Delete both rows of a grant, and record it on both sides; return True if there was one."""
+    rows = _grant_at(giver, receiver, number), _mark_at(giver, receiver, number)
+    found = [key for key in rows if txn.get(key) is not None]
+    for key in found:
+        txn.delete(key)
+    for scope in (giver, receiver) if found else ():
+        if not is_erased(txn, scope):
+            told = {"grant": number, "giver": giver, "receiver": receiver}
+            record_event(txn, scope, "end grant", told)
+    return bool(found)
+
+
+def drop_grants(txn: Txn, scope: int) -> int:
+    """End all grants that a user gave and was given, on both sides; return their number.
+
+    Whatever ends a user's memory calls it in its own transaction: an erasure, an opt-out.
+    """
+    given = [(scope, other, number) for other, number in _places(txn, scope, MemoryRow.GRANT)]
+    had = [(other, scope, number) for other, number in _places(txn, scope, MemoryRow.RECEIVED)]
+    return sum(_end(txn, *place) for place in (*given, *had))
+
+
+def check_grants(txn: ReadTxn, scope: int, _: bytes) -> Iterator[str]:
+    """Verify that each grant of a scope has both its rows, and terms; yield findings as text."""
+    for other, number in _places(txn, scope, MemoryRow.GRANT):
+        with suppress(CorruptValueError):  # the check of all rows reports it
+            _read(txn, scope, other, number)
+        if txn.get(_mark_at(scope, other, number)) is None:
+            yield f"grant {number} to scope {other} is not marked there"
+    for other, number in _places(txn, scope, MemoryRow.RECEIVED):
+        if txn.get(_grant_at(other, scope, number)) is None:
+            yield f"grant {number} of scope {other} is marked here, and was not given"
+
+
+# --- The handle -----------------------------------------------------------------------------------
+
+Redactor = Callable[[str, tuple[str, str]], Callable[[Any], Any]]
+"""Returns what redacts JSON by a named policy, as data of an application and user."""
+
+
+class _View(NamedTuple):
+    """A grant that holds, and the names of its giver."""
+
+    row: GrantRow
+    app: str
+    user: str
+
+
+class Grants:
+    """Grants of one user's memory: ``memory.grants``.
+
+    Args:
+        store: the open store.
+        find: returns the number of the scope, if anything is stored in it.
+        now_ms: the clock.
+        owner: application and user.
+        access: the authorizer; None: everything is allowed.
+        redactor: makes the redaction of what leaves a memory.
+        read_only: True if the file may not be written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Callable[[ReadTxn], int | None],
+        *,
+        now_ms: Callable[[], int],
+        owner: tuple[str, str],
+        access: Access | None,
+        redactor: Redactor,
+        read_only: bool,
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._now_ms = now_ms
+        self._owner = owner
+        self._access = access
+        self._redactor = redactor
+        self._read_only = read_only
+
+    def give(
+        self,
+        *,
+        to: Any,
+        kinds: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        redact: str | None = "default",
+        until: float | None = None,
+    ) -> Grant:
+        """Let another user read this user's active memories; return the grant.
+
+        The other sees them where a read says ``shared=True``, with trust ``agent`` and without
+        their sources. The authorizer is asked for ``grant`` here and ``receive_grant`` there.
+
+        Args:
+            to: the other user's Scope, or ``(app, user)``: both are named.
+            kinds: only memories of these kinds; None: of all.
+            labels: only those with all of these labels.
+            redact: name of the redaction policy by which they are shown; None: as they are.
+            until: time at which it ends, seconds since 1970; None: when it is revoked.
+
+        Raises:
+            InvalidOptionError: an option is invalid, it is the same user, or one of both has 256
+                grants.
+            OptedOutError: one of both opted out of memory.
+            AccessDeniedError, ReadOnlyError, StorageError
+        """
+        self._need_writable()
+        app, user = self._receiver(to)
+        of_kinds = (
+            None if kinds is None else tuple(checked_choice("kinds", k, KINDS) for k in kinds)
+        )
+        with_labels = checked_labels(labels or {})
+        until_ms = None if until is None else self._until_ms(until)
+        if redact is not None:
+            self._redactor(redact, self._owner)  # refuses an unknown name; its secret exists now
+        self._ask("grant", *self._owner, name=f"{app}/{user}")
+        self._ask("receive_grant", app, user, name="/".join(self._owner))
+        now_ms = self._now_ms()
+
+        def closure(txn: Txn) -> GrantRow:
+            giver = names.ensure_scope(txn, *self._owner)
+            receiver = names.ensure_scope(txn, app, user)
+            need_wanted(txn, giver)
+            need_wanted(txn, receiver)
+            self._make_room(txn, giver, receiver, now_ms)
+            head = read_head(txn, giver)  # grants and memories share their numbers
+            row = GrantRow(
+                giver, receiver, head.next_id, of_kinds, with_labels, redact, until_ms, now_ms
+            )
+            write_head(txn, giver, head._replace(next_id=head.next_id + 1))
+            _put(txn, row)
+            return row
+
+        return self._shown(self._store.transact(closure), self._owner, (app, user))
+
+    def revoke(self, grant: Grant | int) -> bool:
+        """End a grant on both sides at once; return True if there was one.
+
+        Args:
+            grant: one that this user gave, or its id; or one of ``received()``, to decline it.
+
+        Raises:
+            InvalidOptionError, AccessDeniedError, ReadOnlyError, StorageError
+        """
+        self._need_writable()
+        number, giver = grant, self._owner
+        if isinstance(grant, Grant):
+            number, giver = grant.id, (grant.app, grant.user)
+            if self._owner not in (giver, (grant.to_app, grant.to_user)):
+                msg = "grant: it was neither given by this user nor to this user"
+                raise InvalidOptionError(msg)
+        if type(number) is not int or not 0 < number < NUMBER_END:
+            msg = f"grant: expected a Grant or its id, got {number!r:.80}"
+            raise InvalidOptionError(msg)
+        self._ask("revoke_grant", *self._owner, name=str(number))
+
+        def closure(txn: Txn) -> bool:
+            own, other = self._find(txn), names.scope_of(txn, *giver)
+            if own is None or other is None:
+                return False
+            if giver != self._owner:
+                return _end(txn, other, own, number)
+            found = [at for at, each in _places(txn, own, MemoryRow.GRANT) if each == number]
+            return sum(_end(txn, own, at, number) for at in found) > 0
+
+        return self._store.transact(closure, makes_room=True)
+
+    def received(self) -> list[Grant]:
+        """List the grants that this user has and that have not ended, by giver and id."""
+        return [self._shown(view.row, (view.app, view.user), self._owner) for view in self._views()]
+
+    # --- reading through grants -------------------------------------------------------------------
+
+    def memories(self, fits: Callable[[MemoryVersion], bool] | None = None) -> list[Memory]:
+        """Return what the grants of this user show now, by giver and id.
+
+        Costs a read of all memories of each giver. A giver whose memory the authorizer does not let
+        the actor read (``read_grant``) is left out. What two grants of one giver show is there
+        once, as the older grant shows it.
+
+        Args:
+            fits: returns True for a version that is wanted, as it is shown; None: all.
+
+        Raises:
+            CorruptValueError: a memory is damaged.
+        """
+        return [memory for memory, _ in self._shared(fits)]
+
+    def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
+        """Return what the grants of this user show and a query finds, the best first.
+
+        Ranked among what is shown, and by the words that are shown: no score depends on anything
+        else in the givers' memories, and nothing that is redacted can be found.
+        """
+        shown = self._shared(
+            lambda record: (
+                record.kind in asked.kinds and "active" in asked.statuses and asked.fits(record)
+            )
+        )
+        head = search.IndexHead(os.urandom(16))
+        made = [document_of(replace(record, id=at)) for at, (_, record) in enumerate(shown)]
+        beside = [document.prepared(head.key) for document in made if document is not None]
+        query = search.Query(asked.text, kinds=(search.DocumentKind.MEMORY,))
+
+        def rank(txn: ReadTxn, scope: int) -> list[MemoryHit]:
+            ranking = search.rank(txn, scope, head, None, query, k=asked.k, beside=beside)
+            found: list[MemoryHit] = []
+            for match in ranking.matches:
+                memory, record = shown[int.from_bytes(match.id, "big")]
+                snippet, marks = search.snippet_of(record.text, head.key, ranking.terms)
+                why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
+                found.append(MemoryHit(memory, match.score, snippet, marks, why))
+            return found
+
+        return self._look(rank) if beside else []
+
+    def _shared(
+        self, fits: Callable[[MemoryVersion], bool] | None
+    ) -> list[tuple[Memory, MemoryVersion]]:
+        """Return the memories that grants show, with the versions as they are shown."""
+        views = self._views()
+        by_policy: dict[tuple[str, str, str], Callable[[Any], Any]] = {}
+        for view in views:  # made outside of the snapshot: a secret may have to be read
+            if view.row.redact is not None:
+                key = (view.row.redact, view.app, view.user)
+                by_policy[key] = self._redactor(view.row.redact, (view.app, view.user))
+        now_ms = self._now_ms()
+
+        def look(txn: ReadTxn, scope: int) -> list[tuple[_View, MemoryVersion]]:
+            found: dict[tuple[int, int], tuple[_View, MemoryVersion]] = {}
+            for view in views:
+                row = _read(txn, view.row.giver, scope, view.row.number)
+                if row is None or row != view.row or not _in_force(txn, row, now_ms):
+                    continue  # it ended meanwhile
+                for record in entries(txn, row.giver):
+                    if row.admits(record, now_ms):
+                        found.setdefault((row.giver, record.id), (view, record))
+            return list(found.values())
+
+        shown: list[tuple[Memory, MemoryVersion]] = []
+        for view, record in self._look(look):
+            redact = by_policy.get((view.row.redact or "", view.app, view.user))
+            made = _as_shown(record, redact)
+            if normalised(made.text) and (fits is None or fits(made)):
+                memory = replace(memory_of(made), shared_from=(view.app, view.user))
+                shown.append((memory, made))
+        return shown
+
+    def _views(self) -> list[_View]:
+        """Return the grants of this user that hold and that the authorizer admits."""
+
+        def look(txn: ReadTxn, scope: int) -> list[_View]:
+            found: list[_View] = []
+            for giver, number in _places(txn, scope, MemoryRow.RECEIVED):
+                with suppress(CorruptValueError):  # it shows nothing; check() reports it
+                    row = _read(txn, giver, scope, number)
+                    if row is not None and _in_force(txn, row, self._now_ms()):
+                        found.append(_View(row, *names.scope_names(txn, giver)))
+            return found
+
+        return [view for view in self._look(look) if self._may_read(view)]
+
+    def _may_read(self, view: _View) -> bool:
+        try:
+            self._ask("read_grant", view.app, view.user, name=str(view.row.number))
+        except AccessDeniedError:  # logged and audited by the authorizer's side
+            return False
+        return True
+
+    # --- arguments, transactions ------------------------------------------------------------------
+
+    def _look(self, look: Callable[[ReadTxn, int], list[Any]]) -> list[Any]:
+        """Run ``look`` on a snapshot; nothing without a scope, or if the user opted out."""
+
+        def closure(txn: ReadTxn) -> list[Any]:
+            scope = self._find(txn)
+            return [] if scope is None or is_opted_out(txn, scope) else look(txn, scope)
+
+        return self._store.read(closure)
+
+    def _receiver(self, to: Any) -> tuple[str, str]:
+        """Return application and user of the receiver.
+
+        Raises:
+            InvalidOptionError: it does not name both, or is the giver.
+        """
+        if isinstance(to, tuple | list):
+            found = tuple(to)
+        else:
+            found = (getattr(to, "app", None), getattr(to, "user", None))
+        if len(found) != 2 or not all(isinstance(name, str) for name in found):  # noqa: PLR2004
+            msg = f"to: expected a Scope or (app, user), got {to!r:.80}"
+            raise InvalidOptionError(msg)
+        app, user = found
+        names.check_name(app, "app")
+        names.check_name(user, "user")
+        if (app, user) == self._owner:
+            msg = "to: it is the user whose memory this is"
+            raise InvalidOptionError(msg)
+        return app, user
+
+    def _until_ms(self, until: Any) -> int:
+        if isinstance(until, bool) or not isinstance(until, int | float):
+            msg = f"until: expected seconds since 1970, got {until!r:.80}"
+            raise InvalidOptionError(msg)
+        if not self._now_ms() < until * 1000 < TIME_END_MS:
+            msg = f"until: expected a time to come, got {until!r:.80}"
+            raise InvalidOptionError(msg)
+        return round(until * 1000)
+
+    def _make_room(self, txn: Txn, giver: int, receiver: int, now_ms: int) -> None:
+        """Delete what has ended by time; refuse more grants than a read can look at.
+
+        Raises:
+            InvalidOptionError: one of both has too many.
+        """
+        sides = ((giver, MemoryRow.GRANT), (receiver, MemoryRow.RECEIVED))
+        for scope, which in sides:
+            places = _places(txn, scope, which)
+            if len(places) < GRANTS_MAX:
+                continue
+            for other, number in places:
+                one, two = (scope, other) if which == MemoryRow.GRANT else (other, scope)
+                row = _read(txn, one, two, number)
+                if row is None or not _in_force(txn, row, now_ms):
+                    _end(txn, one, two, number)
+            if len(_places(txn, scope, which)) >= GRANTS_MAX:
+                msg = f"to: one of both users has {GRANTS_MAX} grants; revoke one"
+                raise InvalidOptionError(msg)
+
+    def _ask(self, action: str, app: str, user: str, *, name: str) -> None:
+        if self._access is not None:
+            self._access.need(action, app=app, user=user, name=name)
+
+    def _need_writable(self) -> None:
+        if self._read_only:
+            msg = "the database is open read-only; open it for writing to change grants"
+            raise ReadOnlyError(msg)
+
+    def _shown(self, row: GrantRow, giver: tuple[str, str], receiver: tuple[str, str]) -> Grant:
+        until = None if row.until_ms is None else row.until_ms / 1000
+        return Grant(
+            row.number, *giver, *receiver, row.kinds, dict(row.labels), row.redact, until,
+            row.given_ms / 1000,
+        )  # fmt: skip
+
+    def list(self) -> list[Grant]:
+        """List the grants that this user gave and that have not ended, by id."""
+
+        def look(txn: ReadTxn, scope: int) -> list[Grant]:
+            found: list[Grant] = []
+            for other, number in _places(txn, scope, MemoryRow.GRANT):
+                row = _read(txn, scope, other, number)
+                if row is not None and _in_force(txn, row, self._now_ms()):
+                    found.append(self._shown(row, self._owner, names.scope_names(txn, other)))
+            return sorted(found, key=lambda grant: grant.id)
+
+        return self._look(look)
+
+
+_HIDDEN: Final[Mapping[str, Any]] = {
+    "sources": (), "derived_from": (), "superseded_by": None, "promoted_by": None,
+    "unsourced": None, "extractor": None, "uses": 0, "expires_ms": None,
+}  # fmt: skip
+"""Fields of an entry that a view does not show: they name the giver's sessions and people."""
+_TOLD: Final = ("text", "attributes", "labels", "subject", "slot")
+
+
+def _as_shown(record: MemoryVersion, redact: Callable[[Any], Any] | None) -> MemoryVersion:
+    """Return an entry as a view shows it: redacted, of little trust, without its sources."""
+    told = {name: getattr(record, name) for name in _TOLD}
+    if redact is not None:
+        told = redact({name: value for name, value in told.items() if value})
+    return replace(record, by=weakest((record.by, _TRUST)), **{**_HIDDEN, **told})

@@ -1,0 +1,376 @@
+"""Grants: what one user sees of another's memory, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memcore
+import memcore.aio
+from memcore.codec import keys
+from memcore.codec.keys import Kind, MemoryRow
+from memcore.codec.values import seal_value
+from memcore.database.scope import engine_of
+from memcore.memory import grants as module
+from memcore.rows import names
+
+
+@pytest.fixture
+def db(open_db):
+    return open_db(durability="none")
+
+
+def rows(db: memcore.Database) -> list[bytes]:
+    """The keys of all rows of grants in the file."""
+    store = engine_of(db.scope(user="x")).store
+    start, stop = bytes((Kind.MEMORY,)), bytes((Kind.MEMORY + 1,))
+    found = store.read(lambda txn: [key for key, _ in txn.scan(start, stop)])
+    return [key for key in found if key[9] in (MemoryRow.GRANT, MemoryRow.RECEIVED)]
+
+
+def pair(db: memcore.Database) -> tuple[memcore.Memories, memcore.Memories]:
+    ann, bob = db.scope(user="ann").memory, db.scope(user="bob", app="other").memory
+    ann.remember("Ann drinks tea", by="operator", kind="preference", labels={"team": "a"})
+    ann.remember("Ann met Carl", by="operator", kind="event")
+    ann.remember("A tool says Ann is rich", by="import")
+    bob.remember("Bob drinks milk", by="operator")
+    return ann, bob
+
+
+def seen(memory: memcore.Memories) -> list[str]:
+    return [each.text for each in memory.list(shared=True) if each.shared_from]
+
+
+def test_a_grant_shows_what_is_active_and_nothing_else(db):
+    ann, bob = pair(db)
+    assert seen(bob) == []
+    grant = ann.grants.give(to=("other", "bob"), redact=None)
+    assert (grant.app, grant.user, grant.to_app, grant.to_user) == (
+        "default", "ann", "other", "bob",
+    )  # fmt: skip
+    shared = [each for each in bob.list(shared=True) if each.shared_from]
+    assert [each.text for each in shared] == ["Ann drinks tea", "Ann met Carl"]
+    for each in shared:
+        assert (each.by, each.status, each.shared_from) == ("agent", "active", ("default", "ann"))
+        assert (each.sources, each.derived_from, each.uses) == ((), (), 0)
+    assert [each.text for each in bob.list()] == ["Bob drinks milk"]
+    found = {hit.memory.text for hit in bob.search("drinks", shared=True)}
+    assert found == {"Bob drinks milk", "Ann drinks tea"}
+    assert len(bob.search("drinks", shared=True, k=1)) == 1
+    assert bob.search("rich", shared=True) == []
+    assert [hit.memory.text for hit in bob.search("drinks")] == ["Bob drinks milk"]
+    assert ann.grants.list() == [grant] == bob.grants.received()
+    assert (ann.grants.received(), bob.grants.list()) == ([], [])
+    assert list(db.check()) == []
+
+
+def test_kinds_labels_and_time_limit_a_grant(db, monkeypatch):
+    ann, bob = pair(db)
+    clock = engine_of(db.scope(user="x"))
+    now = clock.now_ms() / 1000
+    one = ann.grants.give(to=db.scope(user="bob", app="other"), kinds=["event"])
+    assert seen(bob) == ["Ann met Carl"]
+    ann.grants.revoke(one)
+    ann.grants.give(to=("other", "bob"), labels={"team": "a"}, until=now + 1000)
+    assert seen(bob) == ["Ann drinks tea"]
+    later = clock.now_ms() + 2_000_000
+    monkeypatch.setattr(type(clock), "now_ms", lambda self: later)
+    ann, bob = db.scope(user="ann").memory, db.scope(user="bob", app="other").memory
+    assert seen(bob) == []
+    assert ann.grants.list() == []
+
+
+def test_nothing_that_is_redacted_is_shown_or_found(db):
+    ann, bob = db.scope(user="ann").memory, db.scope(user="bob").memory
+    bob.remember("x", by="operator")
+    ann.remember(
+        "Reach Ann at ann@example.com", by="operator", subject="ann@example.com",
+        attributes={"mail": "ann@example.com"}, labels={"mail": "ann@example.com"},
+    )  # fmt: skip
+    ann.grants.give(to=("default", "bob"))
+    (shown,) = [each for each in bob.list(shared=True) if each.shared_from]
+    assert "ann@example.com" not in json.dumps([shown.text, shown.subject, dict(shown.attributes)])
+    assert "ann@example.com" not in repr(shown)
+    assert bob.search("example com", shared=True) == []
+    assert len(bob.search("reach", shared=True)) == 1
+    assert bob.list(subject="ann@example.com", shared=True) == []
+    (raw,) = ann.list()
+    assert raw.text == "Reach Ann at ann@example.com"
+
+
+def test_a_view_is_never_handed_on(db):
+    ann, bob = pair(db)
+    carl = db.scope(user="carl").memory
+    ann.grants.give(to=("other", "bob"))
+    bob.grants.give(to=("default", "carl"))
+    assert seen(carl) == ["Bob drinks milk"]
+    (shown, *_) = [each for each in bob.list(shared=True) if each.shared_from]
+    assert bob.get(shown.id) != shown  # ids are those of the giver
+    with pytest.raises(memcore.NotFoundError):
+        bob.promote(99, by="bob")
+
+
+@pytest.mark.parametrize("how", ["revoke", "revoke by id", "decline", "opt out", "opt out there"])
+def test_a_grant_ends_at_once(db, how):
+    ann, bob = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    assert len(rows(db)) == 2
+    if how == "revoke":
+        assert ann.grants.revoke(grant)
+        assert not ann.grants.revoke(grant)
+    elif how == "revoke by id":
+        assert ann.grants.revoke(grant.id)
+    elif how == "decline":
+        (received,) = bob.grants.received()
+        assert bob.grants.revoke(received)
+    else:
+        scope = db.scope(user="ann") if how == "opt out" else db.scope(user="bob", app="other")
+        scope.opt_out_memory()
+        scope.opt_in_memory()
+    assert seen(bob) == []
+    assert rows(db) == []
+    assert (ann.grants.list(), bob.grants.received()) == ([], [])
+    again = ann.grants.give(to=("other", "bob"))
+    assert again.id > grant.id
+    assert not ann.grants.revoke(grant.id)
+    assert list(db.check()) == []
+
+
+@pytest.mark.parametrize("gone", ["ann", "bob"])
+def test_erasing_either_user_leaves_no_row_of_a_grant(db, gone):
+    ann, _ = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    counts = db.would_erase("ann")
+    assert counts["grants"] == 1
+    db.erase(gone, compact=False)
+    assert rows(db) == []
+    assert list(db.check()) == []
+    again = db.scope(user="bob", app="other").memory
+    assert seen(again) == []
+
+
+def test_a_grant_that_ends_while_it_is_read_shows_nothing(db, monkeypatch):
+    ann, bob = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    views = module.Grants._views
+
+    def revoked_meanwhile(self: Any) -> Any:
+        found = views(self)
+        assert ann.grants.revoke(grant)
+        return found
+
+    monkeypatch.setattr(module.Grants, "_views", revoked_meanwhile)
+    assert seen(bob) == []
+    monkeypatch.undo()
+    again = ann.grants.give(to=("other", "bob"), kinds=["event"])
+    assert again.id != grant.id
+    assert seen(bob) == ["Ann met Carl"]
+
+
+def test_the_authorizer_is_asked_on_both_sides(open_db):
+    asked: list[tuple[Any, ...]] = []
+    refused: set[str] = set()
+
+    def authorizer(request: memcore.AccessRequest) -> bool:
+        asked.append((request.action, request.app, request.user, request.name))
+        return request.action not in refused
+
+    db = open_db(authorizer=authorizer, durability="none")
+    ann, bob = pair(db)
+    asked.clear()
+    grant = ann.grants.give(to=("other", "bob"))
+    assert asked == [
+        ("grant", "default", "ann", "other/bob"),
+        ("receive_grant", "other", "bob", "default/ann"),
+    ]
+    assert len(seen(bob)) == 2
+    assert asked[-1] == ("read_grant", "default", "ann", str(grant.id))
+    refused.add("read_grant")
+    assert seen(bob) == []
+    assert bob.grants.received() == []
+    for action in ("grant", "receive_grant"):
+        refused.clear()
+        refused.add(action)
+        with pytest.raises(memcore.AccessDeniedError):
+            ann.grants.give(to=("other", "bob"))
+    refused.add("revoke_grant")
+    with pytest.raises(memcore.AccessDeniedError):
+        ann.grants.revoke(grant)
+
+
+def test_both_sides_are_audited(open_db):
+    db = open_db(audit=memcore.Audit(key=bytes(32)), durability="none")
+    ann, _ = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    ann.grants.revoke(grant)
+    for app, user, told in (
+        ("default", "ann", ["give grant", "end grant"]),
+        ("other", "bob", ["receive grant", "end grant"]),
+    ):
+        entries = [each.row for each in db.audit_entries(app=app, user=user)]
+        events = [row for row in entries if "grant" in row and "number" not in row]
+        assert [next(e for e in told if e in row) for row in events] == told
+    assert db.verify_audit().ok
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": "bob"}, {"to": ("default",)}, {"to": ("default", "")}, {"to": ("default", "ann")},
+        {"to": ("a", 7)}, {"to": None}, {"to": ("default", "bob"), "kinds": ["x"]},
+        {"to": ("default", "bob"), "labels": {"a": 1}},
+        {"to": ("default", "bob"), "redact": "nonsense"},
+        {"to": ("default", "bob"), "until": 5.0}, {"to": ("default", "bob"), "until": float("nan")},
+        {"to": ("default", "bob"), "until": True}, {"to": ("default", "bob"), "until": 1e300},
+    ],
+)  # fmt: skip
+def test_wrong_grants_are_refused(db, options):
+    ann, _ = pair(db)
+    with pytest.raises(memcore.InvalidOptionError):
+        ann.grants.give(**options)
+    assert rows(db) == []
+
+
+def test_grants_are_bounded(db, monkeypatch):
+    monkeypatch.setattr(module, "GRANTS_MAX", 3)
+    ann, bob = pair(db)
+    given = [ann.grants.give(to=("default", f"user {n}")) for n in range(3)]
+    with pytest.raises(memcore.InvalidOptionError, match="revoke one"):
+        ann.grants.give(to=("other", "bob"))
+    db.erase("user 1", compact=False)
+    ann.grants.give(to=("other", "bob"))
+    assert [grant.id for grant in ann.grants.list()][:2] == [given[0].id, given[2].id]
+    with pytest.raises(memcore.InvalidOptionError):
+        bob.grants.revoke(given[0])
+    with pytest.raises(memcore.InvalidOptionError):
+        bob.grants.revoke("x")  # type: ignore[arg-type]
+    with pytest.raises(memcore.InvalidOptionError, match="as_of"):
+        bob.list(shared=True, as_of=1.0)
+
+
+def test_who_opted_out_gets_no_grant(db):
+    ann, _ = pair(db)
+    db.scope(user="bob", app="other").opt_out_memory()
+    with pytest.raises(memcore.OptedOutError):
+        ann.grants.give(to=("other", "bob"))
+
+
+def test_half_a_grant_shows_nothing_and_is_reported(db):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+    one, two = rows(db)
+    kept = store.read(lambda txn: txn.get(one))
+    store.transact(lambda txn: txn.delete(one))
+    assert seen(bob) == []
+    assert "was not given" in "".join(map(str, db.check()))
+    assert kept
+    store.transact(lambda txn: txn.put(one, kept))
+    assert len(seen(bob)) == 2
+    store.transact(lambda txn: txn.delete(two))
+    assert seen(bob) == []
+    assert "is not marked there" in "".join(map(str, db.check()))
+    store.transact(lambda txn: txn.delete(one))
+    assert list(db.check()) == []
+
+
+def test_a_planted_mark_opens_no_memory(db):
+    _, bob = pair(db)
+    engine = engine_of(db.scope(user="x"))
+
+    def plant(txn: Any) -> bytes:
+        giver = names.scope_of(txn, "default", "ann")
+        receiver = names.scope_of(txn, "other", "bob")
+        assert giver
+        assert receiver
+        key = keys.memory_rows(receiver, MemoryRow.RECEIVED, keys.u64(giver), keys.u64(1))
+        txn.put(key, seal_value(key, b""))
+        return key
+
+    planted = engine.store.transact(plant)
+    assert seen(bob) == []
+    engine.store.transact(lambda txn: txn.delete(planted))
+
+
+def test_grants_are_not_exported(db):
+    ann, _ = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    assert b"grant" not in b"".join(db.export())
+
+
+def test_a_loop_gives_and_revokes(tmp_path):
+    async def main() -> None:
+        async with memcore.aio.open(tmp_path / "a", durability="none", allow_unsafe=True) as db:
+            ann = db.scope(user="ann").memory
+            bob = db.scope(user="bob").memory
+            await ann.remember("Tea", by="operator")
+            grant = await ann.grants.give(to=("default", "bob"))
+            assert [m.text for m in await bob.list(shared=True)] == ["Tea"]
+            assert await ann.grants.list() == await bob.grants.received() == [grant]
+            assert await ann.grants.revoke(grant)
+            assert await bob.list(shared=True) == []
+
+    asyncio.run(main())
+
+
+USERS = ("u0", "u1", "u2")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["give", "revoke", "erase", "out"]),
+                          st.integers(0, 2), st.integers(0, 2)), max_size=12))  # fmt: skip
+def test_any_history_leaves_both_sides_agreed(steps):
+    with memcore.open(":memory:") as db:
+        for user in USERS:
+            db.scope(user=user).memory.remember(f"Of {user}", by="operator")
+        for what, one, two in steps:
+            giver = db.scope(user=USERS[one])
+            if what == "give" and one != two:
+                giver.memory.grants.give(to=("default", USERS[two]))
+            elif what == "revoke":
+                for grant in giver.memory.grants.list()[:1]:
+                    giver.memory.grants.revoke(grant)
+            elif what == "erase":
+                db.erase(USERS[one], compact=False)
+                db.scope(user=USERS[one]).memory.remember(f"Of {USERS[one]}", by="operator")
+            elif what == "out":
+                giver.opt_out_memory()
+                giver.opt_in_memory()
+        assert list(db.check()) == []
+        for user in USERS:
+            memory = db.scope(user=user).memory
+            given_to = {g.to_user for g in memory.grants.list()}
+            for other in USERS:
+                received = {g.user for g in db.scope(user=other).memory.grants.received()}
+                assert (other in given_to) == (user in received)
+            shown = {m.text for m in memory.list(shared=True)}
+            assert shown == {f"Of {user}"} | {f"Of {g.user}" for g in memory.grants.received()}
+
+
+def test_salvage_brings_no_grant_back(path, tmp_path):
+    with memcore.open(path) as db:
+        ann, bob = pair(db)
+        ann.grants.give(to=("other", "bob"))
+        assert len(seen(bob)) == 2
+    memcore.salvage(path, tmp_path / "saved")
+    with memcore.open(tmp_path / "saved") as db:
+        bob = db.scope(user="bob", app="other").memory
+        assert [each.text for each in bob.list()] == ["Bob drinks milk"]
+        assert seen(bob) == []
+        assert rows(db) == []
+        assert list(db.check()) == []
+
+
+@pytest.mark.as_stored
+def test_the_terms_of_a_grant_are_sealed(path):
+    with memcore.open(path, key=bytes(32)) as db:
+        ann, bob = pair(db)
+        ann.grants.give(to=("other", "bob"), labels={"team": "zebra-crossing"})
+        ann.remember("Zebra", by="operator", labels={"team": "zebra-crossing"})
+        assert seen(bob) == ["Zebra"]
+    assert b"zebra-crossing" not in path.read_bytes()
