@@ -79,6 +79,9 @@ from memcore.maintenance.backup import restore as restore
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
+from memcore.memory import Consolidation as Consolidation
+from memcore.memory import ConsolidationPolicy as ConsolidationPolicy
+from memcore.memory import ConsolidationStep as ConsolidationStep
 from memcore.memory import Grants as Grants
 from memcore.memory import Memories as Memories
 from memcore.memory import Recall as Recall
@@ -193,6 +196,9 @@ __all__ = [
     "CompactionPolicy",
     "CompactionResult",
     "Compactor",
+    "Consolidation",
+    "ConsolidationPolicy",
+    "ConsolidationStep",
     "Context",
     "ContextOverflowError",
     "CorruptStoreError",

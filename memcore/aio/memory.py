@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memcore.memory import Grants, Memories
+from memcore.memory import Consolidation, ConsolidationPolicy, Grants, Memories
+from memcore.memory.consolidate import Consolidator
 from memcore.memory.memories import Named, Sources
 from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
 
@@ -248,6 +249,47 @@ class AsyncMemories:
             reason=reason,
             confidence=confidence,
         )
+
+    async def consolidate(
+        self,
+        policy: ConsolidationPolicy | None = None,
+        *,
+        consolidator: Consolidator | None = None,
+        dry_run: bool = False,
+    ) -> Consolidation:
+        """Unite memories that say the same, settle contradictions, archive what has faded.
+
+        Texts are the same if all their words are, apart from inflection and articles. What is
+        united, superseded or archived stays, and names what took its place. Values of slots are
+        left alone: they settle when they are written.
+
+        Args:
+            policy: rules for attributes and for archiving; None: the defaults, which archive
+                nothing.
+            consolidator: judge of pairs that share a rare word: returns "same", "contradicts" or
+                None. What it calls the same must have equal numbers, names and negations.
+            dry_run: change nothing; ``apply`` carries the plan out.
+
+        Returns:
+            The plan; unless ``dry_run``, with the outcome of each step.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, OptedOutError
+        """
+        return await asyncio.to_thread(
+            self._memories.consolidate, policy, consolidator=consolidator, dry_run=dry_run
+        )
+
+    async def apply(
+        self,
+        plan: Consolidation,
+    ) -> Consolidation:
+        """Carry out a plan, one commit a step; steps whose memories changed since are left out.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, OptedOutError
+        """
+        return await asyncio.to_thread(self._memories.apply, plan)
 
     async def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.

@@ -1,4 +1,4 @@
-"""``memcore memory``: list, search, show, promote, forget memories; playbooks; evaluation."""
+"""``memcore memory``: list, search, show, promote, forget, consolidate; playbooks; evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from memcore import Grant, Memories, Memory, search
+from memcore import ConsolidationPolicy, Grant, Memories, Memory, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
@@ -252,6 +252,37 @@ def show_playbooks(
         for each in found
     ]  # fmt: skip
     print_table(headings, table, flexible=-1)
+
+
+@verbs.command("consolidate", epilog=_EPILOG)
+def consolidate_memories(
+    store: StorePath,
+    *,
+    user: User = "default",
+    app: App = "default",
+    archive_below: Annotated[
+        float | None,
+        typer.Option(metavar="SCORE", help="Archive what has faded below; see the documentation."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Unite memories that say the same, and archive what has faded; nothing is deleted."""
+    policy = ConsolidationPolicy(archive_below=archive_below)
+    with _memory(store, app, user, writes=not dry_run) as memory:
+        found = memory.consolidate(policy, dry_run=dry_run)
+    if as_json:
+        emit_json("memory consolidate", {"steps": [asdict(step) for step in found.steps]})
+        return
+    headings = ("action", "memories", "outcome", "made", "reason")
+    rows = [
+        (
+            step.action, ", ".join(map(str, step.memories)), step.outcome,
+            "" if step.made is None else str(step.made), step.reason,
+        )
+        for step in found.steps
+    ]  # fmt: skip
+    print_table(headings, rows, flexible=-1)
 
 
 def _grant_table(grants: list[Grant]) -> None:

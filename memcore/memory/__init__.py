@@ -5,6 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",

@@ -1,4 +1,7 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.consolidate import Consolidation as Consolidation
+from memcore.memory.consolidate import ConsolidationPolicy as ConsolidationPolicy
+from memcore.memory.consolidate import ConsolidationStep as ConsolidationStep
 from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
 from memcore.memory.grants import Grants as Grants
 from memcore.memory.grants import check_grants as check_grants
@@ -51,6 +54,9 @@ __all__ = [
     "LAST_USER",
     "Arrival",
     "Book",
+    "Consolidation",
+    "ConsolidationPolicy",
+    "ConsolidationStep",
     "Grants",
     "Memories",
     "MemoryVersion",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -11,6 +12,14 @@ from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
+from memcore.memory.consolidate import (
+    Consolidation,
+    ConsolidationPolicy,
+    ConsolidationStep,
+    Consolidator,
+    carry_out,
+    plan_consolidation,
+)
 from memcore.memory.playbook import (
     Outcome,
     SessionPath,
@@ -437,6 +446,67 @@ class Memories:
             raise NotFoundError(msg)
         need_wanted(txn, scope)
         return path_of(txn, scope, name)
+
+    def consolidate(
+        self,
+        policy: ConsolidationPolicy | None = None,
+        *,
+        consolidator: Consolidator | None = None,
+        dry_run: bool = False,
+    ) -> Consolidation:
+        """Unite memories that say the same, settle contradictions, archive what has faded.
+
+        Texts are the same if all their words are, apart from inflection and articles. What is
+        united, superseded or archived stays, and names what took its place. Values of slots are
+        left alone: they settle when they are written.
+
+        Args:
+            policy: rules for attributes and for archiving; None: the defaults, which archive
+                nothing.
+            consolidator: judge of pairs that share a rare word: returns "same", "contradicts" or
+                None. What it calls the same must have equal numbers, names and negations.
+            dry_run: change nothing; ``apply`` carries the plan out.
+
+        Returns:
+            The plan; unless ``dry_run``, with the outcome of each step.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, OptedOutError
+        """
+        if not checked_bool("dry_run", dry_run):
+            self._need_writable()
+        nothing: tuple[MemoryVersion, ...] = ()
+        records = self._read(lambda txn, scope: tuple(entries(txn, scope)), nothing)
+        plan = plan_consolidation(records, policy, consolidator, self._now_ms())
+        return plan if dry_run else self.apply(plan)
+
+    def apply(self, plan: Consolidation) -> Consolidation:
+        """Carry out a plan, one commit a step; steps whose memories changed since are left out.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, OptedOutError
+        """
+        self._need_writable()
+        if not isinstance(plan, Consolidation):
+            msg = f"plan: expected a Consolidation, got {type(plan).__name__}"
+            raise InvalidOptionError(msg)
+        steps = [self._carried_out(step, plan.policy) for step in plan.steps]
+        return Consolidation(plan.policy, tuple(steps))
+
+    def _carried_out(
+        self, step: ConsolidationStep, policy: ConsolidationPolicy
+    ) -> ConsolidationStep:
+        if step.outcome != "planned":
+            return step
+
+        def closure(txn: Txn) -> ConsolidationStep:
+            scope = self._find(txn)
+            if scope is None:
+                return replace(step, outcome="changed")
+            book = Book(txn, scope, self._seed, self._uses)
+            return carry_out(book, step, policy, self._now_ms())
+
+        return self._store.transact(closure)
 
     def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.

@@ -65,20 +65,26 @@ from memcore.rows.lifecycle import is_held, need_free, need_wanted
 from memcore.store.interface import ReadTxn
 
 __all__ = [
+    "CONSOLIDATED",
     "SOURCES_MAX",
     "TOLD",
     "Statement",
+    "begin_change",
     "cite",
     "expire_entry",
     "forget_entry",
     "forget_items",
     "mend",
+    "merged_sources",
     "move_sources",
     "names_in",
+    "next_version",
     "promote",
     "redact_entry",
     "remember",
+    "rests_on_hold",
     "revise",
+    "stated_by",
     "texts_in",
 ]
 
@@ -87,6 +93,8 @@ TOLD: Final = ("text", "attributes", "labels", "extractor", "reason", "promoted_
 """Fields whose texts are redacted."""
 SOURCES_MAX: Final = 64
 """Most sources that an entry keeps: the most trusted, and of those the newest."""
+CONSOLIDATED: Final = "memcore.consolidate 1"
+"""Extractor of a memory that was united from others."""
 _LIVING: Final = ("active", "quarantined", "archived")
 
 
@@ -205,7 +213,7 @@ def _with_trust(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
     return tuple(row._replace(by=by) for row in rows)
 
 
-def _merged(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
+def merged_sources(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
     """Unite the cited items, each once, up to ``SOURCES_MAX`` sources.
 
     Beyond that the least trusted source gives way, and the oldest among these: many tools cannot
@@ -222,7 +230,7 @@ def _merged(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[Sour
     return tuple(rows)
 
 
-def _stated(record: MemoryVersion) -> str | None:
+def stated_by(record: MemoryVersion) -> str | None:
     """Return the trust of who stated it without citing items; None if nobody did."""
     return record.unsourced or (None if record.sources else record.by)
 
@@ -230,13 +238,13 @@ def _stated(record: MemoryVersion) -> str | None:
 # --- Remembering ----------------------------------------------------------------------------------
 
 
-def _begin(book: Book, now_ms: int) -> EntryHead:
+def begin_change(book: Book, now_ms: int) -> EntryHead:
     """Return the head with the time of this change: never before that of the last one."""
     head = read_head(book.txn, book.scope)
     return head._replace(last_ms=max(head.last_ms, now_ms))
 
 
-def _next(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVersion:
+def next_version(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVersion:
     """Return the next version of an entry: never recorded before the one that it follows."""
     recorded_ms = max(known.recorded_ms, now_ms)
     return replace(known, version=known.version + 1, recorded_ms=recorded_ms, **values)
@@ -264,7 +272,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     text = said.text or ""
     cited = cite(book, drafts, said.sources, text)
     by = _trust(said.by, cited)
-    head = _begin(book, now_ms)
+    head = begin_change(book, now_ms)
     values = dict(said.values)
     if values.get("observed_ms") is None:
         values["observed_ms"] = cited.newest_ms
@@ -325,8 +333,8 @@ def _support(
     the known one with all of them; one that is not stronger is one more source. The expiry is that
     of the last statement that was not weaker.
     """
-    sources = _merged(known.sources, new.sources)
-    stated = [by for by in (_stated(known), _stated(new)) if by is not None]
+    sources = merged_sources(known.sources, new.sources)
+    stated = [by for by in (stated_by(known), stated_by(new)) if by is not None]
     unsourced = min(stated, key=BY.index) if stated and sources else None
     is_stronger = is_weaker(known.by, new.by)
     found = replace(known, sources=sources, unsourced=unsourced)
@@ -346,7 +354,7 @@ def _support(
     if found == known:
         return known
     write_head(book.txn, book.scope, head)
-    return _write(book, _next(found, now_ms), known, beside)
+    return _write(book, next_version(found, now_ms), known, beside)
 
 
 _Change = tuple[MemoryVersion, MemoryVersion]
@@ -440,7 +448,7 @@ def _ended(record: MemoryVersion, at: int, by: int, now_ms: int) -> MemoryVersio
     ends = at if record.valid_to_ms is None else min(at, record.valid_to_ms)
     if record.valid_from_ms is not None:
         ends = max(ends, record.valid_from_ms)
-    return _next(record, now_ms, status="superseded", valid_to_ms=ends, superseded_by=by)
+    return next_version(record, now_ms, status="superseded", valid_to_ms=ends, superseded_by=by)
 
 
 # --- Changes of an entry --------------------------------------------------------------------------
@@ -503,8 +511,8 @@ def revise(
         return known
     if said.text is not None:
         _need_new(book, found, now_ms)
-    head = _begin(book, now_ms)
-    found = _next(found, now_ms)
+    head = begin_change(book, now_ms)
+    found = next_version(found, now_ms)
     beside: tuple[_Change, ...] = ()
     if known.status == "quarantined" and found.by in ACTIVE_BY and said.text is not None:
         found, beside = _placed(book, found, now_ms, force=False)
@@ -537,8 +545,8 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         raise InvalidOptionError(msg)
     if said.text is None:  # the text rests on what it rested on
         by = weakest((by, known.by))
-        sources = _merged(known.sources, _with_trust(cited.rows, by))
-        unsourced = _stated(known) if sources else None
+        sources = merged_sources(known.sources, _with_trust(cited.rows, by))
+        unsourced = stated_by(known) if sources else None
         return replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
     if known.by not in ACTIVE_BY and is_weaker(known.by, by):  # nobody vouches for the rest of it
         known = replace(known, **_BARE)
@@ -598,9 +606,9 @@ def promote(book: Book, number: int, by: str, now_ms: int) -> MemoryVersion:
     if known.status == "superseded":
         msg = f"memory {number} is superseded: another value has taken its place"
         raise InvalidOptionError(msg)
-    head = _begin(book, now_ms)
+    head = begin_change(book, now_ms)
     trust = "confirmed" if is_weaker(known.by, "confirmed") else known.by
-    new = _next(known, now_ms, by=trust, promoted_by=by)
+    new = next_version(known, now_ms, by=trust, promoted_by=by)
     found, beside = _placed(book, new, now_ms, force=True)
     record_event(book.txn, book.scope, "promote memory", {"memory": number})
     write_head(book.txn, book.scope, head)
@@ -625,17 +633,39 @@ def forget_entry(book: Book, number: int, reason: str | None, now_ms: int) -> Me
         raise NotFoundError(msg)
     if known.is_gone:
         return known
+    write_head(book.txn, book.scope, begin_change(book, now_ms))
+    todo, found = [known], known
+    while todo:  # with it goes what it was united from
+        each = todo.pop()
+        todo += _united_in(book, each)
+        stone = _forgotten(book, each, reason, now_ms)
+        found = stone if each is known else found
+    return found
+
+
+def _forgotten(book: Book, known: MemoryVersion, reason: str | None, now_ms: int) -> MemoryVersion:
+    number = known.id
     versions = versions_of(book.txn, book.scope, number)
     for session in _sessions_of(known, *versions):
         need_free(book.txn, book.scope, session, what=f"memory {number}")
-    head = _begin(book, now_ms)
     texts = sorted({each.text for each in (known, *versions)})
     digests = {text_digest(book.seed, book.scope, text).hex() for text in texts}
     record_event(book.txn, book.scope, "forget memory", {"memory": number})
-    write_head(book.txn, book.scope, head)
     stone = replace(_stone(known, now_ms), reason=reason, digests=tuple(sorted(digests)))
     write_entry(book, stone, known, versions=(versions, []))
     return stone
+
+
+def _united_in(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
+    """Return the memories that one was united from, and which it replaces."""
+    if record.extractor != CONSOLIDATED:
+        return []
+    found = (read_entry(book.txn, book.scope, each) for each in record.derived_from)
+    return [
+        each
+        for each in found
+        if each is not None and not each.is_gone and each.superseded_by == record.id > each.id
+    ]
 
 
 def _sessions_of(*records: MemoryVersion) -> list[int]:
@@ -644,7 +674,8 @@ def _sessions_of(*records: MemoryVersion) -> list[int]:
     return sorted({0, *(row.session for row in rows), *(row.owner for row in rows)})
 
 
-def _is_held(txn: ReadTxn, scope: int, *records: MemoryVersion) -> bool:
+def rests_on_hold(txn: ReadTxn, scope: int, *records: MemoryVersion) -> bool:
+    """Return True if a legal hold covers the scope, or a session that one of the records cites."""
     return any(is_held(txn, scope, each) for each in _sessions_of(*records))
 
 
@@ -670,9 +701,9 @@ def expire_entry(book: Book, number: int, now_ms: int) -> bool | None:
     if known is None or known.is_gone or known.is_visible(now_ms):
         return False
     versions = versions_of(book.txn, book.scope, number)
-    if _is_held(book.txn, book.scope, known, *versions):
+    if rests_on_hold(book.txn, book.scope, known, *versions):
         return None
-    head = _begin(book, now_ms)
+    head = begin_change(book, now_ms)
     write_head(book.txn, book.scope, head)
     stone = replace(_stone(known, now_ms), reason="expired")
     write_entry(book, stone, known, versions=(versions, []))
@@ -710,12 +741,17 @@ def forget_items(
             return 0
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
         cut = partial(_cut_items, session, gone)
-    count = 0
-    for number in numbers:
+    count, todo = 0, set(numbers)
+    while todo:
+        number = min(todo)  # what was united before that in which it was united
+        todo.remove(number)
         with suppress(CorruptValueError):  # check() reports it; items can be removed all the same
             known = read_entry(txn, scope, number)
-            if known is not None and not known.is_gone:
-                count += _strip(book, known, cut, now_ms)
+            if known is None or known.is_gone:
+                continue
+            count += _strip(book, known, cut, now_ms)
+            if known.superseded_by is not None and known.superseded_by > number:
+                todo.add(known.superseded_by)
     return count
 
 
@@ -755,26 +791,35 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
     versions = versions_of(txn, scope, known.id)
     left = [_without(each, cut) for each in versions]
     current = _without(known, cut)
-    if current == known and left == versions:
+    said = known
+    is_united = known.extractor == CONSOLIDATED and bool(known.derived_from)
+    if is_united:
+        said = _still_said(book, current, cut) or _stone(known, now_ms)
+    has_said = not is_united or normalised(said.text) == normalised(known.text)
+    if current == known and left == versions and has_said:
         return False
     kept = [
         each
         for each, old in zip(left, versions, strict=True)
         if not _is_baseless(each, old) and not is_weaker(_trust_left(each), each.by)
     ]
-    write_head(txn, scope, _begin(book, now_ms))
+    write_head(txn, scope, begin_change(book, now_ms))
     before = known
-    is_gone = _is_baseless(current, known)
+    is_gone = _is_baseless(current, known) or said.is_gone
+    if not has_said:
+        kept = []  # whoever said it so is gone, and so is the wording
+    if not is_gone and not has_said:
+        current = next_version(_as_said_by(current, said), now_ms)
     if is_gone:
-        kept = [each for each in kept if each.sources and _is_held(txn, scope, each)]
+        kept = [each for each in kept if each.sources and rests_on_hold(txn, scope, each)]
         if not kept:
             stone = replace(_stone(known, now_ms), reason="its sources were removed")
             write_entry(book, stone, known, versions=(versions, []))
             return True
         held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
-        current = _next(held, now_ms)
+        current = next_version(held, now_ms)
     elif is_weaker(_trust_left(current), known.by):
-        current = _next(_fallen(current, kept), now_ms)
+        current = next_version(_fallen(current, kept), now_ms)
     if current.version > known.version:  # what the entry said until now does not become the past
         before = replace(known, version=current.version)
     write_entry(book, current, before, versions=(versions, kept))
@@ -799,6 +844,34 @@ def _trust_left(record: MemoryVersion) -> str:
     if record.promoted_by or not found:
         return record.by
     return weakest((record.by, min(found, key=BY.index)))
+
+
+def _still_said(book: Book, record: MemoryVersion, cut: Cut) -> MemoryVersion | None:
+    """Return the strongest of the memories that one was united from which still has its sources.
+
+    Among equals it is the one of the same wording.
+    """
+    found: list[MemoryVersion] = []
+    for each in _united_in(book, record):
+        left = _without(each, cut)
+        if not _is_baseless(left, each):
+            found.append(replace(left, by=_trust_left(left)))
+    same = normalised(record.text)
+    return min(
+        found, key=lambda each: (BY.index(each.by), normalised(each.text) != same), default=None
+    )
+
+
+def _as_said_by(record: MemoryVersion, said: MemoryVersion) -> MemoryVersion:
+    """Return a united memory in the words of one of those that it was united from."""
+    status = record.status
+    if status == "active" and said.by not in ACTIVE_BY:
+        status = "quarantined"
+    return replace(
+        record, text=said.text, by=said.by, status=status, attributes=said.attributes,
+        confidence=said.confidence, importance=said.importance, promoted_by=said.promoted_by,
+        observed_ms=said.observed_ms,
+    )  # fmt: skip
 
 
 def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersion:
@@ -897,7 +970,7 @@ def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool 
     current, *earlier = (_redacted(each, redact) for each in (known, *versions))
     if (current, earlier) == (known, versions):
         return False
-    if _is_held(book.txn, book.scope, known, *versions):
+    if rests_on_hold(book.txn, book.scope, known, *versions):
         return None
     write_entry(book, current, known, versions=(versions, earlier))
     record_event(book.txn, book.scope, "redact", {"memory": number})

@@ -19,6 +19,6 @@ __all__, __getattr__, __dir__ = face(
         ),
         "items": "forget_items forget_session",
         "query": "IndexCache Match Query Ranking checked_query parts_of_score rank",
-        "text": "ANALYSIS highlights month_words snippet_of",
+        "text": "ANALYSIS folded highlights month_words snippet_of",
     },
 )

@@ -32,6 +32,7 @@ from memcore.search.query import checked_query as checked_query
 from memcore.search.query import parts_of_score as parts_of_score
 from memcore.search.query import rank as rank
 from memcore.search.text import ANALYSIS as ANALYSIS
+from memcore.search.text import folded as folded
 from memcore.search.text import highlights as highlights
 from memcore.search.text import month_words as month_words
 from memcore.search.text import snippet_of as snippet_of
@@ -55,6 +56,7 @@ __all__ = [
     "document_terms",
     "documents_of",
     "drop_index",
+    "folded",
     "forget_items",
     "forget_session",
     "highlights",

@@ -1,0 +1,483 @@
+"""Consolidation of memories: a plan made from entries alone, carried out one commit a step.
+
+Memories of the same wording are united, a judge's contradictions are settled by trust and time, and
+what nobody needs is archived. Nothing is deleted: what gives way is superseded or archived, and
+names the memory that took its place.
+
+A wrong union is worse than a duplicate: of pairs of facts that embeddings call near (a cosine of
+0.9 and more), a third to a half differ in a number, a name or a negation. So texts are the same
+only if all their words are, in order, apart from inflection and articles. Whoever knows better is
+a ``Consolidator``, whose answer has to pass the comparison of numbers, names and negations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from memcore import search
+from memcore._fast import stem_word
+from memcore.audit import record_event
+from memcore.errors import InvalidItemError, InvalidOptionError
+from memcore.memory.rows import (
+    DERIVED_MAX,
+    Book,
+    MemoryVersion,
+    memory_of,
+    read_entry,
+    write_entry,
+    write_head,
+)
+from memcore.memory.statement import (
+    CONSOLIDATED,
+    SOURCES_MAX,
+    begin_change,
+    merged_sources,
+    next_version,
+    rests_on_hold,
+    stated_by,
+)
+from memcore.memory.trust import BY, KINDS, checked_attributes, is_weaker
+from memcore.model import Memory
+from memcore.options import checked_int
+from memcore.rows.lifecycle import need_wanted
+
+__all__ = [
+    "Consolidation",
+    "ConsolidationPolicy",
+    "ConsolidationStep",
+    "Consolidator",
+    "carry_out",
+    "make_plan",
+    "plan_consolidation",
+]
+
+
+Consolidator: TypeAlias = Callable[[Memory, Memory], str | None]
+"""Judge of a pair of memories: returns "same", "contradicts" or None; called outside commits."""
+RULES: Final = ("sum", "mean", "newest", "surer", "union", "max", "min")
+ACTIONS: Final = ("unite", "supersede", "quarantine", "archive")
+OUTCOMES: Final = ("planned", "done", "changed", "held")
+_DAY_MS: Final = 86_400_000
+_NUMBER_END: Final = 1e9
+_HALF_LIFE_DAYS: Final[Mapping[str, float]] = {
+    "fact": 365.0, "preference": 365.0, "event": 30.0, "procedure": 365.0, "note": 90.0,
+}  # fmt: skip
+_IMPORTANCE: Final = 0.5
+"""Importance of a memory of which nobody said any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationPolicy:
+    """Rules of a consolidation.
+
+    Raises (when made):
+        InvalidOptionError: a rule or kind is unknown, or a number is out of range.
+    """
+
+    merge: Mapping[str, str] = field(default_factory=dict)
+    """Rule by attribute of united memories: ``sum``, ``mean`` (weighted by support), ``newest``,
+    ``surer`` (by confidence), ``union`` (of lists), ``max``, ``min``. Without a rule, the attribute
+    of the strongest memory stays. Only memories of its trust have a say."""
+    archive_below: float | None = None
+    """Archive memories whose ``importance * 2 ** (-age / half-life) + uses + support`` is less, but
+    never what an operator said, or the value of a slot; None: archive nothing."""
+    half_life_days: Mapping[str, float] = field(default_factory=dict)
+    """Half-life of the importance by kind, in days, in place of the default."""
+    pairs_max: int = 1_000
+    """Most pairs of memories that the judge is asked about."""
+
+    def __post_init__(self) -> None:
+        for name, rule in self.merge.items():
+            if rule not in RULES or not isinstance(name, str):
+                msg = f"merge: {name!r:.40}: expected one of {', '.join(RULES)}; got {rule!r:.40}"
+                raise InvalidOptionError(msg)
+        _check_number("archive_below", self.archive_below)
+        checked_int("pairs_max", self.pairs_max)
+        for kind, days in self.half_life_days.items():
+            if kind not in KINDS:
+                msg = f"half_life_days: expected one of {', '.join(KINDS)}; got {kind!r:.40}"
+                raise InvalidOptionError(msg)
+            _check_number(f"half_life_days: {kind}", days)
+
+
+def _check_number(name: str, value: object) -> None:
+    """Check that a value is None or a finite number above 0.
+
+    Raises:
+        InvalidOptionError
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < _NUMBER_END):  # type: ignore[operator]
+        msg = f"{name}: expected a number above 0, got {value!r:.40}"
+        raise InvalidOptionError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationStep:
+    """One change that a consolidation makes, in one commit."""
+
+    action: str
+    """``unite``: a new memory takes the place of all, in the words of the first; ``supersede``: the
+    first takes the place of the second; ``quarantine``: the first waits, since the second is
+    stronger; ``archive``: the first is no longer shown."""
+    memories: tuple[int, ...]
+    """Ids of the memories concerned."""
+    versions: tuple[int, ...]
+    """Their versions: if one has changed since, the step is not carried out."""
+    reason: str
+    outcome: str = "planned"
+    """``planned``, ``done``, ``changed`` (a memory is at another version) or ``held`` (by a legal
+    hold)."""
+    made: int | None = None
+    """Id of the memory that was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """Plan of a consolidation, or what became of it."""
+
+    policy: ConsolidationPolicy
+    steps: tuple[ConsolidationStep, ...]
+
+    @property
+    def done(self) -> int:
+        """Number of steps that were carried out."""
+        return sum(step.outcome == "done" for step in self.steps)
+
+
+# --- Comparison of texts --------------------------------------------------------------------------
+
+_WORD: Final = re.compile(r"\w+")
+_NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_NAME: Final = re.compile(r"(?<![.!?]\s)(?<!^)\b[^\W\d_a-z]\w*")
+"""Word with a capital that is not the first of a sentence."""
+_ARTICLES: Final = frozenset(("a", "an", "the"))
+_NEGATIONS: Final = frozenset((
+    "no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "t",
+    "stopped", "quit", "hates", "dislikes", "avoids", "refuses",
+))  # fmt: skip
+"""Words that turn a statement around; "t" is left of a contraction."""
+_NEGATION_SIGNS: Final = "不没沒无無未别別"
+
+
+def wording(text: str) -> tuple[str, ...]:
+    """Return the words of a text as duplicates share them: stems of all but articles, in order."""
+    words = _WORD.findall(search.folded(text).casefold())
+    return tuple(stem_word(word) for word in words if word not in _ARTICLES)
+
+
+def _signs(text: str) -> tuple[Counter[str], list[str], int]:
+    """Return the numbers of a text, its names in order, and how many of its words are negations."""
+    negations = sum(word in _NEGATIONS for word in _WORD.findall(text.casefold()))
+    negations += sum(map(text.count, _NEGATION_SIGNS))
+    names = [name.casefold() for name in _NAME.findall(text)]
+    return Counter(_NUMBER.findall(text)), names, negations
+
+
+def may_be_same(one: MemoryVersion, other: MemoryVersion) -> bool:
+    """Return True if nothing in two memories forbids that they say the same."""
+    return _place(one) == _place(other) and _signs(one.text) == _signs(other.text)
+
+
+_Place: TypeAlias = tuple[Any, ...]
+
+
+def _place(record: MemoryVersion) -> _Place:
+    """Return what memories have in common that can be united."""
+    return (
+        record.kind, record.subject, tuple(sorted(record.labels.items())), record.valid_from_ms,
+        record.valid_to_ms, record.expires_ms is None,
+    )  # fmt: skip
+
+
+# --- The plan: pure -------------------------------------------------------------------------------
+
+_RARE_WORDS: Final = 3
+_BUCKET_MAX: Final = 32
+"""Most memories with a common rare word that are compared with each other."""
+
+
+def make_plan(
+    records: Iterable[MemoryVersion],
+    policy: ConsolidationPolicy,
+    now_ms: int,
+    *,
+    judged: Mapping[tuple[int, int], str] | None = None,
+) -> tuple[ConsolidationStep, ...]:
+    """Plan a consolidation of a user's memories; each is in one step at most.
+
+    Args:
+        records: the current versions.
+        policy: the rules.
+        now_ms: the time.
+        judged: verdicts about pairs of ids, the smaller one first.
+    """
+    known = {each.id: each for each in records if _takes_part(each, now_ms)}
+    steps: list[ConsolidationStep] = []
+    taken: set[int] = set()
+    for group in _groups(known, judged or {}):
+        strongest = sorted(group, key=_strength)
+        steps.append(_step("unite", strongest, "they say the same"))
+        taken.update(each.id for each in group)
+    for (one, other), verdict in sorted((judged or {}).items()):
+        if verdict != "contradicts" or {one, other} & taken or not {one, other} <= known.keys():
+            continue
+        steps.append(_settled(known[one], known[other]))
+        taken |= {one, other}
+    steps += (
+        _step("archive", [each], "it is old, unused and of little importance")
+        for each in known.values()
+        if each.id not in taken and _is_faded(each, policy, now_ms)
+    )
+    return tuple(steps)
+
+
+def _takes_part(record: MemoryVersion, now_ms: int) -> bool:
+    """Return True for an active memory that is not the value of a slot: slots settle themselves."""
+    return record.status == "active" and record.slot is None and record.is_visible(now_ms)
+
+
+def _strength(record: MemoryVersion) -> tuple[Any, ...]:
+    """Return a key that sorts the strongest of equal statements first."""
+    return BY.index(record.by), -record.support, -(record.confidence or 0.0), -record.id
+
+
+def _step(action: str, records: Sequence[MemoryVersion], reason: str) -> ConsolidationStep:
+    ids, versions = tuple(each.id for each in records), tuple(each.version for each in records)
+    return ConsolidationStep(action, ids, versions, reason)
+
+
+def _groups(
+    known: Mapping[int, MemoryVersion], judged: Mapping[tuple[int, int], str]
+) -> Iterator[list[MemoryVersion]]:
+    """Yield memories that say the same: those of one wording, and those that a judge joins."""
+    by_wording: dict[tuple[_Place, tuple[str, ...]], list[int]] = defaultdict(list)
+    for each in known.values():
+        by_wording[_place(each), wording(each.text)].append(each.id)
+    above = {number: number for number in known}
+
+    def root(number: int) -> int:
+        while above[number] != number:
+            number = above[number]
+        return number
+
+    for numbers in by_wording.values():
+        for number in numbers:
+            above[number] = numbers[0]
+    for (one, other), verdict in judged.items():
+        if verdict == "same" and one in known and other in known:
+            above[root(other)] = root(one)
+    members: dict[int, list[MemoryVersion]] = defaultdict(list)
+    for number, each in known.items():
+        members[root(number)].append(each)
+    for group in members.values():
+        if len(group) > 1:
+            yield group[:DERIVED_MAX]  # the others are there for the next consolidation
+
+
+def _settled(one: MemoryVersion, other: MemoryVersion) -> ConsolidationStep:
+    """Settle a contradiction: the newer one holds, unless it is weaker."""
+    older, newer = sorted((one, other), key=lambda each: (each.recorded_ms, each.id))
+    if is_weaker(newer.by, older.by):
+        return _step("quarantine", [newer, older], "it contradicts a stronger statement")
+    return _step("supersede", [newer, older], "a newer statement contradicts it")
+
+
+def _is_faded(record: MemoryVersion, policy: ConsolidationPolicy, now_ms: int) -> bool:
+    if policy.archive_below is None or "operator" in (record.by, record.unsourced):
+        return False
+    days = policy.half_life_days.get(record.kind, _HALF_LIFE_DAYS[record.kind])
+    since = record.recorded_ms if record.observed_ms is None else record.observed_ms
+    age = max(now_ms - since, 0) / _DAY_MS
+    importance = _IMPORTANCE if record.importance is None else record.importance
+    return bool(
+        importance * 2 ** (-age / days) + record.uses + record.support < policy.archive_below
+    )
+
+
+def pairs_to_judge(
+    records: Iterable[MemoryVersion], policy: ConsolidationPolicy, now_ms: int
+) -> list[tuple[Memory, Memory]]:
+    """Return the pairs that may say the same or contradict each other: they share a rare word."""
+    known = [each for each in records if _takes_part(each, now_ms)]
+    words = {each.id: set(wording(each.text)) for each in known}
+    counts = Counter(word for found in words.values() for word in found)
+    buckets: dict[tuple[Any, ...], list[MemoryVersion]] = defaultdict(list)
+    for each in known:
+        shared = sorted(
+            (word for word in words[each.id] if counts[word] > 1), key=lambda w: (counts[w], w)
+        )
+        for word in shared[:_RARE_WORDS]:
+            buckets[each.kind, each.subject, word].append(each)
+    pairs: dict[tuple[int, int], tuple[Memory, Memory]] = {}
+    for bucket in buckets.values():
+        newest = bucket[-_BUCKET_MAX:]
+        for at, one in enumerate(newest):
+            for other in newest[at + 1 :]:
+                if len(pairs) >= policy.pairs_max:
+                    return list(pairs.values())
+                if wording(one.text) != wording(other.text):
+                    pairs[one.id, other.id] = memory_of(one), memory_of(other)
+    return list(pairs.values())
+
+
+def plan_consolidation(
+    records: Sequence[MemoryVersion],
+    policy: ConsolidationPolicy | None,
+    judge: Consolidator | None,
+    now_ms: int,
+) -> Consolidation:
+    """Plan a consolidation, with the verdicts of a judge about pairs that words do not settle.
+
+    Raises:
+        InvalidOptionError: the policy is none, or the judge returns no verdict.
+    """
+    rules = ConsolidationPolicy() if policy is None else policy
+    if not isinstance(rules, ConsolidationPolicy):
+        msg = f"policy: expected a ConsolidationPolicy or None, got {type(policy).__name__}"
+        raise InvalidOptionError(msg)
+    judged: dict[tuple[int, int], str] = {}
+    if judge is not None:
+        known = {each.id: each for each in records}
+        for one, other in pairs_to_judge(records, rules, now_ms):
+            verdict = _judged(known[one.id], known[other.id], judge(one, other))
+            if verdict is not None:
+                judged[one.id, other.id] = verdict
+    return Consolidation(rules, make_plan(records, rules, now_ms, judged=judged))
+
+
+def _judged(one: MemoryVersion, other: MemoryVersion, verdict: object) -> str | None:
+    """Return a verdict as far as it stands: "same" needs equal numbers, names and negations.
+
+    Raises:
+        InvalidOptionError: it is no verdict.
+    """
+    if verdict not in ("same", "contradicts", None):
+        msg = f"consolidator: expected 'same', 'contradicts' or None; got {verdict!r:.80}"
+        raise InvalidOptionError(msg)
+    if verdict == "same" and not may_be_same(one, other):
+        return None
+    return None if verdict is None else str(verdict)
+
+
+# --- Carrying out one step ------------------------------------------------------------------------
+
+
+def carry_out(
+    book: Book, step: ConsolidationStep, policy: ConsolidationPolicy, now_ms: int
+) -> ConsolidationStep:
+    """Carry out a step in the caller's transaction, unless a memory has changed since the plan.
+
+    Raises:
+        OptedOutError
+    """
+    need_wanted(book.txn, book.scope)
+    found = [read_entry(book.txn, book.scope, number) for number in step.memories]
+    records = [each for each in found if each is not None and _takes_part(each, now_ms)]
+    if len(records) != len(found) or tuple(each.version for each in records) != step.versions:
+        return replace(step, outcome="changed")
+    if step.action == "archive" and rests_on_hold(book.txn, book.scope, *records):
+        return replace(step, outcome="held")
+    head = begin_change(book, now_ms)
+    first = records[0]
+    made = None
+    record_event(book.txn, book.scope, f"{step.action} memories", {"memories": [*step.memories]})
+    if step.action == "unite":
+        made = head.next_id
+        write_head(book.txn, book.scope, head._replace(next_id=made + 1))
+        for each in records:
+            after = next_version(each, now_ms, status="superseded", superseded_by=made)
+            write_entry(book, after, each)
+        write_entry(book, united(records, policy, made, now_ms), None)
+        return replace(step, outcome="done", made=made)
+    write_head(book.txn, book.scope, head)
+    if step.action == "supersede":
+        older = records[1]
+        ends = first.valid_from_ms or first.recorded_ms
+        ends = max(ends, (older.valid_from_ms or 0) + 1)
+        after = next_version(older, now_ms, status="superseded", superseded_by=first.id,
+                             valid_to_ms=min(ends, older.valid_to_ms or ends))  # fmt: skip
+        write_entry(book, after, older)
+    else:
+        status = "archived" if step.action == "archive" else "quarantined"
+        write_entry(book, next_version(first, now_ms, status=status), first)
+    return replace(step, outcome="done")
+
+
+def united(
+    records: Sequence[MemoryVersion], policy: ConsolidationPolicy, number: int, now_ms: int
+) -> MemoryVersion:
+    """Return the memory that takes the place of others, the strongest of which is the first.
+
+    Text, trust and all that has no rule are those of the strongest; the sources are those of all.
+    """
+    strongest = records[0]
+    sources = strongest.sources
+    for each in records[1:]:
+        sources = merged_sources(sources, each.sources)
+    said = [by for each in records if (by := stated_by(each)) is not None]
+    expiries = [each.expires_ms for each in records if each.expires_ms is not None]
+    return replace(
+        strongest,
+        id=number,
+        version=1,
+        recorded_ms=max(now_ms, *(each.recorded_ms for each in records)),
+        sources=sources[:SOURCES_MAX],
+        unsourced=min(said, key=BY.index) if said and sources else None,
+        attributes=_merged_attributes(records, policy.merge),
+        expires_ms=max(expiries, default=None),
+        derived_from=tuple(sorted(each.id for each in records)),
+        extractor=CONSOLIDATED,
+        superseded_by=None,
+        uses=0,
+    )
+
+
+def _merged_attributes(
+    records: Sequence[MemoryVersion], rules: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the attributes of a united memory; only memories of the strongest trust have a say."""
+    strongest = records[0]
+    found = dict(strongest.attributes)
+    equal = [each for each in records if each.by == strongest.by]
+    for name, rule in rules.items():
+        having = [each for each in equal if name in each.attributes]
+        if having:
+            found[name] = _merged_value(rule, name, having)
+    try:
+        return checked_attributes(found)
+    except InvalidItemError:  # too large, or no longer a finite number
+        return dict(strongest.attributes)
+
+
+def _merged_value(rule: str, name: str, records: Sequence[MemoryVersion]) -> Any:
+    """Return the value that a rule makes of an attribute; the first one if its type has no rule."""
+    if rule in _ORDERS:
+        return max(records, key=_ORDERS[rule]).attributes[name]
+    values = [each.attributes[name] for each in records]
+    if rule == "union" and all(isinstance(value, list | tuple) for value in values):
+        return list({repr(entry): entry for value in values for entry in value}.values())
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        if rule in _SUMS:
+            return _SUMS[rule](values)
+        if rule == "mean":
+            weights = [max(each.support, 1) for each in records]
+            pairs = zip(values, weights, strict=True)
+            return sum(value * weight for value, weight in pairs) / sum(weights)
+    return values[0]
+
+
+def _by_time(record: MemoryVersion) -> tuple[float, int]:
+    return record.observed_ms or record.recorded_ms, record.id
+
+
+def _by_confidence(record: MemoryVersion) -> tuple[float, int]:
+    return record.confidence or 0.0, record.id
+
+
+_ORDERS: Final = {"newest": _by_time, "surer": _by_confidence}
+_SUMS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {"sum": sum, "max": max, "min": min}

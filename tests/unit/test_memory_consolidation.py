@@ -1,0 +1,331 @@
+"""Consolidation of memories: what is united, what is not, and what comes of removals afterwards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import memcore
+from memcore import ConsolidationPolicy, Source
+from memcore.cli import main
+from memcore.errors import InvalidOptionError, OptedOutError, ReadOnlyError
+from memcore.memory.consolidate import make_plan, wording
+from memcore.memory.rows import MemoryVersion
+from messages import user
+
+DAY = 86_400
+
+
+@pytest.fixture
+def alice(db) -> Any:
+    return db.scope(user="alice")
+
+
+def said(scope: Any, session: str, text: str, **values: Any) -> memcore.Memory:
+    """A statement of the user's in a session of its own."""
+    scope.session(session).append(user(f"Please note: {text}"))
+    return scope.memory.remember(text, source=Source(session, seqs=(1,)), **values)
+
+
+def test_statements_of_the_same_words_become_one_with_all_their_sources(db, alice) -> None:
+    first = said(alice, "a", "Likes the window seats")
+    second = said(alice, "b", "likes a window seat")
+    plan = alice.memory.consolidate(dry_run=True)
+    assert [each.status for each in alice.memory.list()] == ["active", "active"]
+
+    (step,) = alice.memory.apply(plan).steps
+
+    made = alice.memory.get(step.made)
+    assert (step.action, step.outcome, made.status, made.by) == ("unite", "done", "active", "user")
+    assert made.derived_from == (first.id, second.id)
+    assert {each.session for each in made.sources} == {"a", "b"}
+    assert made.support == 2
+    for old in (first, second):
+        now = alice.memory.get(old.id)
+        assert (now.status, now.superseded_by, now.text) == ("superseded", made.id, old.text)
+    assert alice.memory.apply(plan).steps[0].outcome == "changed"
+    assert alice.memory.consolidate().steps == ()
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Flies from Paris to Rome", "Flies to Paris from Rome"),
+        ("Has 2 cats", "Has 3 cats"),
+        ("Likes tea", "Does not like tea"),
+        ("Alice manages Bob", "Bob manages Alice"),
+        ("Likes tea", "Likes milk"),
+        ("Meets Ann on May 3", "Meets Ann on May 4"),
+        ("喜欢茶", "不喜欢茶"),
+    ],
+)
+def test_what_differs_in_a_word_is_not_united(alice, one: str, other: str) -> None:
+    said(alice, "a", one)
+    said(alice, "b", other)
+    assert alice.memory.consolidate().steps == ()
+    judged = alice.memory.consolidate(consolidator=lambda *_: "same", dry_run=True)
+    united = [step for step in judged.steps if step.action == "unite"]
+    # A judge may join what differs in a plain word, never in a number, a name or a negation.
+    assert bool(united) == (other in ("Likes milk", "Flies to Paris from Rome"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ({"kind": "fact"}, {"kind": "preference"}),
+        ({"subject": "alice"}, {"subject": "bob"}),
+        ({"labels": {"agent": "x"}}, {"labels": {"agent": "y"}}),
+        ({}, {"valid_to": 4_000_000_000.0}),
+        ({}, {"expires_at": 4_000_000_000.0}),
+    ],
+)
+def test_what_is_about_something_else_is_not_united(alice, values: Any) -> None:
+    said(alice, "a", "Likes the seat", **values[0])
+    said(alice, "b", "likes seats", **values[1])
+    assert alice.memory.consolidate().steps == ()
+
+
+def test_quarantined_statements_and_values_of_slots_take_no_part(alice) -> None:
+    alice.session("a").extend([user("x"), {"role": "assistant", "content": "y"}])
+    alice.memory.remember("Likes the seat", source=Source("a", seqs=(2,)))
+    said(alice, "b", "likes seats")
+    said(alice, "c", "Likes a seat", subject="alice", slot="seat")
+    assert alice.memory.consolidate().steps == ()
+
+
+def test_the_strongest_has_the_say(alice) -> None:
+    said(alice, "a", "Likes the seat", attributes={"n": 1, "m": "theirs"})
+    alice.memory.remember("likes seats", by="operator", attributes={"n": 10})
+    policy = ConsolidationPolicy(merge={"n": "sum"})
+    (step,) = alice.memory.consolidate(policy).steps
+    made = alice.memory.get(step.made)
+    assert (made.by, made.text, made.attributes) == ("operator", "likes seats", {"n": 10})
+    assert made.support == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "expected"),
+    [
+        ("sum", (1, 2, 4), 7),
+        ("max", (1, 4, 2), 4),
+        ("min", (2, 1, 4), 1),
+        ("mean", (1, 2, 6), 3),
+        ("newest", ("a", "b", "c"), "c"),
+        ("surer", ("a", "b", "c"), "b"),
+        ("union", ([1, 2], [2, 3], []), [1, 2, 3]),
+        ("sum", ("x", 2, 4), "{first}"),
+        ("sum", (1e308, 1e308, 1e308), "{first}"),
+    ],
+)
+def test_attributes_follow_their_rules(alice, rule: str, values: Any, expected: Any) -> None:
+    texts = ("Likes the seat", "likes seats", "Liked a seat")
+    sure = (0.5, 0.9, 0.1)
+    for at, text in enumerate(texts):
+        said(alice, f"s{at}", text, attributes={"n": values[at]}, confidence=sure[at])
+    (step,) = alice.memory.consolidate(ConsolidationPolicy(merge={"n": rule})).steps
+    made = alice.memory.get(step.made).attributes["n"]
+    first = alice.memory.get(step.memories[0]).attributes["n"]
+    if rule == "union":
+        assert sorted(made) == expected
+    else:
+        assert made == (first if expected == "{first}" else expected)
+
+
+def test_a_contradiction_is_settled_by_time_and_trust(db, alice) -> None:
+    old = said(alice, "a", "Lives in an old red house")
+    new = said(alice, "b", "Lives in a new red house")
+    (step,) = alice.memory.consolidate(consolidator=lambda *_: "contradicts").steps
+    assert (step.action, step.memories) == ("supersede", (new.id, old.id))
+    gone = alice.memory.get(old.id)
+    assert (gone.status, gone.superseded_by) == ("superseded", new.id)
+    assert gone.valid_to is not None
+
+    strong = alice.memory.remember("Owns a grey boat", by="operator")
+    weak = said(alice, "c", "Owns a grey bicycle")
+    steps = alice.memory.consolidate(
+        consolidator=lambda one, other: "contradicts" if "grey" in one.text + other.text else None
+    ).steps
+    assert [step.action for step in steps] == ["quarantine"]
+    assert alice.memory.get(weak.id).status == "quarantined"
+    assert alice.memory.get(strong.id).status == "active"
+    assert db.check() == []
+
+
+def test_what_faded_is_archived_but_never_an_operators_word(alice, db) -> None:
+    db.engine.now_us = lambda: 1_000_000_000 * 10**6
+    faded = said(alice, "a", "Saw a bird", kind="event", importance=0.4)
+    kept = said(alice, "b", "Allergic to nuts", importance=1.0)
+    alice.memory.remember("Speak softly", by="operator", kind="event", importance=0.0)
+    db.engine.now_us = lambda: (1_000_000_000 + 90 * DAY) * 10**6
+    assert alice.memory.consolidate().steps == ()
+    (step,) = alice.memory.consolidate(ConsolidationPolicy(archive_below=1.2)).steps
+    assert (step.action, step.memories) == ("archive", (faded.id,))
+    assert alice.memory.get(faded.id).status == "archived"
+    assert alice.memory.get(kept.id).status == "active"
+    assert alice.memory.promote(faded.id, by="ann").status == "active"
+
+
+def test_a_legal_hold_keeps_what_faded_in_place(alice, db) -> None:
+    said(alice, "a", "Saw a bird", kind="event", importance=0.0)
+    alice.hold(reason="case 1")
+    (step,) = alice.memory.consolidate(ConsolidationPolicy(archive_below=2.0)).steps
+    assert step.outcome == "held"
+
+
+def test_a_step_is_left_out_if_a_memory_changed_since(alice) -> None:
+    first = said(alice, "a", "Likes the seat")
+    said(alice, "b", "likes seats")
+    plan = alice.memory.consolidate(dry_run=True)
+    alice.memory.update(first.id, importance=0.5)
+    done = alice.memory.apply(plan)
+    assert [step.outcome for step in done.steps] == ["changed"]
+    assert done.done == 0
+    assert alice.memory.consolidate().done == 1
+
+
+def united(alice: Any) -> tuple[list[memcore.Memory], memcore.Memory]:
+    olds = [
+        said(alice, f"s{at}", text) for at, text in enumerate(("Likes the seat", "liked seats"))
+    ]
+    (step,) = alice.memory.consolidate().steps
+    return olds, alice.memory.get(step.made)
+
+
+def test_the_words_go_with_the_sources_of_whoever_said_them(db, alice) -> None:
+    _, made = united(alice)
+    assert made.text == "liked seats"
+    alice.delete_session("s1")
+    left = alice.memory.get(made.id)
+    assert (left.text, left.status, left.support) == ("Likes the seat", "active", 1)
+    assert all("liked seats" not in each.text for each in alice.memory.history(made.id))
+    assert db.check() == []
+    alice.delete_session("s0")
+    assert {each.status for each in alice.memory.list(status="forgotten")} == {"forgotten"}
+    assert alice.memory.list() == []
+    assert db.check() == []
+
+
+def test_forgetting_a_united_memory_forgets_what_it_was_made_of(db, alice) -> None:
+    olds, made = united(alice)
+    alice.memory.forget(made.id)
+    assert alice.memory.list() == []
+    assert [alice.memory.get(each.id).text for each in (*olds, made)] == ["", "", ""]
+    alice.session("s2").append(user("Please note: Likes the seat"))
+    again = alice.memory.remember("Likes the seat", source=Source("s2", seqs=(1,)))
+    assert again.status == "forgotten"
+    assert db.check() == []
+
+
+def test_sources_beyond_the_limit_still_take_their_words_along(db, alice) -> None:
+    for at in range(40):
+        said(alice, f"one{at}", "Liked the seat")
+        said(alice, f"other{at}", "likes seats") if at < 30 else None
+    (step,) = alice.memory.consolidate().steps
+    made = alice.memory.get(step.made)
+    cited = {each.session for each in made.sources}
+    assert (made.text, len(cited), "one0" in cited) == ("Liked the seat", 64, False)
+    for at in reversed(range(40)):  # those that are cited first
+        assert alice.memory.get(made.id).text == "Liked the seat"
+        alice.delete_session(f"one{at}")
+    left = alice.memory.get(made.id)
+    assert (left.text, left.status) == ("likes seats", "active")
+    assert db.check() == []
+
+
+def test_united_memories_travel_and_survive_a_salvage(open_db, tmp_path) -> None:
+    path = tmp_path / "a"
+    db = open_db(path=path)
+    alice = db.scope(user="alice")
+    _, made = united(alice)
+    lines = list(db.export(user="alice"))
+    with memcore.open(":memory:") as other:
+        other.import_(lines)
+        found = other.scope(user="alice").memory.get(made.id)
+        assert (found.text, found.derived_from, found.status) == (
+            made.text, made.derived_from, "active",
+        )  # fmt: skip
+        assert other.check() == []
+    db.close()
+    memcore.salvage(path, tmp_path / "b")
+    with memcore.open(tmp_path / "b") as saved:
+        found = saved.scope(user="alice").memory.get(made.id)
+        assert (found.text, found.derived_from) == (made.text, made.derived_from)
+        assert saved.check() == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ConsolidationPolicy(merge={"n": "median"}),
+        lambda: ConsolidationPolicy(archive_below=float("nan")),
+        lambda: ConsolidationPolicy(archive_below=-1),
+        lambda: ConsolidationPolicy(half_life_days={"fact": 0}),
+        lambda: ConsolidationPolicy(half_life_days={"dream": 3}),
+        lambda: ConsolidationPolicy(pairs_max=-1),
+    ],
+)
+def test_a_policy_is_checked(make: Any) -> None:
+    with pytest.raises(InvalidOptionError):
+        make()
+
+
+def test_bad_input_is_refused(alice, open_db, tmp_path) -> None:
+    said(alice, "a", "Likes the red seat")
+    said(alice, "b", "likes the green seat")
+    for call in (
+        lambda: alice.memory.consolidate({"merge": {}}),
+        lambda: alice.memory.consolidate(consolidator=lambda *_: "maybe"),
+        lambda: alice.memory.apply([]),
+        lambda: alice.memory.consolidate(dry_run=1),
+    ):
+        with pytest.raises(InvalidOptionError):
+            call()
+
+    def fails(*_: Any) -> str:
+        raise LookupError("no model")
+
+    with pytest.raises(LookupError):
+        alice.memory.consolidate(consolidator=fails)
+    assert [each.version for each in alice.memory.list()] == [1, 1]
+    plan = alice.memory.consolidate(consolidator=lambda *_: "same", dry_run=True)
+    alice.opt_out_memory()
+    with pytest.raises(OptedOutError):
+        alice.memory.apply(plan)
+    path = tmp_path / "ro"
+    open_db(path=path).close()
+    with open_db(path=path, read_only=True) as db, pytest.raises(ReadOnlyError):
+        db.scope().memory.consolidate()
+
+
+def test_a_plan_is_made_of_many_in_little_time(alice) -> None:
+    """Counts comparisons, not seconds: texts are compared by their wording, not pair by pair."""
+    records = [
+        MemoryVersion(n + 1, 1, "fact", "user", "active", n, text=f"Likes item {n} of {n % 7}")
+        for n in range(5_000)
+    ]
+    assert make_plan(records, ConsolidationPolicy(), 0) == ()
+    double = [*records, *(MemoryVersion(n.id + 5_000, 1, "fact", "user", "active", 0,
+                                        text=n.text.lower()) for n in records)]  # fmt: skip
+    assert len(make_plan(double, ConsolidationPolicy(), 0)) == 5_000
+
+
+def test_wording_knows_inflection_and_articles() -> None:
+    assert wording("The cats LIKE a nap.") == wording("cat likes naps")
+    assert wording("cats like dogs") != wording("dogs like cats")
+
+
+def test_on_the_command_line(capsys, path) -> None:
+    with memcore.open(path) as db:
+        said(db.scope(), "a", "Likes the seat")
+        said(db.scope(), "b", "likes seats")
+    asked = ["memory", "consolidate", "--store", str(path)]
+    assert main([*asked, "--dry-run", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [step["outcome"] for step in steps] == ["planned"]
+    assert main([*asked, "--archive-below", "0.1"]) == 0
+    assert "unite" in capsys.readouterr().out
+    with memcore.open(path) as db:
+        assert db.scope().memory.consolidate().steps == ()
