@@ -5,6 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "clearing": "clear_step cleared_below is_clear_mark is_entry_below",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "Recall Recalled choose_memories",

@@ -1,4 +1,8 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.clearing import clear_step as clear_step
+from memcore.memory.clearing import cleared_below as cleared_below
+from memcore.memory.clearing import is_clear_mark as is_clear_mark
+from memcore.memory.clearing import is_entry_below as is_entry_below
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -47,6 +51,8 @@ __all__ = [
     "check_entries",
     "check_playbooks",
     "choose_memories",
+    "clear_step",
+    "cleared_below",
     "count_entries",
     "entry_numbers",
     "entry_of_version",
@@ -58,7 +64,9 @@ __all__ = [
     "forget_items",
     "import_entry",
     "import_outcome",
+    "is_clear_mark",
     "is_earlier_version",
+    "is_entry_below",
     "is_memory_row",
     "link_entries",
     "mend",
