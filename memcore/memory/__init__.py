@@ -6,6 +6,7 @@ __all__, __getattr__, __dir__ = face(
     __name__,
     {
         "clearing": "clear_step cleared_below is_clear_mark is_entry_below",
+        "lineage": "note_roots",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "Recall Recalled choose_memories",

@@ -3,6 +3,7 @@ from memcore.memory.clearing import clear_step as clear_step
 from memcore.memory.clearing import cleared_below as cleared_below
 from memcore.memory.clearing import is_clear_mark as is_clear_mark
 from memcore.memory.clearing import is_entry_below as is_entry_below
+from memcore.memory.lineage import note_roots as note_roots
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -72,6 +73,7 @@ __all__ = [
     "mend",
     "move_sources",
     "names_in",
+    "note_roots",
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",

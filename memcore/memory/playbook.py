@@ -23,6 +23,7 @@ from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log import Head, History
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.lineage import root_of
 from memcore.memory.rows import (
     Book,
     is_of_outcome,
@@ -55,7 +56,6 @@ __all__ = [
     "playbooks_in",
     "put_outcome",
     "redact_outcomes",
-    "root_of",
     "texts_of_outcomes",
     "unpack_outcome",
 ]
@@ -135,20 +135,6 @@ def path_of(txn: ReadTxn, scope: int, name: str) -> SessionPath:
     root = root_of(txn, scope, session)
     steps = tuple(walk.steps[:STEPS_MAX])
     return SessionPath(session, root, steps, dict(walk.failed), walk.instead, walk.iterations)
-
-
-def root_of(txn: ReadTxn, scope: int, session: int) -> int:
-    """Return the number of the session that a session was forked from in the end.
-
-    Raises:
-        CorruptValueError: a head is damaged.
-    """
-    root, above = session, session
-    while above:
-        root, key = above, head_key(scope, above)
-        value = txn.get(key)
-        above = 0 if value is None else Head.unpack(key, value).parent_session
-    return root
 
 
 _TOLD: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.RESULT)
