@@ -19,6 +19,7 @@ from memcore.codec.values import decode_json, encode_json, open_value, seal_valu
 from memcore.database.redact import redact_all
 from memcore.maintenance.check import plan_repairs
 from memcore.memory import clearing
+from memcore.memory import rows as rows_of_memory
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
 from memcore.session.delete import resume_removals
@@ -1145,6 +1146,26 @@ def test_an_archive_holds_all_versions(db, scope, clock):
     told = json.loads(found)["expired"]
     assert told["memory"]["text"] == "new text"
     assert [each["text"] for each in told["versions"]] == ["old text"]
+
+
+def test_of_rows_of_one_version_the_newer_is_told_by_what_only_grows_or_shrinks():
+    key = rows_of_memory.entry_at(1, 7)
+    past = keys.memory_rows(1, MemoryRow.VERSION, keys.u64(7), keys.u64(2))
+
+    def age(at: bytes, version: int, uses: int, *seqs: int) -> int:
+        sources = (rows_of_memory.SourceRow(3, "s", 3, 3, seqs, "user"),) if seqs else ()
+        record = rows_of_memory.MemoryVersion(
+            7, version, "fact", "user", "active", 1, "x", uses=uses, sources=sources
+        )
+        body, flags = encode_json(rows_of_memory.pack_record(record))
+        return rows_of_memory.version_in(at, seal_value(at, body, flags))
+
+    assert age(key, 2, 0, 1, 2) < age(key, 2, 0, 1) < age(key, 2, 0)
+    assert age(key, 2, 0) < age(key, 2, 1, 1, 2) < age(key, 3, 0, *range(1, 60))
+    assert age(key, 2, 2**50) < age(key, 3, 0, 1)
+    assert age(past, 2, 0, 1, 2) < age(past, 2, 0, 1)
+    index = keys.memory_rows(1, MemoryRow.DIGEST, bytes(16), keys.u64(7))
+    assert rows_of_memory.version_in(index, seal_value(index, b"")) == 0
 
 
 @pytest.mark.as_stored
