@@ -34,6 +34,7 @@ from memcore.adapters.adk.memory_rows import (
     drop_damaged,
     drop_old_index,
     find_memories,
+    has_old_index,
     head_of,
     index_memories,
     is_known,
@@ -367,7 +368,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return closure
 
         replaces = any(memory.replaces for memory in batch)
-        if replaces:
+        if replaces and kv.read(has_old_index):
             await settled(in_thread(drop_old_index, kv))
         contents = [memory.content for memory in batch]
         large = replaces or len(batch) > _SHORT_BATCH
@@ -426,7 +427,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return delete_memories(txn, memory_id) and txn.leaves_rows
 
         kv = self._kv(app_name, user_id)
-        await settled(in_thread(drop_old_index, kv))
+        if kv.read(has_old_index):
+            await settled(in_thread(drop_old_index, kv))
         if await settled(kv.submit(closure, asyncio.get_running_loop(), large=True)):
             await self._resume()
 
