@@ -341,7 +341,15 @@ def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str,
         return None
     if scope not in parents:
         parents[scope] = {number: name for name, number in names.sessions(txn, scope)}
-    return {"session": parents[scope].get(head.parent_session), "seq": head.parent_seq}
+    root, above = head.parent_session, head.parent_session
+    while above:
+        root, key = above, head_key(scope, above)
+        value = txn.get(key)
+        above = 0 if value is None else Head.unpack(key, value).parent_session
+    known = parents[scope]
+    return {
+        "session": known.get(head.parent_session), "seq": head.parent_seq, "root": known.get(root),
+    }  # fmt: skip
 
 
 # --- items ----------------------------------------------------------------------------------------

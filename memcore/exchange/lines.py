@@ -57,6 +57,7 @@ __all__ = [
     "portable_json",
     "redacted_lines",
     "refuse",
+    "root_in",
     "write_arrived",
 ]
 
@@ -272,7 +273,7 @@ class Title:
     state: int = 0
     """Number of lines with values of the state after these."""
     forked_from: dict[str, Any] | None = None
-    """Name (null: deleted) and last shared seq of a fork's parent; informational."""
+    """Name (null: deleted) and last shared seq of a fork's parent, and name of the first one."""
 
     def line(self) -> bytes:
         """Return the line, without its newline."""
@@ -311,6 +312,18 @@ class Title:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
         return cls(**checked_fields("", found))
+
+
+def root_in(found: Mapping[str, Any]) -> tuple[str | None] | None:
+    """Return the name of the session that a title's session was forked from in the end.
+
+    In a tuple, with None for one that was deleted; None if the session is no fork.
+    """
+    parent = found.get("forked_from")
+    if not isinstance(parent, dict):
+        return None
+    root = parent.get("root", parent.get("session"))
+    return (root if isinstance(root, str) else None,)
 
 
 def is_title(found: object) -> bool:

@@ -43,6 +43,7 @@ from memcore.exchange.lines import (
     is_title,
     parse_line,
     refuse,
+    root_in,
     write_arrived,
 )
 from memcore.exchange.memory import (
@@ -51,6 +52,7 @@ from memcore.exchange.memory import (
     import_memories,
     is_memory,
     link_memories,
+    note_family,
 )
 from memcore.exchange.state import ArrivedState, Owner, import_shared, is_shared
 from memcore.log import (
@@ -592,6 +594,10 @@ class _Import:
         """Places here of the file's sessions; None: they are not stored, or not yet."""
         self.origins: dict[Place, Place] = {}
         """Names in the file of the sessions that are being imported."""
+        self.forks: dict[Place, str | None] = {}
+        """Root of each fork of the file, by their names there; None: it was deleted."""
+        self.forks_noted = 0
+        """Number of forks that were stored when their roots were noted last."""
         self.same: Place | None = None
         """The equal session found by the last search for a free name."""
         self.items = 0
@@ -674,6 +680,9 @@ class _Import:
             return None
         said = Title.of(found)
         self.places.setdefault(_place(said), None)
+        root = root_in(found)
+        if root is not None:
+            self.forks[_place(said)] = root[0]
         title = self._named(said)
         policy_name(title.policy)
         counter = self.options.counter or self.engine.counter_named(title.counter)
@@ -874,11 +883,37 @@ class _Import:
     def _commit_memories(self) -> None:
         """Store the memories that are pending, and before them the sessions that they rest on."""
         self._commit()
+        self._note_roots()
         pending, self.memories = self.memories, []
         if pending:
             self._store_memories(
                 [(each, {name: self._here(each, name) for name in each.names}) for each in pending]
             )
+
+    def _note_roots(self) -> None:
+        """Note which of the stored sessions have one root: forks arrive as sessions of their own.
+
+        Forks whose root was deleted, so that it has no name, count as forks of one.
+        """
+        stored = [each for each in self.forks if self.places.get(each) is not None]
+        if len(stored) == self.forks_noted:
+            return
+        self.forks_noted = len(stored)
+        families: dict[tuple[str, str, str | None], set[Place]] = {}
+        for each in stored:
+            root, seen = self.forks[each], {each}
+            while root is not None and (above := (*each[:2], root)) in self.forks:
+                if above in seen:
+                    break  # nobody was forked from itself
+                seen.add(above)
+                root = self.forks[above]
+            family = families.setdefault((*each[:2], root), set())
+            if root is not None:
+                seen.add((*each[:2], root))
+            family.update(place for one in seen if (place := self.places.get(one)) is not None)
+        for family in families.values():
+            if len(family) > 1:
+                note_family(self.engine, family)
 
     def _store_memories(
         self, pending: list[tuple[ArrivedMemory, Mapping[str, str | None]]]

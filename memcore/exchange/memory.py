@@ -37,6 +37,7 @@ __all__ = [
     "import_memories",
     "is_memory",
     "link_memories",
+    "note_family",
 ]
 
 
@@ -217,3 +218,21 @@ def link_memories(engine: Engine, owner: Owner, renamed: Mapping[str, str]) -> N
     found = engine.store.read(waiting)
     for start in range(0, len(found), _PAGE):
         engine.store.transact(partial(closure, numbers=found[start : start + _PAGE]))
+
+
+def note_family(engine: Engine, places: Iterable[tuple[str, str, str]]) -> None:
+    """Note that sessions, by application, user and name, were forked from one, in short commits."""
+
+    def closure(txn: Txn, page: list[tuple[str, str, str]]) -> None:
+        found: dict[int, list[int]] = {}
+        for app, user, name in page:
+            scope = names.scope_of(txn, app, user)
+            number = None if scope is None else names.session_of(txn, scope, name)
+            if scope is not None and number is not None:
+                found.setdefault(scope, []).append(number)
+        for scope, sessions in found.items():
+            memory.note_roots(txn, scope, sessions, engine.now_ms())
+
+    first, *rest = sorted(places)
+    for start in range(0, len(rest), _PAGE):
+        engine.store.transact(partial(closure, page=[first, *rest[start : start + _PAGE]]))

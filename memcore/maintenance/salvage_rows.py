@@ -139,6 +139,8 @@ def _is_entry(key: bytes, value: bytes, body: bytes) -> bool:
 def _is_removal(key: bytes, _: bytes, __: bytes) -> bool:
     if key[_SCOPED_BYTES : _SCOPED_BYTES + 1] == bytes((Kind.SEARCH,)):
         return len(key) == _SCOPED_BYTES + 1
+    if key[_SCOPED_BYTES : _SCOPED_BYTES + 1] == bytes((Kind.MEMORY,)):
+        return memory.is_clear_mark(keys.split_removal_row(key))
     return len(key) in (_PLACE_BYTES + 1, _SCOPED_BYTES + SLOT_BYTES + 1)
 
 
@@ -377,6 +379,7 @@ def forget_removed(wreck: PageScan) -> set[Place]:
     sessions: set[Place] = set()
     slots: Slots = set()
     graphs: set[bytes] = set()
+    cleared: dict[int, int] = {}
     for row, found in wreck.rows.items():
         if row[0] == Kind.REMOVAL:
             prefix = keys.split_removal_row(row)
@@ -386,11 +389,18 @@ def forget_removed(wreck: PageScan) -> set[Place]:
                 graphs.add(prefix)
             elif prefix[0] == Kind.SEARCH:
                 continue  # no index is copied
+            elif prefix[0] == Kind.MEMORY:
+                with suppress(CorruptValueError):
+                    end = max(memory.cleared_below(row, wreck.value(row, at)) for at in found)
+                    cleared[keys.split_scoped(prefix)[0]] = end
             elif found[0].rank <= Confidence.IN_USE:
                 slots.add(keys.split_scoped(prefix))
     if sessions or slots or graphs:
         _add_parents(wreck, sessions)
         for key in [key for key in wreck.rows if _is_of(wreck, key, sessions, slots, graphs)]:
+            del wreck.rows[key]
+    for scope, end in cleared.items():
+        for key in [key for key in wreck.rows if memory.is_entry_below(key, scope, end)]:
             del wreck.rows[key]
     return sessions
 

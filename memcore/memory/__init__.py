@@ -5,8 +5,10 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "clearing": "clear_step cleared_below is_clear_mark is_entry_below",
         "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
+        "lineage": "note_roots",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",

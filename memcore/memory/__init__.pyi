@@ -1,4 +1,8 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.clearing import clear_step as clear_step
+from memcore.memory.clearing import cleared_below as cleared_below
+from memcore.memory.clearing import is_clear_mark as is_clear_mark
+from memcore.memory.clearing import is_entry_below as is_entry_below
 from memcore.memory.consolidate import Consolidation as Consolidation
 from memcore.memory.consolidate import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory.consolidate import ConsolidationStep as ConsolidationStep
@@ -6,6 +10,7 @@ from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
 from memcore.memory.grants import Grants as Grants
 from memcore.memory.grants import check_grants as check_grants
 from memcore.memory.grants import drop_grants as drop_grants
+from memcore.memory.lineage import note_roots as note_roots
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -71,6 +76,8 @@ __all__ = [
     "check_grants",
     "check_playbooks",
     "choose_memories",
+    "clear_step",
+    "cleared_below",
     "count_entries",
     "drop_grants",
     "entry_numbers",
@@ -83,12 +90,15 @@ __all__ = [
     "forget_items",
     "import_entry",
     "import_outcome",
+    "is_clear_mark",
     "is_earlier_version",
+    "is_entry_below",
     "is_memory_row",
     "link_entries",
     "mend",
     "move_sources",
     "names_in",
+    "note_roots",
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
+from memcore.memory.clearing import begin_clear, clear_step
 from memcore.memory.consolidate import (
     Consolidation,
     ConsolidationPolicy,
@@ -23,7 +25,6 @@ from memcore.memory.consolidate import (
 from memcore.memory.playbook import (
     Outcome,
     SessionPath,
-    clear_outcomes,
     path_of,
     playbooks_in,
     put_outcome,
@@ -35,8 +36,6 @@ from memcore.memory.rows import (
     Book,
     MemoryVersion,
     clear_end,
-    clear_piece,
-    clear_strays,
     entries,
     known_at,
     memory_of,
@@ -78,7 +77,7 @@ from memcore.options import (
 )
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
-from memcore.rows.lifecycle import is_opted_out, need_free, need_wanted
+from memcore.rows.lifecycle import is_opted_out, need_wanted
 from memcore.search import IndexCache
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -511,8 +510,8 @@ class Memories:
     def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.
 
-        It takes several commits. If it is cut off, what is left is whole, and another call goes on.
-        Ids are not given out again. What is remembered meanwhile stays.
+        It takes several commits. If it is cut off, what is left is whole, and the next deletion,
+        sweep or open goes on. Ids are not given out again. What is remembered meanwhile stays.
 
         Raises:
             HeldError: a legal hold covers the scope or a session of it.
@@ -522,22 +521,13 @@ class Memories:
         scope = self._store.read(self._find)
         if scope is None:
             return 0
-        end = self._store.read(lambda txn: clear_end(txn, scope))
-
-        def free(txn: Txn) -> Book:
-            need_free(txn, scope, what="the user's memory")
-            return Book(txn, scope, self._seed)
-
+        end, now_ms = self._store.read(lambda txn: clear_end(txn, scope)), self._now_ms()
+        book = partial(Book, scope=scope, seed=self._seed)
+        self._store.transact(lambda txn: begin_clear(book(txn), end, now_ms), makes_room=True)
         count, done = 0, False
         while not done:
-            gone, done = self._store.transact(
-                lambda txn: clear_piece(free(txn), end), makes_room=True
-            )
+            gone, done = self._store.transact(lambda txn: clear_step(book(txn)), makes_room=True)
             count += gone
-        while not self._store.transact(lambda txn: clear_outcomes(free(txn)), makes_room=True):
-            pass
-        while not self._store.transact(lambda txn: clear_strays(free(txn), end), makes_room=True):
-            pass
         return count
 
     # --- tools of a model -------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log import Head, History
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.lineage import root_of
 from memcore.memory.rows import (
     Book,
     is_of_outcome,
@@ -55,7 +56,6 @@ __all__ = [
     "playbooks_in",
     "put_outcome",
     "redact_outcomes",
-    "root_of",
     "texts_of_outcomes",
     "unpack_outcome",
 ]
@@ -135,20 +135,6 @@ def path_of(txn: ReadTxn, scope: int, name: str) -> SessionPath:
     root = root_of(txn, scope, session)
     steps = tuple(walk.steps[:STEPS_MAX])
     return SessionPath(session, root, steps, dict(walk.failed), walk.instead, walk.iterations)
-
-
-def root_of(txn: ReadTxn, scope: int, session: int) -> int:
-    """Return the number of the session that a session was forked from in the end.
-
-    Raises:
-        CorruptValueError: a head is damaged.
-    """
-    root, above = session, session
-    while above:
-        root, key = above, head_key(scope, above)
-        value = txn.get(key)
-        above = 0 if value is None else Head.unpack(key, value).parent_session
-    return root
 
 
 _TOLD: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.RESULT)
@@ -533,8 +519,8 @@ def forget_outcomes(book: Book, session: int) -> None:
                 _fold(book, outcome.scenario, anew=True)
 
 
-def clear_outcomes(book: Book) -> bool:
-    """Remove all outcomes of a scope with their playbooks, a piece a transaction.
+def clear_outcomes(book: Book, until_ms: int) -> bool:
+    """Remove the outcomes of a scope until a time with their playbooks, a piece a transaction.
 
     A playbook of which a part goes is what is left adds up to.
 
@@ -543,26 +529,35 @@ def clear_outcomes(book: Book) -> bool:
     """
     txn, scope = book.txn, book.scope
     rows = keys.memory_rows(scope, MemoryRow.OUTCOME)
-    piece, gone, left = DeleteBudget(), [], None
+    piece, gone, is_whole = DeleteBudget(), [], True
+    staying: dict[bytes, tuple[bytes, bytes]] = {}
     for key, value in txn.scan(rows, keys.after(rows)):
-        if not piece.admits(len(value), more_pages=_OUTCOME_PAGES):
-            left = key, value
+        veil = key[len(rows) : len(rows) + _VEIL_BYTES]
+        is_later = False
+        with suppress(CorruptValueError):
+            is_later = _opened(key, value).at_ms > until_ms
+        if is_later:
+            staying[veil] = key, value
+        elif not piece.admits(len(value), more_pages=_OUTCOME_PAGES):
+            staying[veil] = key, value
+            is_whole = False
             break
-        gone.append(key)
+        else:
+            gone.append(key)
     for key in gone:
         txn.delete(key)
         txn.delete(_index_at(scope, key))
     for veil in {key[len(rows) : len(rows) + _VEIL_BYTES] for key in gone}:
-        if left is None or left[0][len(rows) : len(rows) + _VEIL_BYTES] != veil:
+        if veil not in staying:
             playbooks = keys.memory_rows(scope, MemoryRow.PLAYBOOK, veil)
             txn.delete_range(playbooks, keys.after(playbooks))
         else:
             with suppress(CorruptValueError):  # the next piece removes it
-                _fold(book, _opened(*left).scenario, anew=True)
-    if left is None:
+                _fold(book, _opened(*staying[veil]).scenario, anew=True)
+    if is_whole and not staying:
         strays = keys.memory_rows(scope, MemoryRow.PLAYBOOK)
         txn.delete_range(strays, keys.after(strays))
-    return left is None
+    return is_whole
 
 
 def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:

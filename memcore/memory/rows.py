@@ -844,10 +844,16 @@ def export_record(record: MemoryVersion) -> dict[str, Any]:
     return said
 
 
+_USES_BITS: Final = 40
+_SEQS_BITS: Final = 20
+
+
 def version_in(key: bytes, value: bytes) -> int:
     """Return a number by which the newest of several rows of a key is known; 0 if there is none.
 
-    Of an entry it is the version, of an outcome its time.
+    Of an outcome it is the time. Of a memory it is the version; of rows of one version the newer
+    one was used at least as often, and cites at most as many items: without a new version, uses are
+    only added to and sources only taken away. A redaction of the text leaves no such trace.
 
     Raises:
         CorruptValueError: the row is damaged.
@@ -857,9 +863,14 @@ def version_in(key: bytes, value: bytes) -> int:
         flags, body = open_value(key, value)
         with decoding(key, "outcome"):
             return int(decode_json(body, flags)["at"])
-    if row != bytes((MemoryRow.ENTRY,)):
+    if row not in (bytes((MemoryRow.ENTRY,)), bytes((MemoryRow.VERSION,))):
         return 0
-    return _opened(key, value, keys.number_of(key)).version
+    number = keys.number_of(key if row == bytes((MemoryRow.ENTRY,)) else key[:-8])
+    record = _opened(key, value, number)
+    uses = min(record.uses, 2**_USES_BITS - 1)
+    cited = min(sum(len(each.seqs) for each in record.sources), 2**_SEQS_BITS - 1)
+    found: int = (record.version << _USES_BITS) + uses
+    return (found << _SEQS_BITS) + 2**_SEQS_BITS - 1 - cited
 
 
 def entry_of_version(key: bytes) -> bytes | None:

@@ -24,7 +24,8 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
-from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes, root_of
+from memcore.memory.lineage import root_of
+from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
     INDEXES,
     TIMELINE,

@@ -12,11 +12,11 @@ from memcore.codec.keys import Row
 from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log import Head, SessionTxns
+from memcore.memory.lineage import root_of
 from memcore.memory.playbook import (
     STEPS_MAX,
     outcome_at,
     put_outcome,
-    root_of,
     unpack_outcome,
 )
 from memcore.memory.rows import (

@@ -41,6 +41,7 @@ from memcore.rows.lifecycle import (
     session_terms,
     write_terms,
 )
+from memcore.session.delete import resume_removals
 from memcore.state import StateChange, packed_field, read_header, value_at
 from memcore.store.interface import ReadTxn, Txn
 
@@ -428,7 +429,11 @@ def _sweep_audit(run: SweepRun, scope: int, session: int, rules: Sequence[Retent
 
 
 def sweep(run: SweepRun) -> None:
-    """Delete everything due, up to ``run.limit`` things; each index row is read once."""
+    """Delete everything due, up to ``run.limit`` things; each index row is read once.
+
+    Removals that were cut off are continued first.
+    """
+    resume_removals(run.engine.store)
     start: bytes | None = keys.expiry_row(0, b"")
     while start is not None:
         page, start = run.engine.store.read(lambda txn, start=start: _page(txn, run, start))  # type: ignore[misc]

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from memcore import audit, blobs, graph, search, state
+from memcore import audit, blobs, graph, memory, search, state
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, open_value, seal_value
@@ -37,7 +38,8 @@ from memcore.rows.lifecycle import (
 )
 from memcore.session.engine import Engine, LeaseToken, check_lease_row
 from memcore.session.memory import forget_session
-from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
+from memcore.store import LmdbStore
+from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
     "check_removals",
@@ -125,7 +127,7 @@ def start_removal(
     return True, remove_nameless(txn, engine, scope, session)
 
 
-def resume_removals(store: Store, *, pieces: int | None = None) -> None:
+def resume_removals(store: LmdbStore, *, pieces: int | None = None) -> None:
     """Continue unfinished removals, at most ``pieces`` pieces.
 
     Nobody waits for these rows, so errors are ignored and left for the next attempt.
@@ -141,13 +143,26 @@ def _under_way(txn: ReadTxn) -> list[bytes]:
     return [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
 
 
-def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int | None:
+def _go_on(store: LmdbStore, work: deque[bytes], pieces: int | None = None) -> int | None:
     """Work piece by piece until done; return how many of ``pieces`` are unused."""
     while work and pieces != 0:
         row = work.popleft()
-        work.extend(store.transact(lambda txn, row=row: _piece(txn, row), makes_room=True))  # type: ignore[misc]
+        step = partial(_clear, store.seed) if _is_clear(row) else _piece
+        work.extend(store.transact(lambda txn, step=step, row=row: step(txn, row), makes_room=True))  # type: ignore[misc]
         pieces = None if pieces is None else pieces - 1
     return pieces
+
+
+def _is_clear(row: bytes) -> bool:
+    """Return True if a ``REMOVAL`` row marks a memory that is being cleared."""
+    prefix = keys.split_removal_row(row)
+    return prefix[:1] == bytes((Kind.MEMORY,)) and memory.is_clear_mark(prefix)
+
+
+def _clear(seed: bytes, txn: Txn, row: bytes) -> list[bytes]:
+    """Remove the next piece of a memory that is being cleared, as ``_piece``."""
+    scope, _ = keys.split_scoped(keys.split_removal_row(row))
+    return [] if memory.clear_step(memory.Book(txn, scope, seed))[1] else [row]
 
 
 def _piece(txn: Txn, row: bytes) -> list[bytes]:
@@ -295,6 +310,8 @@ def check_removals(txn: ReadTxn) -> list[str]:
         prefix = keys.split_removal_row(row)
         if prefix[:1] == bytes((Kind.SEARCH,)) and len(prefix) == _SCOPED_BYTES:
             continue  # an index that was dropped may be removed at any time
+        if _is_clear(row):
+            continue  # what is left of a memory that is being cleared is whole
         try:
             scope, rest = keys.split_scoped(prefix)
             place = keys.split_session_prefix(prefix)  # a blob's is longer

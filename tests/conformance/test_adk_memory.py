@@ -416,6 +416,31 @@ def test_a_damaged_index_is_built_anew(db, service, damage, caplog) -> None:
     assert db.check() == []
 
 
+def test_without_the_row_of_the_count_nothing_is_lost(db, service) -> None:
+    """As after a salvage that could not prove that row."""
+    run(
+        service.add_events_to_memory(
+            **WHO, events=[event(f"apple {n}", f"e{n}") for n in range(40)]
+        )
+    )
+    service._kv("app", "u").delete("h")
+    assert len(found(MemcoreMemoryService(db, max_results=100), "apple")) == 40
+    run(service.add_events_to_memory(**WHO, events=[event("apple", "later")]))
+    assert len(found(MemcoreMemoryService(db, max_results=100), "apple")) == 41
+    assert service._kv("app", "u").get("h") == [41, 41]
+
+
+def test_rows_beyond_the_count_keep_nobody_waiting(db, service) -> None:
+    events = [event(f"apple {n}", f"e{n}") for n in range(600)]
+    run(service.add_events_to_memory(**WHO, events=events))
+    service._kv("app", "u").put("h", [40, 40])
+    assert len(found(MemcoreMemoryService(db, max_results=1000), "apple")) == 40
+    service._kv("app", "u").put("h", [600, 600])
+    assert len(found(MemcoreMemoryService(db, max_results=1000), "apple")) == 600
+    service._kv("app", "u").put("h", [30, 30])
+    assert len(found(MemcoreMemoryService(db, max_results=1000), "apple")) == 30
+
+
 def test_a_planted_count_keeps_nobody_waiting(service) -> None:
     run(service.add_events_to_memory(**WHO, events=[event("apple", "a")]))
     service._kv("app", "u").put("h", [2**31, 1])

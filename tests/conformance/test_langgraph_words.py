@@ -151,6 +151,11 @@ def test_the_text_of_a_value_has_its_leaves_in_order(value) -> None:
     assert text_of(value) == "\n".join(told(value))
 
 
+def test_large_numbers_are_texts_like_others(store) -> None:
+    store.put(AT, "number", {"n": 2**64 - 1, "m": -(2**63), "f": 1e300})
+    assert scored(store, str(2**64 - 1)) == ["number"]
+
+
 def test_a_file_opened_read_only_is_searched(path) -> None:
     with MemcoreStore(path) as store:
         store.put(AT, "tea", {"content": "green tea"})

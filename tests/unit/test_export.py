@@ -139,7 +139,7 @@ def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
     assert list(copy.items()) == list(fork.items())
     db.delete_session(session.id, user=session.user, app=session.app)
     title = json.loads(exported(db, session_id="fork").splitlines()[0])
-    assert title["forked_from"] == {"session": None, "seq": seqs[10]}
+    assert title["forked_from"] == {"session": None, "seq": seqs[10], "root": None}
 
 
 def test_a_view_that_was_cut_off_is_left_behind(db, open_db, path) -> None:

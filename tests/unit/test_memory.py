@@ -18,10 +18,13 @@ from memcore.codec.keys import MemoryRow
 from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.database.redact import redact_all
 from memcore.maintenance.check import plan_repairs
-from memcore.memory import memories
+from memcore.memory import clearing
+from memcore.memory import rows as rows_of_memory
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
+from memcore.session.delete import resume_removals
 from memcore.store import datafile
+from raw import rows as stored_rows
 
 POISON = Path("/work/shared/eval/memory/poison.jsonl")
 USER, ASSISTANT = {"role": "user"}, {"role": "assistant"}
@@ -865,7 +868,7 @@ def test_a_clear_that_is_cut_off_leaves_what_is_whole(db, scope, monkeypatch):
     for number in range(300):
         memory.remember(f"v{number}", by="operator", slot=f"s{number}", subject="x" * 100)
     memory.record_outcome(say_session(db), scenario="a", passed=True)
-    real, calls = memories.clear_piece, []
+    real, calls = clearing.clear_piece, []
 
     def piece(*args):
         calls.append(args)
@@ -873,7 +876,7 @@ def test_a_clear_that_is_cut_off_leaves_what_is_whole(db, scope, monkeypatch):
             raise Cut
         return real(*args)
 
-    monkeypatch.setattr(memories, "clear_piece", piece)
+    monkeypatch.setattr(clearing, "clear_piece", piece)
     with pytest.raises(Cut):
         memory.clear()
     left = {each.id: each.text for each in memory.list()}
@@ -887,6 +890,81 @@ def test_a_clear_that_is_cut_off_leaves_what_is_whole(db, scope, monkeypatch):
     assert memory.remember("later", by="operator").id == 304
 
 
+def cut_off(db, scope, monkeypatch, *, at=2) -> None:
+    """Begin to clear 300 memories and an outcome, and stop between two commits."""
+    memory, transact, calls = scope.memory, type(db.engine.store).transact, []
+    for number in range(300):
+        memory.remember(f"v{number}", by="operator", subject="x" * 100)
+    memory.record_outcome(say_session(db), scenario="a", passed=True)
+
+    def stops(self, *args, **options):
+        calls.append(1)
+        if len(calls) > at:
+            raise Cut
+        return transact(self, *args, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr(type(db.engine.store), "transact", stops)
+        memory.clear()
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("how", ["sweep", "delete", "open", "again"])
+def test_a_clear_that_is_cut_off_is_finished_by_who_comes_next(path, open_db, monkeypatch, how, at):
+    db = open_db(durability="none")
+    scope = db.scope(app="default", user="alice")
+    cut_off(db, scope, monkeypatch, at=at)
+    assert len(scope.memory.list()) > 0
+    assert db.check() == []
+    new = scope.memory.remember("new", by="operator")
+    later = db.engine.now_us() + 10_000_000
+    db.engine.now_us = lambda: later
+    db.session("later", user="alice").append({"role": "user", "content": "x"})
+    scope.memory.record_outcome("later", scenario="b", passed=True)
+    if how == "sweep":
+        db.sweep()
+    elif how == "delete":
+        db.session("other", user="alice").append({"role": "user", "content": "x"})
+        db.delete_session("other", user="alice")
+    elif how == "again":
+        scope.memory.clear()
+    else:
+        db.close()
+        db = open_db(durability="none")
+        scope = db.scope(app="default", user="alice")
+        resume_removals(db.engine.store)
+    assert [each.id for each in scope.memory.list()] == ([] if how == "again" else [new.id])
+    left = [] if how == "again" else ["b"]
+    assert [each.scenario for each in scope.memory.playbooks()] == left
+    assert db.check() == []
+    rows = stored_rows(db.engine.store)
+    assert not [key for key in rows if key[:1] == bytes((keys.Kind.REMOVAL,))]
+
+
+def test_a_hold_keeps_what_a_cut_off_clear_left(db, scope, monkeypatch):
+    cut_off(db, scope, monkeypatch)
+    left = len(scope.memory.list())
+    scope.hold(reason="law")
+    db.sweep()
+    assert len(scope.memory.list()) == left
+    scope.release()
+    db.sweep()
+    assert scope.memory.list() == []
+
+
+def test_a_salvage_does_not_bring_back_what_was_being_cleared(path, open_db, monkeypatch, tmp_path):
+    db = open_db(durability="none")
+    scope = db.scope(app="default", user="alice")
+    cut_off(db, scope, monkeypatch)
+    new = scope.memory.remember("new", by="operator")
+    db.close()
+    memcore.salvage(path, tmp_path / "saved")
+    with memcore.open(tmp_path / "saved") as saved:
+        memory = saved.scope(app="default", user="alice").memory
+        assert [each.id for each in memory.list()] == [new.id]
+        assert saved.check() == []
+
+
 def say_session(db) -> str:
     say(db, "outcome", "x")
     return "outcome"
@@ -896,14 +974,14 @@ def test_what_is_remembered_during_a_clear_stays(db, scope, monkeypatch):
     memory = scope.memory
     for number in range(300):
         memory.remember(f"v{number}", by="operator")
-    real, made = memories.clear_piece, []
+    real, made = clearing.clear_piece, []
 
     def piece(*args):
         found = real(*args)
         made.append(found)
         return found
 
-    monkeypatch.setattr(memories, "clear_piece", piece)
+    monkeypatch.setattr(clearing, "clear_piece", piece)
     transact = memory._store.transact
 
     def between(*args, **options):
@@ -1068,6 +1146,26 @@ def test_an_archive_holds_all_versions(db, scope, clock):
     told = json.loads(found)["expired"]
     assert told["memory"]["text"] == "new text"
     assert [each["text"] for each in told["versions"]] == ["old text"]
+
+
+def test_of_rows_of_one_version_the_newer_is_told_by_what_only_grows_or_shrinks():
+    key = rows_of_memory.entry_at(1, 7)
+    past = keys.memory_rows(1, MemoryRow.VERSION, keys.u64(7), keys.u64(2))
+
+    def age(at: bytes, version: int, uses: int, *seqs: int) -> int:
+        sources = (rows_of_memory.SourceRow(3, "s", 3, 3, seqs, "user"),) if seqs else ()
+        record = rows_of_memory.MemoryVersion(
+            7, version, "fact", "user", "active", 1, "x", uses=uses, sources=sources
+        )
+        body, flags = encode_json(rows_of_memory.pack_record(record))
+        return rows_of_memory.version_in(at, seal_value(at, body, flags))
+
+    assert age(key, 2, 0, 1, 2) < age(key, 2, 0, 1) < age(key, 2, 0)
+    assert age(key, 2, 0) < age(key, 2, 1, 1, 2) < age(key, 3, 0, *range(1, 60))
+    assert age(key, 2, 2**50) < age(key, 3, 0, 1)
+    assert age(past, 2, 0, 1, 2) < age(past, 2, 0, 1)
+    index = keys.memory_rows(1, MemoryRow.DIGEST, bytes(16), keys.u64(7))
+    assert rows_of_memory.version_in(index, seal_value(index, b"")) == 0
 
 
 @pytest.mark.as_stored

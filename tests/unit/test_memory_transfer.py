@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from memcore import Source
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.exchange import load
+from memcore.memory.lineage import ROOTS
 from memcore.memory.rows import pack_record, unpack_record
 from memcore.memory.transfer import arrived_entry
+from memcore.rows import names
 
 SOURCE = {"session": "s", "seqs": [1], "by": "user"}
 ENTRY = {
@@ -353,3 +355,98 @@ def test_memories_are_committed_by_the_hundred(db, other, monkeypatch):
     done = other.import_(lines)
     assert (done.memories, len(done.failures), len(calls)) == (200, 1, 2)
     assert texts(other) == texts(db)
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+def forks_of(db, count: int) -> list[str]:
+    """A session in which alice says something, and forks of it."""
+    say(db, "parent", "I like tea")
+    parent = db.session("parent", user="alice")
+    for number in range(count):
+        parent.fork(f"fork{number}")
+    return [f"fork{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("leave_out", ["", "parent", "delete"])
+def test_forks_of_one_session_are_not_independent_after_an_import(db, other, leave_out):
+    forks = forks_of(db, 4)
+    for name in forks:
+        memory_of(db).remember("Likes tea", source=Source(name, (1,)))
+        memory_of(db).record_outcome(name, scenario="a", passed=True)
+    assert memory_of(db).list()[0].support == 1
+    if leave_out == "delete":
+        db.delete_session("parent", user="alice")
+    lines = list(db.export(user="alice"))
+    if leave_out == "parent":
+        lines = list(whole_but(lines, "parent"))
+    assert other.import_(lines).failures == []
+    memory = memory_of(other)
+    assert [each.support for each in memory.list()] == [1]
+    assert [each.successes for each in memory.playbooks()] == [1]
+    for name in forks:
+        memory.remember("Drinks tea", source=Source(name, (1,)), by="assistant")
+        memory.record_outcome(name, scenario="b", passed=True)
+    assert [each.support for each in memory.list()] == [1, 1]
+    assert {each.scenario: each.status for each in memory.playbooks()}["b"] != "active"
+    say(other, "independent", "I like tea")
+    memory.remember("Drinks tea", source=Source("independent", (1,)), by="assistant")
+    assert memory.list()[1].support == 2
+    assert other.import_(lines).failures == []
+    assert [each.support for each in memory.list()] == [1, 2]
+    assert other.check() == []
+
+
+def whole_but(lines, name):
+    """The lines of an export without those of one session."""
+    skipping = False
+    for each in lines:
+        told = json.loads(each)
+        if "memcore" in told:
+            skipping = told.get("session") == name
+        if not skipping:
+            yield each
+
+
+def test_a_fork_of_a_fork_and_an_older_export_have_one_root(db, other):
+    forks_of(db, 1)
+    db.session("fork0", user="alice").fork("deep")
+    lines = []
+    for each in db.export(user="alice"):
+        told = json.loads(each)
+        if told.get("forked_from"):  # as earlier versions wrote it
+            del told["forked_from"]["root"]
+        lines.append(json.dumps(told).encode())
+    assert other.import_(lines).failures == []
+    for name in ("parent", "fork0", "deep"):
+        memory_of(other).remember("Likes tea", source=Source(name, (1,)))
+    assert memory_of(other).list()[0].support == 1
+    assert other.delete_session("parent", user="alice")
+    for name in ("fork0", "deep"):
+        memory_of(other).remember("Drinks tea", source=Source(name, (1,)), by="assistant")
+    assert memory_of(other).list()[-1].support == 1
+
+
+@pytest.mark.parametrize("note", [7, 2**63, 0, -1, "x", None, [1]])
+def test_a_planted_root_is_an_error_and_no_loop(db, note):
+    say(db, "s", "x")
+    number = db.engine.store.read(lambda txn: names.session_of(txn, 1, "s"))
+    db.scope(app="default", user="alice").kv(ROOTS).put(f"{number:016x}", note)
+    with pytest.raises(CorruptValueError):
+        memory_of(db).remember("x", source=Source("s", (1,)))
+
+
+def test_titles_that_fork_from_each_other_end(db):
+    forks_of(db, 1)
+    lines = []
+    for each in db.export(user="alice"):
+        told = json.loads(each)
+        if "session" in told:
+            name = {"parent": "fork0", "fork0": "parent"}[told["session"]]
+            told["forked_from"] = {"session": name, "seq": 1, "root": name}
+        lines.append(json.dumps(told).encode())
+    db.delete_session("fork0", user="alice")
+    db.delete_session("parent", user="alice")
+    assert db.import_(lines).failures == []
+    assert len(list(db.sessions(user="alice"))) == 2

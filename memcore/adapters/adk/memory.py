@@ -34,6 +34,7 @@ from memcore.adapters.adk.memory_rows import (
     drop_damaged,
     drop_old_index,
     find_memories,
+    has_old_index,
     head_of,
     index_memories,
     is_known,
@@ -49,7 +50,7 @@ from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.session.delete import resume_removals
-from memcore.store.interface import Store
+from memcore.store import LmdbStore
 from memcore.telemetry import adapting, adapts
 
 __all__ = [
@@ -367,7 +368,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return closure
 
         replaces = any(memory.replaces for memory in batch)
-        if replaces:
+        if replaces and kv.read(has_old_index):
             await settled(in_thread(drop_old_index, kv))
         contents = [memory.content for memory in batch]
         large = replaces or len(batch) > _SHORT_BATCH
@@ -426,7 +427,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return delete_memories(txn, memory_id) and txn.leaves_rows
 
         kv = self._kv(app_name, user_id)
-        await settled(in_thread(drop_old_index, kv))
+        if kv.read(has_old_index):
+            await settled(in_thread(drop_old_index, kv))
         if await settled(kv.submit(closure, asyncio.get_running_loop(), large=True)):
             await self._resume()
 
@@ -494,7 +496,7 @@ def _unknown(
     ]
 
 
-def _index(kv: KeyValue, store: Store) -> None:
+def _index(kv: KeyValue, store: LmdbStore) -> None:
     """Index the memories that are not indexed, and remove the index of an earlier version."""
     try:
         drop_old_index(kv)

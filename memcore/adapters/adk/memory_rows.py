@@ -49,6 +49,7 @@ __all__ = [
     "drop_old_index",
     "entry_at",
     "find_memories",
+    "has_old_index",
     "head_of",
     "index_memories",
     "is_known",
@@ -183,6 +184,10 @@ def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
 # --- rows -----------------------------------------------------------------------------------------
 
 
+_ENTRY_KEY: Final = re.compile("e[0-9a-f]{8}")
+_ENTRIES_STOP: Final = "f"
+
+
 def _entry(ordinal: int) -> str:
     return f"e{ordinal:08x}"
 
@@ -201,13 +206,24 @@ def _deleted(id_: str) -> str:
 
 
 def head_of(view: KeyValueView) -> tuple[int, int]:
-    """``(last ordinal assigned, number of memories)``."""
-    found = view.get("h", [0, 0])
-    match found:
+    """``(last ordinal assigned, number of memories)``; as the entries say it if its row was lost.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    match view.get("h"):
         case [int() as last, int() as count] if 0 <= count <= last < _ORDINALS - _BATCH:
             return last, count
+        case None:
+            given = [int(key[1:], 16) for key in _entry_keys(view)]
+            return (max(given), len(given)) if given else (0, 0)
         case _:
             raise _damaged("the count of memories")
+
+
+def _entry_keys(view: KeyValueView) -> Iterator[str]:
+    rows = view.scan(_entry(0), _ENTRIES_STOP)
+    return (key for key, _ in rows if _ENTRY_KEY.fullmatch(key))
 
 
 def is_known(view: KeyValueView, id_: str, session: str) -> bool:
@@ -359,8 +375,6 @@ UNINDEXED_MAX: Final = 2048
 """Entries that the index lacks and a search of a read-only handle reads: the newest ones."""
 _SPARE: Final = 16
 _MORE: Final = 4
-_ENTRY_KEY: Final = re.compile("e[0-9a-f]{8}")
-_ENTRIES_STOP: Final = "f"
 _OLD: Final = ("t", "u")
 """Range of the rows of the index of earlier versions."""
 
@@ -426,10 +440,12 @@ def _need_current_index(txn: KeyValueTxn, last: int) -> None:
 
 
 def _entries(
-    view: KeyValueView, after: int, *, limit: int, newest: bool = False
+    view: KeyValueView, after: int, last: int, *, limit: int, newest: bool = False
 ) -> Iterator[tuple[int, search.Document | None]]:
     """Yield the first entries behind an ordinal, or the newest; None: one that cannot be read."""
-    rows = view.scan(_entry(after + 1), _ENTRIES_STOP, reverse=newest, limit=limit)
+    if after >= last:
+        return
+    rows = view.scan(_entry(after + 1), _entry(last + 1), reverse=newest, limit=limit)
     for key, row in rows:
         if not _ENTRY_KEY.fullmatch(key):
             continue
@@ -447,14 +463,19 @@ def behind(view: KeyValueView) -> int:
     Raises:
         CorruptValueError: the index is damaged.
     """
-    if any(True for _ in view.scan(*_OLD, limit=1)):
+    if has_old_index(view):
         return -1
     return max(head_of(view)[0] - _progress(view)[1], -1)
 
 
+def has_old_index(view: KeyValueView) -> bool:
+    """Return whether there are rows of an index that an earlier version of memcore wrote."""
+    return any(True for _ in view.scan(*_OLD, limit=1))
+
+
 def drop_old_index(kv: KeyValue) -> None:
     """Remove the rows of an index that an earlier version of memcore wrote, in short commits."""
-    if kv.read(lambda view: any(True for _ in view.scan(*_OLD, limit=1))):
+    if kv.read(has_old_index):
         kv.delete_range(*_OLD)
 
 
@@ -510,7 +531,9 @@ def _next_step(view: KeyValueView) -> _Step | None:
         return None
     found = _Step(head.key, last, [])
     chars = 0
-    for count, (ordinal, document) in enumerate(_entries(view, done, limit=_INDEX_ENTRIES), 1):
+    for count, (ordinal, document) in enumerate(
+        _entries(view, done, last, limit=_INDEX_ENTRIES), 1
+    ):
         if document is not None:
             found.made.append((ordinal, document.prepared(head.key)))
             chars += len(document.text)
@@ -543,13 +566,13 @@ def find_memories(
         CorruptValueError: a row of the index or of an entry is damaged.
     """
     txn, scope = transaction_of(view)
-    count = head_of(view)[1]
+    last, count = head_of(view)
     if scope is None or not count:
         return []
     head, done = _progress(view)
     cache = None if head is None else indexes
     head = head or search.IndexHead(os.urandom(16))
-    lacking = (each for _, each in _entries(view, done, limit=UNINDEXED_MAX, newest=True))
+    lacking = (each for _, each in _entries(view, done, last, limit=UNINDEXED_MAX, newest=True))
     beside = [each.prepared(head.key) for each in lacking if each is not None]
     asked = search.Query(query, kinds=(search.DocumentKind.ADK,))
     wanted = most + _SPARE

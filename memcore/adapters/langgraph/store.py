@@ -86,7 +86,7 @@ def admitted_op(scope_filter: ScopeFilter, op: Op, name: str) -> Op:
             scope_filter.name(label, "namespace of an entry")
         scope_filter.name(op.key, "key of an entry")
         return op._replace(value=_admitted(scope_filter, op.value, name))
-    if isinstance(op, SearchOp) and op.query:
+    if isinstance(op, SearchOp) and isinstance(op.query, str):
         op = op._replace(query=scope_filter.again(op.query))
     if isinstance(op, SearchOp) and op.filter:
         with suppress(TypeError, ValueError, RecursionError):  # raised when the filter is checked
@@ -249,7 +249,7 @@ class Plan:
             return shown and (not wants or matches(ItemRow.value_of(raw), wants))
 
         scorer = self._scorers.get(op.query) if op.query else None
-        words = op.query if self._index is None and op.query else ""
+        words = op.query if self._index is None and isinstance(op.query, str) else ""
         ends = scorer is None and not words and min(op.offset, op.limit) >= 0
         listed = items.newest_first if self._newest_first else items.in_order
         found = listed(

@@ -1,0 +1,124 @@
+"""Clearing of a scope's memory: a mark, and short commits that whoever comes next continues.
+
+The mark is a ``REMOVAL`` row, as of a session that is being deleted: the next deletion, sweep or
+open goes on with a clear that was cut off. Its body is the end of the ids to remove u64, the time
+of the clear in ms u64, and the stage u8: 0 entries, 1 outcomes, 2 rows of damaged entries. What is
+remembered after it stays.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from memcore.codec import keys
+from memcore.codec.keys import Kind, MemoryRow
+from memcore.codec.values import decoding, open_value, seal_value
+from memcore.memory.playbook import clear_outcomes
+from memcore.memory.rows import Book, clear_piece, clear_strays, entry_at, entry_of_version
+from memcore.rows.lifecycle import need_free
+
+__all__ = [
+    "begin_clear",
+    "clear_step",
+    "cleared_below",
+    "is_clear_mark",
+    "is_entry_below",
+]
+
+
+_BODY: Final = Struct("<QQB")
+_STAGES: Final = 3
+
+
+class _Mark(NamedTuple):
+    """Body of a mark."""
+
+    end: int
+    until_ms: int
+    stage: int
+
+
+def _row(scope: int) -> bytes:
+    return keys.removal_row(keys.memory_rows(scope, MemoryRow.ENTRY))
+
+
+def _unpacked(row: bytes, value: bytes) -> _Mark:
+    """Unpack a mark.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(row, value)[1]
+    with decoding(row, "mark of a memory that is being cleared"):
+        mark = _Mark(*_BODY.unpack(body))
+        if mark.stage >= _STAGES:
+            raise ValueError(mark.stage)
+    return mark
+
+
+def is_clear_mark(prefix: bytes) -> bool:
+    """Return True if the prefix of a ``REMOVAL`` row is that of a mark."""
+    return prefix == keys.memory_rows(keys.split_scoped(prefix)[0], MemoryRow.ENTRY)
+
+
+def cleared_below(row: bytes, value: bytes) -> int:
+    """Return the id below which a mark has all memories removed.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    return _unpacked(row, value).end
+
+
+def is_entry_below(key: bytes, scope: int, end: int) -> bool:
+    """Return True if a row is that of an entry of a scope, or of its version, with an id so low."""
+    entry = entry_of_version(key) if key[:1] == bytes((Kind.MEMORY,)) else None
+    return entry_at(scope, 0) <= (entry or key) < entry_at(scope, end)
+
+
+def begin_clear(book: Book, end: int, now_ms: int) -> None:
+    """Mark a scope's memory to be cleared: entries with ids below ``end``, outcomes until now.
+
+    Raises:
+        HeldError: a legal hold covers the scope or a session of it.
+    """
+    need_free(book.txn, book.scope, what="the user's memory")
+    _write(book, _Mark(end, now_ms, 0))
+
+
+def _write(book: Book, mark: _Mark) -> None:
+    row = _row(book.scope)
+    book.txn.put(row, seal_value(row, _BODY.pack(*mark)))
+
+
+def clear_step(book: Book) -> tuple[int, bool]:
+    """Remove the next piece of a memory that is being cleared.
+
+    Returns:
+        The number of entries removed that were not forgotten, and True if nothing is left to do.
+
+    Raises:
+        HeldError: a legal hold covers the scope or a session of it.
+        CorruptValueError: the mark is damaged.
+    """
+    row = _row(book.scope)
+    value = book.txn.get(row)
+    if value is None:
+        return 0, True
+    need_free(book.txn, book.scope, what="the user's memory")
+    mark = _unpacked(row, value)
+    count = 0
+    if mark.stage == 0:
+        count, is_whole = clear_piece(book, mark.end)
+    elif mark.stage == 1:
+        is_whole = clear_outcomes(book, mark.until_ms)
+    else:
+        is_whole = clear_strays(book, mark.end)
+    if not is_whole:
+        return count, False
+    if mark.stage + 1 < _STAGES:
+        _write(book, mark._replace(stage=mark.stage + 1))
+        return count, False
+    book.txn.delete(row)
+    return count, True

@@ -1,0 +1,80 @@
+"""Roots of sessions: forks of one session are not independent, also after an export and an import.
+
+A fork in the file leads to its parent. An import stores each fork as a session of its own, so it
+notes here which ones have one root: an entry of the namespace ``ROOTS``, from a session's number
+in hex to the number of another one, always a smaller one, that stands for all of them. The numbers
+of sessions are never given out again, so a note may outlive them; it goes with the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from memcore.codec import keys
+from memcore.errors import CorruptValueError
+from memcore.kv.rows import KvEntry, encoded, entry_of, packed_key, write_entry
+from memcore.log import Head
+from memcore.rows import names
+from memcore.rows.head import head_key
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "ROOTS",
+    "note_roots",
+    "root_of",
+]
+
+
+ROOTS: Final = "\x00roots"
+"""The namespace of the notes."""
+
+
+def root_of(txn: ReadTxn, scope: int, session: int) -> int:
+    """Return the number of the session that stands for all forks of a session's root.
+
+    Raises:
+        CorruptValueError: a head or a note is damaged.
+    """
+    root = _first_of(txn, scope, session)
+    namespace = names.namespace_of(txn, scope, ROOTS)
+    while namespace is not None:
+        key = _note_at(scope, namespace, root)
+        value = txn.get(key)
+        if value is None:
+            break
+        noted = entry_of(key, value).value()
+        if type(noted) is not int or not 0 < noted < root:
+            raise CorruptValueError("the root of an imported session is damaged", key=key)
+        root = noted
+    return root
+
+
+def _first_of(txn: ReadTxn, scope: int, session: int) -> int:
+    """Return the number of the session that a session was forked from in the end, in this file."""
+    root, above = session, session
+    while above:
+        root, key = above, head_key(scope, above)
+        value = txn.get(key)
+        above = 0 if value is None else Head.unpack(key, value).parent_session
+    return root
+
+
+def note_roots(txn: Txn, scope: int, sessions: Iterable[int], now_ms: int) -> None:
+    """Note that sessions have one root; those noted before keep theirs, which becomes one of all.
+
+    Raises:
+        CorruptValueError: a head or a note is damaged.
+    """
+    roots = sorted({root_of(txn, scope, session) for session in sessions})
+    if len(roots) < 2:  # noqa: PLR2004 - they have one already
+        return
+    namespace = names.ensure_namespace(txn, scope, ROOTS)
+    for root in roots[1:]:
+        flags, payload = encoded(roots[0])
+        key = _note_at(scope, namespace, root)
+        write_entry(txn, key, KvEntry(flags, payload, None), now_ms, [])
+
+
+def _note_at(scope: int, namespace: int, session: int) -> bytes:
+    return keys.kv_prefix(scope, namespace) + packed_key(f"{session:016x}")
