@@ -5,8 +5,9 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "files": "MemoryFiles",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
-        "memories": "Memories",
+        "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
         "rows": (

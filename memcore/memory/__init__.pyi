@@ -1,9 +1,11 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.files import MemoryFiles as MemoryFiles
 from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
 from memcore.memory.grants import Grants as Grants
 from memcore.memory.grants import check_grants as check_grants
 from memcore.memory.grants import drop_grants as drop_grants
 from memcore.memory.memories import Memories as Memories
+from memcore.memory.memories import tool_handle as tool_handle
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
@@ -53,6 +55,7 @@ __all__ = [
     "Book",
     "Grants",
     "Memories",
+    "MemoryFiles",
     "MemoryVersion",
     "Recall",
     "RecallPlace",
@@ -88,6 +91,7 @@ __all__ = [
     "scopes_with_memory",
     "texts_in",
     "texts_of_outcomes",
+    "tool_handle",
     "tool_schemas",
     "unlinked_entries",
     "version_in",

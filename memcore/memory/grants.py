@@ -80,6 +80,7 @@ class GrantRow(NamedTuple):
         return (
             record.status == "active"
             and record.by in ACTIVE_BY
+            and not record.is_file
             and record.is_visible(now_ms)
             and record.holds_at(now_ms)
             and (self.kinds is None or record.kind in self.kinds)

@@ -75,10 +75,12 @@ from memcore.store.interface import ReadTxn, Store, Txn
 
 if TYPE_CHECKING:
     from memcore.memory.grants import Grants
+    from memcore.memory.tools import ToolHandle
 
 __all__ = [
     "Memories",
     "Sources",
+    "tool_handle",
 ]
 
 
@@ -497,11 +499,7 @@ class Memories:
             InvalidOptionError: it is none of these.
             StorageError
         """
-        handle = memory.ToolHandle(
-            self.search, self._change, self._admitted, self._named, self._drafts, self._now_ms,
-            self._read, self._session,
-        )  # fmt: skip
-        return memory.answer_calls(tool_call, handle)
+        return memory.answer_calls(tool_call, tool_handle(self))
 
     @property
     def grants(self) -> Grants:
@@ -873,6 +871,14 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+
+
+def tool_handle(of: Memories) -> ToolHandle:
+    """Return the operations of a handle that tools use, for memcore's own adapters."""
+    return memory.ToolHandle(
+        of.search, of._change, of._admitted, of._named, of._drafts, of._now_ms, of._read,  # noqa: SLF001 - this module's
+        of._seed, of._session,  # noqa: SLF001 - this module's
+    )  # fmt: skip
 
 
 def _best(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:

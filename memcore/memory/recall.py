@@ -263,7 +263,8 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
 
 def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
     valid = record.is_visible(place.now_ms) and record.holds_at(place.now_ms)
-    return valid and record.by in ACTIVE_BY and place.asked.admits(record)
+    trusted = record.by in ACTIVE_BY and not record.is_file
+    return valid and trusted and place.asked.admits(record)
 
 
 def _found_lines(

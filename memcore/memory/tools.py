@@ -48,10 +48,12 @@ from memcore.wire.render import shape_of
 __all__ = [
     "MADE_BY",
     "TOOLS",
+    "Answer",
     "MemoryTool",
     "ToolHandle",
     "answer_calls",
     "answer_named",
+    "reason_of",
     "tool_schemas",
 ]
 
@@ -328,8 +330,10 @@ class ToolHandle:
     """Returns a name that is looked up, checked."""
     drafts: SessionTxns
     now_ms: Callable[[], int]
-    read: Callable[..., Turn]
+    read: Callable[..., Any]
     """Runs a function on a snapshot of the scope; the second argument without one."""
+    seed: bytes
+    """Key of the digests in keys."""
     session: str | None
     """Name of the session whose last turn says what the user wants; None: there is none."""
 
@@ -339,7 +343,8 @@ class ToolHandle:
         nothing = Turn(name or "")
         if name is None:
             return nothing
-        return self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
+        found: Turn = self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
+        return found
 
 
 def _answer(call: _Call, handle: ToolHandle) -> Answer:
@@ -374,7 +379,7 @@ def answer_named(
         key = None if call_id is None else _request_key(name, call_id, given, turn)
         return _RUNS[name](given, handle, turn, key)
     except CallerError as error:
-        reason, told = _reason_of(error)
+        reason, told = reason_of(error)
         if not reason:
             raise
         return _failed(reason, told)
@@ -398,7 +403,8 @@ _REASONS: Final = (
 """Errors that are results: the kind, the reason, and the words; empty: those of the error."""
 
 
-def _reason_of(error: CallerError) -> tuple[str, str]:
+def reason_of(error: CallerError) -> tuple[str, str]:
+    """Return the reason and the words by which a model is told of an error; empty: it is not."""
     if isinstance(error, BlockedError):
         is_ours = error.verdict == _OURS
         return ("not_allowed", _NOT_ALLOWED) if is_ours else ("refused", _REFUSED)
