@@ -877,7 +877,7 @@ def tool_handle(of: Memories) -> ToolHandle:
     """Return the operations of a handle that tools use, for memcore's own adapters."""
     return memory.ToolHandle(
         of.search, of._change, of._admitted, of._named, of._drafts, of._now_ms, of._read,  # noqa: SLF001 - this module's
-        of._seed, of._session,  # noqa: SLF001 - this module's
+        of._seed, of._indexes, of._uses, of._grants, of._session,  # noqa: SLF001 - this module's
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from memcore.memory.rows import Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
 from memcore.memory.trust import KINDS, checked_text, is_pasted, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
+from memcore.search import IndexCache
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_of, call_names
 from memcore.wire.render import shape_of
@@ -334,6 +335,11 @@ class ToolHandle:
     """Runs a function on a snapshot of the scope; the second argument without one."""
     seed: bytes
     """Key of the digests in keys."""
+    indexes: IndexCache
+    uses: dict[tuple[int, int], int] | None
+    """Uses by scope and id that are not written yet; None: none are counted."""
+    grants: Callable[[], Any] | None
+    """Makes the handle of the user's grants."""
     session: str | None
     """Name of the session whose last turn says what the user wants; None: there is none."""
 
