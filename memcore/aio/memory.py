@@ -265,11 +265,10 @@ class AsyncMemories:
         self,
         format: str,  # noqa: A002 - as the synchronous one
     ) -> list[dict[str, Any]]:
-        """Return the schemas of the memory tools for a model, in a wire format's shape.
+        """Return the schemas of the memory tools for a model.
 
         Args:
-            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
-                ``langchain``.
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini``, ``langchain``.
 
         Raises:
             InvalidOptionError: there is no such format.
@@ -283,7 +282,7 @@ class AsyncMemories:
         """Execute a model's calls of memory tools; return the messages that answer them.
 
         What a model remembers is quarantined, unless the last user item of this handle's session
-        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+        asks for it (docs/memory-tools.md). Errors are results; repeating a call changes nothing.
 
         Args:
             tool_call: a call as it stands in a message, an assistant message, or a list of items.

@@ -330,7 +330,12 @@ class Grants:
 
     # --- reading through grants -------------------------------------------------------------------
 
-    def memories(self, fits: Callable[[MemoryVersion], bool] | None = None) -> list[Memory]:
+    def memories(
+        self,
+        fits: Callable[[MemoryVersion], bool] | None = None,
+        *,
+        as_of_ms: int | None = None,
+    ) -> list[Memory]:
         """Return what the grants of this user show now, by giver and id.
 
         Costs a read of all memories of each giver. A giver whose memory the authorizer does not let
@@ -339,10 +344,13 @@ class Grants:
 
         Args:
             fits: returns True for a version that is wanted, as it is shown; None: all.
+            as_of_ms: None; what others show has no past.
 
         Raises:
+            InvalidOptionError: a time is given.
             CorruptValueError: a memory is damaged.
         """
+        _need_now(as_of_ms)
         return [memory for memory, _ in self._shared(fits)]
 
     def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
@@ -350,7 +358,12 @@ class Grants:
 
         Ranked among what is shown, and by the words that are shown: no score depends on anything
         else in the givers' memories, and nothing that is redacted can be found.
+
+        Raises:
+            InvalidOptionError: the query is about the past.
+            CorruptValueError: a memory is damaged.
         """
+        _need_now(asked.as_of_ms)
         shown = self._shared(
             lambda record: (
                 record.kind in asked.kinds and "active" in asked.statuses and asked.fits(record)
@@ -515,6 +528,12 @@ class Grants:
             return sorted(found, key=lambda grant: grant.id)
 
         return self._look(look)
+
+
+def _need_now(as_of_ms: int | None) -> None:
+    if as_of_ms is not None:
+        msg = "shared: what others show is as it is now; leave out as_of"
+        raise InvalidOptionError(msg)
 
 
 _HIDDEN: Final[Mapping[str, Any]] = {

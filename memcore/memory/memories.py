@@ -37,6 +37,7 @@ from memcore.memory.rows import (
 )
 from memcore.memory.search import (
     MemoryQuery,
+    best_hits,
     checked_query,
     drop_damaged,
     find_memories,
@@ -75,12 +76,10 @@ from memcore.store.interface import ReadTxn, Store, Txn
 
 if TYPE_CHECKING:
     from memcore.memory.grants import Grants
-    from memcore.memory.tools import ToolHandle
 
 __all__ = [
     "Memories",
     "Sources",
-    "tool_handle",
 ]
 
 
@@ -146,7 +145,7 @@ class Memories:
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
         owner: tuple[str, str] | None = None,
-        grants: Callable[[], Grants] | None = None,
+        grants: Callable[[], Grants],
     ) -> None:
         self._store = store
         self._find = find
@@ -475,11 +474,10 @@ class Memories:
     # --- tools of a model -------------------------------------------------------------------------
 
     def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
-        """Return the schemas of the memory tools for a model, in a wire format's shape.
+        """Return the schemas of the memory tools for a model.
 
         Args:
-            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
-                ``langchain``.
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini``, ``langchain``.
 
         Raises:
             InvalidOptionError: there is no such format.
@@ -490,7 +488,7 @@ class Memories:
         """Execute a model's calls of memory tools; return the messages that answer them.
 
         What a model remembers is quarantined, unless the last user item of this handle's session
-        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+        asks for it (docs/memory-tools.md). Errors are results; repeating a call changes nothing.
 
         Args:
             tool_call: a call as it stands in a message, an assistant message, or a list of items.
@@ -499,14 +497,11 @@ class Memories:
             InvalidOptionError: it is none of these.
             StorageError
         """
-        return memory.answer_calls(tool_call, tool_handle(self))
+        return memory.answer_calls(tool_call, memory.tool_handle(self))
 
     @property
     def grants(self) -> Grants:
         """Views of this memory that other users have, and those that this user has of theirs."""
-        if self._grants is None:
-            msg = "this memory has no grants: open it with scope.memory or session.memory"
-            raise InvalidOptionError(msg)
         return self._grants()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -638,21 +633,14 @@ class Memories:
             return same and with_labels.items() <= dict(record.labels).items()
 
         asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
-        beside = self._beside(shared, asked.as_of_ms).hits(asked) if shared else []
+        beside = self.grants.hits(asked) if checked_bool("shared", shared) else []
         try:
-            return _best(self._find_hits(asked), beside, asked.k)
+            return best_hits(self._find_hits(asked), beside, asked.k)
         except CorruptValueError as error:
             if self._read_only:
                 raise
             drop_damaged(self._store, self._find, error)
-            return _best(self._find_hits(asked), beside, asked.k)
-
-    def _beside(self, shared: object, as_of_ms: int | None) -> Grants:
-        """Return the grants that a read is about, which has no past: views show what is now."""
-        if checked_bool("shared", shared) and as_of_ms is not None:
-            msg = "shared: what others show is as it is now; leave out as_of"
-            raise InvalidOptionError(msg)
-        return self.grants
+            return best_hits(self._find_hits(asked), beside, asked.k)
 
     def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         if asked.as_of_ms is None and not self._read_only:
@@ -730,7 +718,8 @@ class Memories:
 
         nothing: list[Memory] = []
         found = self._read(look, nothing)
-        beside = self._beside(shared, as_of_ms).memories(fits) if shared else []
+        is_shared = checked_bool("shared", shared)
+        beside = self.grants.memories(fits, as_of_ms=as_of_ms) if is_shared else []
         return [*found, *beside][:limit]
 
     # --- arguments --------------------------------------------------------------------------------
@@ -871,19 +860,6 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
-
-
-def tool_handle(of: Memories) -> ToolHandle:
-    """Return the operations of a handle that tools use, for memcore's own adapters."""
-    return memory.ToolHandle(
-        of.search, of._change, of._admitted, of._named, of._drafts, of._now_ms, of._read,  # noqa: SLF001 - this module's
-        of._seed, of._indexes, of._uses, of._grants, of._session,  # noqa: SLF001 - this module's
-    )  # fmt: skip
-
-
-def _best(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:
-    """Return the best of two lists of hits; the user's own come first among equals."""
-    return sorted([*own, *beside], key=lambda hit: -hit.score)[:k] if beside else own
 
 
 _TRUE: Final = ("active", "superseded")

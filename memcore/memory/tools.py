@@ -55,6 +55,7 @@ __all__ = [
     "answer_calls",
     "answer_named",
     "reason_of",
+    "tool_handle",
     "tool_schemas",
 ]
 
@@ -338,7 +339,7 @@ class ToolHandle:
     indexes: IndexCache
     uses: dict[tuple[int, int], int] | None
     """Uses by scope and id that are not written yet; None: none are counted."""
-    grants: Callable[[], Any] | None
+    grants: Callable[[], Any]
     """Makes the handle of the user's grants."""
     session: str | None
     """Name of the session whose last turn says what the user wants; None: there is none."""
@@ -351,6 +352,18 @@ class ToolHandle:
             return nothing
         found: Turn = self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
         return found
+
+
+_FIELDS: Final = (
+    "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
+    "_grants", "_session",
+)  # fmt: skip
+"""What a ``Memories`` has of a ``ToolHandle``, in its order, behind ``search``."""
+
+
+def tool_handle(of: Any) -> ToolHandle:
+    """Return the operations of a ``Memories``, for itself and for memcore's own adapters."""
+    return ToolHandle(of.search, *(getattr(of, name) for name in _FIELDS))
 
 
 def _answer(call: _Call, handle: ToolHandle) -> Answer:

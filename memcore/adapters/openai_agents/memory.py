@@ -155,7 +155,7 @@ def _recalled(
         texts = (own_texts(item)[0] for item in reversed(items) if _is_user(item))
         query = "\n".join(next(texts, []))
     shared: tuple[Memory, ...] = ()
-    if asked.shared and asked.pinned and handle.grants is not None:
+    if asked.shared and asked.pinned:
         shared = tuple(handle.grants().memories(asked.admits))
     place = RecallPlace(asked, handle.session or "", query, handle.indexes, handle.now_ms(), shared)
     found: Recalled | None = handle.read(
