@@ -297,6 +297,46 @@ def test_a_planted_mark_opens_no_memory(db):
     engine.store.transact(lambda txn: txn.delete(planted))
 
 
+def test_rows_of_scopes_that_nobody_has_break_no_read(db):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+
+    def plant(txn: Any) -> list[bytes]:
+        receiver = names.scope_of(txn, "other", "bob")
+        assert receiver
+        planted = [
+            keys.memory_rows(99, MemoryRow.GRANT, keys.u64(receiver), keys.u64(1)),
+            keys.memory_rows(receiver, MemoryRow.RECEIVED, keys.u64(99), keys.u64(1)),
+        ]
+        txn.put(planted[0], seal_value(planted[0], b'{"at":1}'))
+        txn.put(planted[1], seal_value(planted[1], b""))
+        return planted
+
+    planted = store.transact(plant)
+    assert len(seen(bob)) == 2
+    assert len(bob.grants.received()) == 1
+    for key in planted:
+        store.transact(lambda txn, key=key: txn.delete(key))
+
+
+@pytest.mark.as_stored
+def test_a_damaged_row_shows_nothing_and_hides_nothing_else(db):
+    ann, bob = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    carl = db.scope(user="carl").memory
+    carl.remember("Of Carl", by="operator")
+    carl.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+    for key in rows(db)[:1]:
+        kept = store.read(lambda txn, key=key: txn.get(key))
+        store.transact(lambda txn, key=key, kept=kept: txn.put(key, kept[:-1] + b"\x00"))
+    assert seen(bob) == ["Of Carl"]
+    assert ann.grants.list() == []
+    assert ann.grants.revoke(grant.id)
+    assert list(db.check()) == []
+
+
 def test_grants_are_not_exported(db):
     ann, _ = pair(db)
     ann.grants.give(to=("other", "bob"))
