@@ -494,6 +494,22 @@ class AsyncGrants:
         """List the grants that this user has and that have not ended, by giver and id."""
         return await asyncio.to_thread(self._grants.received)
 
+    async def get(
+        self,
+        shared_from: tuple[str, str],
+        id: int,  # noqa: A002 - as the synchronous one
+    ) -> Memory | None:
+        """Return one memory that a grant shows; None if none does.
+
+        Args:
+            shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
+            id: its id there.
+
+        Raises:
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._grants.get, shared_from, id)
+
     async def list(self) -> list[Grant]:
         """List the grants that this user gave and that have not ended, by id."""
         return await asyncio.to_thread(self._grants.list)

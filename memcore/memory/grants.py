@@ -367,6 +367,19 @@ class Grants:
         _need_now(as_of_ms)
         return [memory for memory, _ in self._shared(fits)]
 
+    def get(self, shared_from: tuple[str, str], id: int) -> Memory | None:  # noqa: A002
+        """Return one memory that a grant shows; None if none does.
+
+        Args:
+            shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
+            id: its id there.
+
+        Raises:
+            CorruptValueError
+        """
+        found = self.memories(lambda record: record.id == id)
+        return next((each for each in found if each.shared_from == tuple(shared_from)), None)
+
     def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         """Return what the grants of this user show and a query finds, the best first.
 

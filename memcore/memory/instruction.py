@@ -41,6 +41,8 @@ __all__ = [
 _ITEMS_MAX: Final = 1024
 """Items from the end of a history among which the user's last one is looked for."""
 _PAGE: Final = 32
+_USERS: Final = (None, "user")
+"""Authors of items that the user wrote: nobody is named, or the user is."""
 _OF_MODEL: Final = (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 
 
@@ -79,8 +81,11 @@ def read_turn(txn: ReadTxn, scope: int, name: str) -> Turn:
             if found.last_seq is None and kind in _OF_MODEL:
                 found = found._replace(last_seq=seq)
             if kind == ItemKind.USER:
+                item = opened(txn, scope, row)[0]
+                if item.envelope is not None and item.envelope.author not in _USERS:
+                    continue  # what another agent says to this one
                 with decoding(head_key(scope, session), "item"):
-                    texts, more = own_texts(opened(txn, scope, row)[0].message)
+                    texts, more = own_texts(item.message)
                 return found._replace(
                     user_seq=seq, words=own_words(texts), texts=tuple(texts), foreign=more
                 )

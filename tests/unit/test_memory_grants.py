@@ -63,6 +63,9 @@ def test_a_grant_shows_what_is_active_and_nothing_else(db):
     assert found == {"Bob drinks milk", "Ann drinks tea"}
     assert len(bob.search("drinks", shared=True, k=1)) == 1
     assert bob.search("rich", shared=True) == []
+    assert bob.grants.get(("default", "ann"), 1) == shared[0]
+    assert bob.grants.get(("default", "ann"), 3) is None
+    assert bob.grants.get(("default", "bob"), 1) is None
     assert [hit.memory.text for hit in bob.search("drinks")] == ["Bob drinks milk"]
     assert ann.grants.list() == [grant] == bob.grants.received()
     assert (ann.grants.received(), bob.grants.list()) == ([], [])
