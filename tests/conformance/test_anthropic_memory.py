@@ -312,6 +312,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
+@pytest.mark.as_stored
 def test_files_survive_an_export_and_a_salvage(saved, tmp_path):
     with memcore.open(saved) as db:
         lines = list(db.export())

@@ -88,6 +88,7 @@ def test_kinds_labels_and_time_limit_a_grant(db, monkeypatch):
     assert ann.grants.list() == []
 
 
+@pytest.mark.as_stored
 def test_nothing_that_is_redacted_is_shown_or_found(db):
     ann, bob = db.scope(user="ann").memory, db.scope(user="bob").memory
     bob.remember("x", by="operator")
@@ -395,6 +396,7 @@ def test_any_history_leaves_both_sides_agreed(steps):
             assert shown == {f"Of {user}"} | {f"Of {g.user}" for g in memory.grants.received()}
 
 
+@pytest.mark.as_stored
 def test_salvage_brings_no_grant_back(path, tmp_path):
     with memcore.open(path) as db:
         ann, bob = pair(db)

@@ -172,7 +172,8 @@ def _is_user(item: Message) -> bool:
 
 
 def _need_source(memory: object) -> None:
-    if not isinstance(plain(memory), Memories | AsyncMemories | History):
+    is_session = isinstance(memory, History)  # an adapter has telemetry, and no plain twin
+    if not is_session and not isinstance(plain(memory), Memories | AsyncMemories):
         msg = (
             "memory: expected session.memory, scope.memory or a MemcoreSession, got "
             f"{type(memory).__name__}"
