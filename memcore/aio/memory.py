@@ -307,11 +307,10 @@ class AsyncMemories:
         self,
         format: str,  # noqa: A002 - as the synchronous one
     ) -> list[dict[str, Any]]:
-        """Return the schemas of the memory tools for a model, in a wire format's shape.
+        """Return the schemas of the memory tools for a model.
 
         Args:
-            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
-                ``langchain``.
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini``, ``langchain``.
 
         Raises:
             InvalidOptionError: there is no such format.
@@ -325,7 +324,7 @@ class AsyncMemories:
         """Execute a model's calls of memory tools; return the messages that answer them.
 
         What a model remembers is quarantined, unless the last user item of this handle's session
-        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+        asks for it (docs/memory-tools.md). Errors are results; repeating a call changes nothing.
 
         Args:
             tool_call: a call as it stands in a message, an assistant message, or a list of items.
@@ -536,6 +535,22 @@ class AsyncGrants:
     async def received(self) -> list[Grant]:
         """List the grants that this user has and that have not ended, by giver and id."""
         return await asyncio.to_thread(self._grants.received)
+
+    async def get(
+        self,
+        shared_from: tuple[str, str],
+        id: int,  # noqa: A002 - as the synchronous one
+    ) -> Memory | None:
+        """Return one memory that a grant shows; None if none does.
+
+        Args:
+            shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
+            id: its id there.
+
+        Raises:
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._grants.get, shared_from, id)
 
     async def list(self) -> list[Grant]:
         """List the grants that this user gave and that have not ended, by id."""

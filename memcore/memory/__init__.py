@@ -7,6 +7,7 @@ __all__, __getattr__, __dir__ = face(
     {
         "clearing": "clear_step cleared_below is_clear_mark is_entry_below",
         "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
+        "files": "MemoryFiles",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "lineage": "note_roots",
         "memories": "Memories",
@@ -17,7 +18,7 @@ __all__, __getattr__, __dir__ = face(
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
-        "tools": "ToolHandle answer_calls answer_named tool_schemas",
+        "tools": "ToolHandle answer_calls answer_named tool_handle tool_schemas",
         "transfer": (
             "Arrival arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"

@@ -6,6 +6,7 @@ from memcore.memory.clearing import is_entry_below as is_entry_below
 from memcore.memory.consolidate import Consolidation as Consolidation
 from memcore.memory.consolidate import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory.consolidate import ConsolidationStep as ConsolidationStep
+from memcore.memory.files import MemoryFiles as MemoryFiles
 from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
 from memcore.memory.grants import Grants as Grants
 from memcore.memory.grants import check_grants as check_grants
@@ -44,6 +45,7 @@ from memcore.memory.statement import texts_in as texts_in
 from memcore.memory.tools import ToolHandle as ToolHandle
 from memcore.memory.tools import answer_calls as answer_calls
 from memcore.memory.tools import answer_named as answer_named
+from memcore.memory.tools import tool_handle as tool_handle
 from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry
@@ -64,6 +66,7 @@ __all__ = [
     "ConsolidationStep",
     "Grants",
     "Memories",
+    "MemoryFiles",
     "MemoryVersion",
     "Recall",
     "RecallPlace",
@@ -104,6 +107,7 @@ __all__ = [
     "scopes_with_memory",
     "texts_in",
     "texts_of_outcomes",
+    "tool_handle",
     "tool_schemas",
     "unlinked_entries",
     "version_in",

@@ -19,7 +19,7 @@ from memcore import search
 from memcore.access import Access
 from memcore.audit import record_event
 from memcore.codec import keys
-from memcore.codec.keys import MemoryRow
+from memcore.codec.keys import Kind, MemoryRow
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import (
     AccessDeniedError,
@@ -80,6 +80,7 @@ class GrantRow(NamedTuple):
         return (
             record.status == "active"
             and record.by in ACTIVE_BY
+            and not record.is_file
             and record.is_visible(now_ms)
             and record.holds_at(now_ms)
             and (self.kinds is None or record.kind in self.kinds)
@@ -98,7 +99,7 @@ def _mark_at(giver: int, receiver: int, number: int) -> bytes:
 def _places(txn: ReadTxn, scope: int, row: int) -> list[tuple[int, int]]:
     """Return ``(scope of the other side, number)`` of the grant rows of a scope, from the keys."""
     prefix = keys.memory_rows(scope, row)
-    found = [key for key, _ in txn.scan(prefix, keys.after(prefix), limit=2 * GRANTS_MAX)]
+    found = [key for key, _ in txn.scan(prefix, keys.after(prefix))]
     return [(keys.number_of(key[:-8]), keys.number_of(key)) for key in found]
 
 
@@ -129,15 +130,27 @@ def _read(txn: ReadTxn, giver: int, receiver: int, number: int) -> GrantRow | No
         )  # fmt: skip
 
 
-def _in_force(txn: ReadTxn, row: GrantRow, now_ms: int) -> bool:
-    """Return True if a grant still holds: it has both its rows, and neither side has ended it."""
-    return (
-        (row.until_ms is None or now_ms < row.until_ms)
-        and txn.get(_mark_at(row.giver, row.receiver, row.number)) is not None
-        and not any(
-            is_erased(txn, scope) or is_opted_out(txn, scope) for scope in (row.giver, row.receiver)
-        )
-    )
+def _in_force(txn: ReadTxn, giver: int, receiver: int, number: int, now_ms: int) -> GrantRow | None:
+    """Return a grant that holds: both rows are whole, and neither side has ended it; else None.
+
+    A damaged one shows nothing; check() reports it.
+    """
+    with suppress(CorruptValueError):
+        row, mark = _read(txn, giver, receiver, number), _mark_at(giver, receiver, number)
+        value = None if row is None else txn.get(mark)
+        if row is None or value is None:
+            return None
+        open_value(mark, value)
+        has_ended = row.until_ms is not None and now_ms >= row.until_ms
+        if not has_ended and all(_may_share(txn, scope) for scope in (giver, receiver)):
+            return row
+    return None
+
+
+def _may_share(txn: ReadTxn, scope: int) -> bool:
+    """Return True if a scope is somebody's who was not erased and did not opt out."""
+    is_named = txn.get(keys.scoped(Kind.SCOPE, scope)) is not None
+    return is_named and not is_erased(txn, scope) and not is_opted_out(txn, scope)
 
 
 def _put(txn: Txn, row: GrantRow) -> None:
@@ -276,10 +289,12 @@ class Grants:
         now_ms = self._now_ms()
 
         def closure(txn: Txn) -> GrantRow:
+            for place in (self._owner, (app, user)):  # before the first write
+                known = names.scope_of(txn, *place)
+                if known is not None:
+                    need_wanted(txn, known)
             giver = names.ensure_scope(txn, *self._owner)
             receiver = names.ensure_scope(txn, app, user)
-            need_wanted(txn, giver)
-            need_wanted(txn, receiver)
             self._make_room(txn, giver, receiver, now_ms)
             head = read_head(txn, giver)  # grants and memories share their numbers
             row = GrantRow(
@@ -329,7 +344,12 @@ class Grants:
 
     # --- reading through grants -------------------------------------------------------------------
 
-    def memories(self, fits: Callable[[MemoryVersion], bool] | None = None) -> list[Memory]:
+    def memories(
+        self,
+        fits: Callable[[MemoryVersion], bool] | None = None,
+        *,
+        as_of_ms: int | None = None,
+    ) -> list[Memory]:
         """Return what the grants of this user show now, by giver and id.
 
         Costs a read of all memories of each giver. A giver whose memory the authorizer does not let
@@ -338,18 +358,39 @@ class Grants:
 
         Args:
             fits: returns True for a version that is wanted, as it is shown; None: all.
+            as_of_ms: None; what others show has no past.
 
         Raises:
+            InvalidOptionError: a time is given.
             CorruptValueError: a memory is damaged.
         """
+        _need_now(as_of_ms)
         return [memory for memory, _ in self._shared(fits)]
+
+    def get(self, shared_from: tuple[str, str], id: int) -> Memory | None:  # noqa: A002
+        """Return one memory that a grant shows; None if none does.
+
+        Args:
+            shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
+            id: its id there.
+
+        Raises:
+            CorruptValueError
+        """
+        found = self.memories(lambda record: record.id == id)
+        return next((each for each in found if each.shared_from == tuple(shared_from)), None)
 
     def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         """Return what the grants of this user show and a query finds, the best first.
 
         Ranked among what is shown, and by the words that are shown: no score depends on anything
         else in the givers' memories, and nothing that is redacted can be found.
+
+        Raises:
+            InvalidOptionError: the query is about the past.
+            CorruptValueError: a memory is damaged.
         """
+        _need_now(asked.as_of_ms)
         shown = self._shared(
             lambda record: (
                 record.kind in asked.kinds and "active" in asked.statuses and asked.fits(record)
@@ -387,8 +428,8 @@ class Grants:
         def look(txn: ReadTxn, scope: int) -> list[tuple[_View, MemoryVersion]]:
             found: dict[tuple[int, int], tuple[_View, MemoryVersion]] = {}
             for view in views:
-                row = _read(txn, view.row.giver, scope, view.row.number)
-                if row is None or row != view.row or not _in_force(txn, row, now_ms):
+                row = _in_force(txn, view.row.giver, scope, view.row.number, now_ms)
+                if row is None or row != view.row:
                     continue  # it ended meanwhile
                 for record in entries(txn, row.giver):
                     if row.admits(record, now_ms):
@@ -409,11 +450,10 @@ class Grants:
 
         def look(txn: ReadTxn, scope: int) -> list[_View]:
             found: list[_View] = []
-            for giver, number in _places(txn, scope, MemoryRow.RECEIVED):
-                with suppress(CorruptValueError):  # it shows nothing; check() reports it
-                    row = _read(txn, giver, scope, number)
-                    if row is not None and _in_force(txn, row, self._now_ms()):
-                        found.append(_View(row, *names.scope_names(txn, giver)))
+            for giver, number in _places(txn, scope, MemoryRow.RECEIVED)[:GRANTS_MAX]:
+                row = _in_force(txn, giver, scope, number, self._now_ms())
+                if row is not None:
+                    found.append(_View(row, *names.scope_names(txn, giver)))
             return found
 
         return [view for view in self._look(look) if self._may_read(view)]
@@ -479,8 +519,7 @@ class Grants:
                 continue
             for other, number in places:
                 one, two = (scope, other) if which == MemoryRow.GRANT else (other, scope)
-                row = _read(txn, one, two, number)
-                if row is None or not _in_force(txn, row, now_ms):
+                if _in_force(txn, one, two, number, now_ms) is None:
                     _end(txn, one, two, number)
             if len(_places(txn, scope, which)) >= GRANTS_MAX:
                 msg = f"to: one of both users has {GRANTS_MAX} grants; revoke one"
@@ -508,12 +547,18 @@ class Grants:
         def look(txn: ReadTxn, scope: int) -> list[Grant]:
             found: list[Grant] = []
             for other, number in _places(txn, scope, MemoryRow.GRANT):
-                row = _read(txn, scope, other, number)
-                if row is not None and _in_force(txn, row, self._now_ms()):
+                row = _in_force(txn, scope, other, number, self._now_ms())
+                if row is not None:
                     found.append(self._shown(row, self._owner, names.scope_names(txn, other)))
             return sorted(found, key=lambda grant: grant.id)
 
         return self._look(look)
+
+
+def _need_now(as_of_ms: int | None) -> None:
+    if as_of_ms is not None:
+        msg = "shared: what others show is as it is now; leave out as_of"
+        raise InvalidOptionError(msg)
 
 
 _HIDDEN: Final[Mapping[str, Any]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 from unicodedata import normalize
 
@@ -40,6 +41,8 @@ __all__ = [
 _ITEMS_MAX: Final = 1024
 """Items from the end of a history among which the user's last one is looked for."""
 _PAGE: Final = 32
+_USERS: Final = (None, "user")
+"""Authors of items that the user wrote: nobody is named, or the user is."""
 _OF_MODEL: Final = (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 
 
@@ -62,8 +65,10 @@ class Turn(NamedTuple):
 def read_turn(txn: ReadTxn, scope: int, name: str) -> Turn:
     """Read the last turn of a session; an empty one if the session does not exist.
 
+    A damaged item may have been the user's last one, so nothing before it is.
+
     Raises:
-        CorruptValueError: an item of the turn is damaged.
+        CorruptValueError: the head of the session is damaged.
     """
     session = names.session_of(txn, scope, name)
     value = None if session is None else txn.get(head_key(scope, session))
@@ -71,15 +76,19 @@ def read_turn(txn: ReadTxn, scope: int, name: str) -> Turn:
         return Turn(name)
     head = Head.unpack(head_key(scope, session), value)
     found = Turn(name)
-    for seq, kind, row in _backward(txn, scope, History(head.all_segments(txn, scope))):
-        if found.last_seq is None and kind in _OF_MODEL:
-            found = found._replace(last_seq=seq)
-        if kind == ItemKind.USER:
-            with decoding(head_key(scope, session), "item"):
-                texts, more = own_texts(opened(txn, scope, row)[0].message)
-            return found._replace(
-                user_seq=seq, words=own_words(texts), texts=tuple(texts), foreign=more
-            )
+    with suppress(CorruptValueError):
+        for seq, kind, row in _backward(txn, scope, History(head.all_segments(txn, scope))):
+            if found.last_seq is None and kind in _OF_MODEL:
+                found = found._replace(last_seq=seq)
+            if kind == ItemKind.USER:
+                item = opened(txn, scope, row)[0]
+                if item.envelope is not None and item.envelope.author not in _USERS:
+                    continue  # what another agent says to this one
+                with decoding(head_key(scope, session), "item"):
+                    texts, more = own_texts(item.message)
+                return found._replace(
+                    user_seq=seq, words=own_words(texts), texts=tuple(texts), foreign=more
+                )
     return found
 
 

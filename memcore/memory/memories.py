@@ -45,6 +45,7 @@ from memcore.memory.rows import (
 )
 from memcore.memory.search import (
     MemoryQuery,
+    best_hits,
     checked_query,
     drop_damaged,
     find_memories,
@@ -152,7 +153,7 @@ class Memories:
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
         owner: tuple[str, str] | None = None,
-        grants: Callable[[], Grants] | None = None,
+        grants: Callable[[], Grants],
     ) -> None:
         self._store = store
         self._find = find
@@ -533,11 +534,10 @@ class Memories:
     # --- tools of a model -------------------------------------------------------------------------
 
     def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
-        """Return the schemas of the memory tools for a model, in a wire format's shape.
+        """Return the schemas of the memory tools for a model.
 
         Args:
-            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini`` or
-                ``langchain``.
+            format: ``openai_chat``, ``openai_responses``, ``anthropic``, ``gemini``, ``langchain``.
 
         Raises:
             InvalidOptionError: there is no such format.
@@ -548,7 +548,7 @@ class Memories:
         """Execute a model's calls of memory tools; return the messages that answer them.
 
         What a model remembers is quarantined, unless the last user item of this handle's session
-        asks for it (docs/memory_tools.md). Errors are results; repeating a call changes nothing.
+        asks for it (docs/memory-tools.md). Errors are results; repeating a call changes nothing.
 
         Args:
             tool_call: a call as it stands in a message, an assistant message, or a list of items.
@@ -557,18 +557,11 @@ class Memories:
             InvalidOptionError: it is none of these.
             StorageError
         """
-        handle = memory.ToolHandle(
-            self.search, self._change, self._admitted, self._named, self._drafts, self._now_ms,
-            self._read, self._session,
-        )  # fmt: skip
-        return memory.answer_calls(tool_call, handle)
+        return memory.answer_calls(tool_call, memory.tool_handle(self))
 
     @property
     def grants(self) -> Grants:
         """Views of this memory that other users have, and those that this user has of theirs."""
-        if self._grants is None:
-            msg = "this memory has no grants: open it with scope.memory or session.memory"
-            raise InvalidOptionError(msg)
         return self._grants()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -700,21 +693,14 @@ class Memories:
             return same and with_labels.items() <= dict(record.labels).items()
 
         asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
-        beside = self._beside(shared, asked.as_of_ms).hits(asked) if shared else []
+        beside = self.grants.hits(asked) if checked_bool("shared", shared) else []
         try:
-            return _best(self._find_hits(asked), beside, asked.k)
+            return best_hits(self._find_hits(asked), beside, asked.k)
         except CorruptValueError as error:
             if self._read_only:
                 raise
             drop_damaged(self._store, self._find, error)
-            return _best(self._find_hits(asked), beside, asked.k)
-
-    def _beside(self, shared: object, as_of_ms: int | None) -> Grants:
-        """Return the grants that a read is about, which has no past: views show what is now."""
-        if checked_bool("shared", shared) and as_of_ms is not None:
-            msg = "shared: what others show is as it is now; leave out as_of"
-            raise InvalidOptionError(msg)
-        return self.grants
+            return best_hits(self._find_hits(asked), beside, asked.k)
 
     def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         if asked.as_of_ms is None and not self._read_only:
@@ -792,7 +778,8 @@ class Memories:
 
         nothing: list[Memory] = []
         found = self._read(look, nothing)
-        beside = self._beside(shared, as_of_ms).memories(fits) if shared else []
+        is_shared = checked_bool("shared", shared)
+        beside = self.grants.memories(fits, as_of_ms=as_of_ms) if is_shared else []
         return [*found, *beside][:limit]
 
     # --- arguments --------------------------------------------------------------------------------
@@ -933,11 +920,6 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
-
-
-def _best(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:
-    """Return the best of two lists of hits; the user's own come first among equals."""
-    return sorted([*own, *beside], key=lambda hit: -hit.score)[:k] if beside else own
 
 
 _TRUE: Final = ("active", "superseded")

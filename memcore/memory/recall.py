@@ -8,12 +8,13 @@ their ids, so that a provider's prompt cache keeps the prefix.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from memcore import search
+from memcore._fast import classify
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.faces import logger
 from memcore.log import count_message
@@ -22,7 +23,7 @@ from memcore.memory.playbook import playbooks_in
 from memcore.memory.rows import MemoryVersion, entries, memory_of
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
-from memcore.model import Memory, Message, Playbook, RecalledMemory
+from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
 from memcore.options import checked_bool, checked_choice, checked_int
 from memcore.rows.lifecycle import is_opted_out
 from memcore.store.interface import ReadTxn
@@ -116,6 +117,28 @@ class Recalled(NamedTuple):
     items: tuple[RecalledMemory, ...]
     found: Message | None = None
     """Part that depends on the query, which stands at the last turn; None: there is none."""
+
+    def placed(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages with both parts in their places.
+
+        The stable part stands behind the pins, where a provider's prompt cache keeps it; what the
+        query found in front of the last user message, or behind the last result while tools are
+        called.
+        """
+        kinds = [classify(message)[0] for message in messages]
+        pins = next((at for at, kind in enumerate(kinds) if kind != ItemKind.SYSTEM), len(kinds))
+        last = len(kinds)
+        if kinds and kinds[-1] != ItemKind.RESULT and ItemKind.USER in kinds:
+            last = max(at for at, kind in enumerate(kinds) if kind == ItemKind.USER)
+        stable = [] if self.message is None else [self.message]
+        found = [] if self.found is None else [self.found]
+        return [*messages[:pins], *stable, *messages[pins:last], *found, *messages[last:]]
+
+    def note_uses(self, uses: dict[tuple[int, int], int]) -> None:
+        """Count a use of each memory; written with the next change of the memory, or lost."""
+        for each in self.items:
+            if each.id is not None and each.shared_from is None:
+                uses[self.scope, each.id] = uses.get((self.scope, each.id), 0) + 1
 
 
 class RecallPlace(NamedTuple):
@@ -263,7 +286,8 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
 
 def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
     valid = record.is_visible(place.now_ms) and record.holds_at(place.now_ms)
-    return valid and record.by in ACTIVE_BY and place.asked.admits(record)
+    trusted = record.by in ACTIVE_BY and not record.is_file
+    return valid and trusted and place.asked.admits(record)
 
 
 def _found_lines(

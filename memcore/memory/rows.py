@@ -28,6 +28,8 @@ from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
     "DERIVED_MAX",
+    "FILES_BY",
+    "FILES_SUBJECT",
     "NUMBER_END",
     "TIMELINE",
     "TIME_END_MS",
@@ -84,6 +86,10 @@ _FORMAT: Final = 1
 _DIGEST_BYTES: Final = 16
 NUMBER_END: Final = 2**48
 """End of the ids of entries, and of the numbers of their versions."""
+FILES_BY: Final = "memory files 1"
+"""Extractor of the files that a model edits (``files``)."""
+FILES_SUBJECT: Final = "/memories"
+"""Subject of all files; each has its path as its slot."""
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
@@ -166,6 +172,11 @@ class MemoryVersion:
     def is_gone(self) -> bool:
         """True if it was forgotten: nothing of it is left but its id."""
         return self.status == "forgotten"
+
+    @property
+    def is_file(self) -> bool:
+        """True if it is a file that a model edits, which only the tool for files shows."""
+        return self.extractor == FILES_BY
 
     def is_visible(self, now_ms: int) -> bool:
         """Return True if it has not expired."""
@@ -497,6 +508,10 @@ def index_rows(
         if record.slot is not None and record.status in TIMELINE:
             slot = slot_digest(seed, scope, record.subject, record.slot)
             found.add(keys.memory_rows(scope, MemoryRow.SLOT, slot, number))
+        if record.is_file and record.status == "quarantined":
+            for path in {"", record.slot or ""}:  # all files, and the one with this path
+                veil = slot_digest(seed, scope, FILES_SUBJECT, path)
+                found.add(keys.memory_rows(scope, MemoryRow.SLOT, veil, number))
     found.update(keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests)
     return found
 
@@ -1038,7 +1053,7 @@ def _wrong_with(record: MemoryVersion, earlier: list[MemoryVersion]) -> Iterator
     if any(old.version >= record.version for old in earlier):
         yield "an earlier version has a later number"
     for each in (record, *earlier):
-        unsourced = each.by in UNSOURCED_BY or each.promoted_by or each.is_gone
+        unsourced = each.by in UNSOURCED_BY or each.promoted_by or each.is_gone or each.is_file
         if not each.sources and not unsourced:
             yield f"version {each.version} rests on no source"
         if each.status == "active" and each.by not in ACTIVE_BY:

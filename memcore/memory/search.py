@@ -35,6 +35,7 @@ from memcore.store.interface import ReadTxn, Store
 
 __all__ = [
     "MemoryQuery",
+    "best_hits",
     "checked_query",
     "drop_damaged",
     "find_memories",
@@ -150,6 +151,11 @@ def find_memories(
         if len(ranking.matches) < count:
             return found
         count *= _MORE
+
+
+def best_hits(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:
+    """Return the best of two lists of hits; the user's own come first among equals."""
+    return sorted([*own, *beside], key=lambda hit: -hit.score)[:k] if beside else own
 
 
 def drop_damaged(

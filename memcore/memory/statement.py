@@ -460,12 +460,16 @@ def _need(book: Book, number: int, now_ms: int) -> MemoryVersion:
 
     Raises:
         NotFoundError: there is none, it was forgotten, or it has expired.
+        InvalidOptionError: it is a file.
     """
     found = read_entry(book.txn, book.scope, number)
     if found is None or found.is_gone or not found.is_visible(now_ms):
         what = "there is no memory" if found is None else "the user's memory no longer holds"
         msg = f"{what} {number}"
         raise NotFoundError(msg)
+    if found.is_file:
+        msg = f"memory {number} is a file that a model edits: only its tool changes it"
+        raise InvalidOptionError(msg)
     return found
 
 

@@ -41,6 +41,7 @@ from memcore.memory.rows import Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
 from memcore.memory.trust import KINDS, checked_text, is_pasted, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
+from memcore.search import IndexCache
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_of, call_names
 from memcore.wire.render import shape_of
@@ -48,10 +49,13 @@ from memcore.wire.render import shape_of
 __all__ = [
     "MADE_BY",
     "TOOLS",
+    "Answer",
     "MemoryTool",
     "ToolHandle",
     "answer_calls",
     "answer_named",
+    "reason_of",
+    "tool_handle",
     "tool_schemas",
 ]
 
@@ -328,8 +332,15 @@ class ToolHandle:
     """Returns a name that is looked up, checked."""
     drafts: SessionTxns
     now_ms: Callable[[], int]
-    read: Callable[..., Turn]
+    read: Callable[..., Any]
     """Runs a function on a snapshot of the scope; the second argument without one."""
+    seed: bytes
+    """Key of the digests in keys."""
+    indexes: IndexCache
+    uses: dict[tuple[int, int], int] | None
+    """Uses by scope and id that are not written yet; None: none are counted."""
+    grants: Callable[[], Any]
+    """Makes the handle of the user's grants."""
     session: str | None
     """Name of the session whose last turn says what the user wants; None: there is none."""
 
@@ -339,7 +350,20 @@ class ToolHandle:
         nothing = Turn(name or "")
         if name is None:
             return nothing
-        return self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
+        found: Turn = self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
+        return found
+
+
+_FIELDS: Final = (
+    "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
+    "_grants", "_session",
+)  # fmt: skip
+"""What a ``Memories`` has of a ``ToolHandle``, in its order, behind ``search``."""
+
+
+def tool_handle(of: Any) -> ToolHandle:
+    """Return the operations of a ``Memories``, for itself and for memcore's own adapters."""
+    return ToolHandle(of.search, *(getattr(of, name) for name in _FIELDS))
 
 
 def _answer(call: _Call, handle: ToolHandle) -> Answer:
@@ -374,7 +398,7 @@ def answer_named(
         key = None if call_id is None else _request_key(name, call_id, given, turn)
         return _RUNS[name](given, handle, turn, key)
     except CallerError as error:
-        reason, told = _reason_of(error)
+        reason, told = reason_of(error)
         if not reason:
             raise
         return _failed(reason, told)
@@ -398,7 +422,8 @@ _REASONS: Final = (
 """Errors that are results: the kind, the reason, and the words; empty: those of the error."""
 
 
-def _reason_of(error: CallerError) -> tuple[str, str]:
+def reason_of(error: CallerError) -> tuple[str, str]:
+    """Return the reason and the words by which a model is told of an error; empty: it is not."""
     if isinstance(error, BlockedError):
         is_ours = error.verdict == _OURS
         return ("not_allowed", _NOT_ALLOWED) if is_ours else ("refused", _REFUSED)

@@ -43,6 +43,7 @@ from memcore.memory.trust import (
     ACTIVE_BY,
     BY,
     checked_attributes,
+    checked_contents,
     checked_labels,
     checked_name,
     checked_text,
@@ -136,7 +137,7 @@ def _arrived(body: Any) -> MemoryVersion:
         )
     return replace(
         record,
-        text=checked_text(record.text),
+        text=checked_contents(record.text) if record.is_file else checked_text(record.text),
         attributes=checked_attributes(record.attributes),
         labels=checked_labels(record.labels),
     )

@@ -20,11 +20,13 @@ __all__ = [
     "ACTIVE_BY",
     "BY",
     "KINDS",
+    "NAME_CHARS_MAX",
     "STATUSES",
     "TEXT_BYTES_MAX",
     "UNSOURCED_BY",
     "by_of_item",
     "checked_attributes",
+    "checked_contents",
     "checked_labels",
     "checked_name",
     "checked_text",
@@ -326,6 +328,19 @@ def checked_text(text: object) -> str:
         msg = "text: is empty"
         raise InvalidItemError(msg)
     return told
+
+
+def checked_contents(text: str) -> str:
+    """Return the text of a file, checked: it may be empty, and its line ends stay.
+
+    Raises:
+        InvalidItemError: it is too large, or holds hidden characters.
+    """
+    if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+        msg = f"the file would have more than {TEXT_BYTES_MAX} bytes; split it into several"
+        raise InvalidItemError(msg)
+    _need_visible("file", _CARRIAGE.sub("\n", text))
+    return text
 
 
 def checked_name(name: str, value: object) -> str:

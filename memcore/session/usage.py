@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from memcore import memory as remembered
 from memcore import session as sessions
-from memcore._fast import classify
 from memcore.context import UNLIMITED, Selection, build, checked_budget
 from memcore.errors import (
     ContextOverflowError,
@@ -18,7 +17,7 @@ from memcore.errors import (
 )
 from memcore.limits import MODEL_CHARS_MAX, USAGE_TOKENS_MAX
 from memcore.log import CachedSession, Head, SessionTxn
-from memcore.model import Calibration, Context, ItemKind, Memory, Message, View
+from memcore.model import Calibration, Context, Memory, View
 from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
 from memcore.session.change import Change, Unchanged
@@ -184,34 +183,14 @@ def _choose(
 
 
 def _with_memories(ref: SessionRef, found: Context, recalled: Recalled) -> Context:
-    """Put the memories into a context, and count their uses.
-
-    The stable part stands behind the pins, where a provider's prompt cache keeps it; what the query
-    found in front of the last user message, or behind the last result while tools are called.
-    """
-    counts = ref.engine.memory_uses
-    for each in recalled.items:
-        if each.id is not None and each.shared_from is None:
-            # written with the next change of the memory, or lost
-            counts[recalled.scope, each.id] = counts.get((recalled.scope, each.id), 0) + 1
-    messages = list(found.messages)
-    if recalled.found is not None:
-        messages.insert(_last_turn(messages), recalled.found)
-    if recalled.message is not None:
-        kinds = (classify(message)[0] for message in messages)
-        pins = next((at for at, kind in enumerate(kinds) if kind != ItemKind.SYSTEM), len(messages))
-        messages.insert(pins, recalled.message)
-    tokens = found.tokens + recalled.tokens
-    return replace(found, messages=messages, tokens=tokens, memories=recalled.items)
-
-
-def _last_turn(messages: list[Message]) -> int:
-    """Return the index of the last user message, or the end if results are what comes last."""
-    kinds = [classify(message)[0] for message in messages]
-    if kinds and kinds[-1] == ItemKind.RESULT:
-        return len(kinds)
-    users = (at for at in range(len(kinds) - 1, -1, -1) if kinds[at] == ItemKind.USER)
-    return next(users, len(kinds))
+    """Put the memories into a context, and count their uses."""
+    recalled.note_uses(ref.engine.memory_uses)
+    return replace(
+        found,
+        messages=recalled.placed(found.messages),
+        tokens=found.tokens + recalled.tokens,
+        memories=recalled.items,
+    )
 
 
 # --- Reports --------------------------------------------------------------------------------------

@@ -382,6 +382,14 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "record_outcome memory.record_outcome . . session",
         "playbooks memory.playbooks . count",
         "call memory.call . count",
+        "grants . handle",
+    ),
+    "Grants": _ops(
+        "give memory.grant",
+        "revoke memory.revoke",
+        "list memory.grants . count",
+        "received memory.grants . count",
+        "get memory.get",
     ),
     "Ladder": _ops("run ladder.run", "due ladder.due . count"),
     "Quarantine": _ops(

@@ -1,7 +1,8 @@
 """Long-term memories that are stated, corrected and forgotten while the power fails: verbs.
 
 A state has ``r/name``: the values of a slot that were superseded, and the versions of the one in
-force; and ``y/name``: what was learned from a session's items, which goes with the session.
+force; ``y/name``: what was learned from a session's items, which goes with the session; and
+``v/name``: the grant that another user has, as both sides know it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from .verbs import VERBS, Place, State, Step, content, tag_in, verb
 
 _SLOT = "r/"
 _LEARNED = "y/"
+_GRANTED = "v/"
 
 
 def _slot(state: State, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -95,9 +97,54 @@ def unlearn(place: Place, step: Step) -> None:
     VERBS["delete"].act(place, step)
 
 
+def _receiver(place: Place, name: str) -> tuple[str, str]:
+    return place.scope.app, f"{place.lane}~{name}"
+
+
+def _granted(state: State, step: Step) -> None:
+    name, kind = step.arguments
+    state[f"{_GRANTED}{name}"] = (kind,)
+
+
+@verb(_granted)
+def give_grant(place: Place, step: Step) -> None:
+    """``give_grant name kind``: another user may read memories of a kind."""
+    name, kind = step.arguments
+    place.scope.memory.grants.give(to=_receiver(place, name), kinds=(kind,), redact=None)
+
+
+def _ungranted(state: State, step: Step) -> None:
+    state.pop(f"{_GRANTED}{step.arguments[0]}", None)
+
+
+@verb(_ungranted)
+def end_grant(place: Place, step: Step) -> None:
+    """``end_grant name``: the giver revokes it, or the other declines it."""
+    (name,) = step.arguments
+    app, user = _receiver(place, name)
+    grants = place.scope.memory.grants
+    (found,) = [each for each in grants.list() if each.to_user == user]
+    if step.number % 2:
+        grants = place.db.scope(app=app, user=user).memory.grants
+    assert grants.revoke(found)
+
+
+def grants_of(place: Place) -> State:
+    """The grants of the lane's user, as a state has them; one that one side knows has its side."""
+    given = {(each.id, each.to_user): each for each in place.scope.memory.grants.list()}
+    state: State = {}
+    for (number, user), grant in given.items():
+        received = place.db.scope(app=grant.to_app, user=user).memory.grants.received()
+        sides = [each for each in received if each.id == number]
+        name = user.partition("~")[2]
+        agree = sides == [grant]
+        state[f"{_GRANTED}{name}"] = grant.kinds if agree else (*(grant.kinds or ()), "one side")
+    return state
+
+
 def memories_of(place: Place) -> State:
     """What is remembered in the lane's scope, as a state has it."""
-    state: State = {}
+    state = grants_of(place)
     memory = place.scope.memory
     for found in memory.list():
         tag = tag_in(found.text)

@@ -648,6 +648,22 @@ def memories(lane: Lane) -> Iterator[Operation]:
             yield "unlearn", chat
 
 
+@workload(threads=2, processes=2, kills=6)
+def grants(lane: Lane) -> Iterator[Operation]:
+    """Views of a memory that are given to others, revoked and declined, beside its changes."""
+    given: set[str] = set()
+    for turn in range(16):
+        name = f"g{turn % 3}"
+        if name in given:
+            given.remove(name)
+            yield "end_grant", name
+        else:
+            given.add(name)
+            yield "give_grant", name, lane.rng.choice(("fact", "note", "event"))
+        if turn % 3 == 0:
+            yield "state_fact", f"f{turn % 2}", lane.rng.choice((60, 900))
+
+
 @workload(threads=2)
 def invocations(lane: Lane) -> Iterator[Operation]:
     """Events of ADK in two rows each; invocations that are deleted with what they left."""

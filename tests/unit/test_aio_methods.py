@@ -6,14 +6,15 @@ import inspect
 
 import pytest
 
-from memcore import Database, Memories, Scope, Session
-from memcore.aio import AsyncDatabase, AsyncMemories, AsyncScope, AsyncSession
+from memcore import Database, Grants, Memories, Scope, Session
+from memcore.aio import AsyncDatabase, AsyncGrants, AsyncMemories, AsyncScope, AsyncSession
 
 PAIRS = (
     (AsyncSession, Session),
     (AsyncDatabase, Database),
     (AsyncScope, Scope),
     (AsyncMemories, Memories),
+    (AsyncGrants, Grants),
 )
 BY_HAND = {
     "AsyncSession": {
@@ -21,7 +22,8 @@ BY_HAND = {
         "store", "sync",
     },
     "AsyncDatabase": {"as_user", "compare", "scope", "session", "sweeper", "sync"},
-    "AsyncMemories": {"sync"},
+    "AsyncMemories": {"grants", "sync"},
+    "AsyncGrants": set(),
     "AsyncScope": {
         "app_state", "blobs", "delete_session", "kv", "memory", "session", "state", "sync",
     },

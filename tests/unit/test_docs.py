@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = {
     "docs/encryption.md": "cryptography",
     "docs/adk.md": "google.adk",
+    "docs/anthropic.md": "anthropic",
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",

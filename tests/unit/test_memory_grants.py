@@ -63,6 +63,9 @@ def test_a_grant_shows_what_is_active_and_nothing_else(db):
     assert found == {"Bob drinks milk", "Ann drinks tea"}
     assert len(bob.search("drinks", shared=True, k=1)) == 1
     assert bob.search("rich", shared=True) == []
+    assert bob.grants.get(("default", "ann"), 1) == shared[0]
+    assert bob.grants.get(("default", "ann"), 3) is None
+    assert bob.grants.get(("default", "bob"), 1) is None
     assert [hit.memory.text for hit in bob.search("drinks")] == ["Bob drinks milk"]
     assert ann.grants.list() == [grant] == bob.grants.received()
     assert (ann.grants.received(), bob.grants.list()) == ([], [])
@@ -85,6 +88,7 @@ def test_kinds_labels_and_time_limit_a_grant(db, monkeypatch):
     assert ann.grants.list() == []
 
 
+@pytest.mark.as_stored
 def test_nothing_that_is_redacted_is_shown_or_found(db):
     ann, bob = db.scope(user="ann").memory, db.scope(user="bob").memory
     bob.remember("x", by="operator")
@@ -297,6 +301,46 @@ def test_a_planted_mark_opens_no_memory(db):
     engine.store.transact(lambda txn: txn.delete(planted))
 
 
+def test_rows_of_scopes_that_nobody_has_break_no_read(db):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+
+    def plant(txn: Any) -> list[bytes]:
+        receiver = names.scope_of(txn, "other", "bob")
+        assert receiver
+        planted = [
+            keys.memory_rows(99, MemoryRow.GRANT, keys.u64(receiver), keys.u64(1)),
+            keys.memory_rows(receiver, MemoryRow.RECEIVED, keys.u64(99), keys.u64(1)),
+        ]
+        txn.put(planted[0], seal_value(planted[0], b'{"at":1}'))
+        txn.put(planted[1], seal_value(planted[1], b""))
+        return planted
+
+    planted = store.transact(plant)
+    assert len(seen(bob)) == 2
+    assert len(bob.grants.received()) == 1
+    for key in planted:
+        store.transact(lambda txn, key=key: txn.delete(key))
+
+
+@pytest.mark.as_stored
+def test_a_damaged_row_shows_nothing_and_hides_nothing_else(db):
+    ann, bob = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    carl = db.scope(user="carl").memory
+    carl.remember("Of Carl", by="operator")
+    carl.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+    for key in rows(db)[:1]:
+        kept = store.read(lambda txn, key=key: txn.get(key))
+        store.transact(lambda txn, key=key, kept=kept: txn.put(key, kept[:-1] + b"\x00"))
+    assert seen(bob) == ["Of Carl"]
+    assert ann.grants.list() == []
+    assert ann.grants.revoke(grant.id)
+    assert list(db.check()) == []
+
+
 def test_grants_are_not_exported(db):
     ann, _ = pair(db)
     ann.grants.give(to=("other", "bob"))
@@ -352,6 +396,7 @@ def test_any_history_leaves_both_sides_agreed(steps):
             assert shown == {f"Of {user}"} | {f"Of {g.user}" for g in memory.grants.received()}
 
 
+@pytest.mark.as_stored
 def test_salvage_brings_no_grant_back(path, tmp_path):
     with memcore.open(path) as db:
         ann, bob = pair(db)

@@ -274,12 +274,13 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
         },
         "BlobStore": set(),
         "Memories": {"tools"},
+        "Grants": {"memories", "hits"},
         "GraphStore": {"plan_put", "plan_put_writes", "plan_copy_thread", "place"},
     }  # fmt: skip
     classes = {
         "Database": memcore.Database, "Scope": memcore.Scope, "Session": memcore.Session,
         "KeyValue": KeyValue, "SessionState": SessionState, "BlobStore": BlobStore,
-        "GraphStore": GraphStore, "Memories": memcore.Memories,
+        "GraphStore": GraphStore, "Memories": memcore.Memories, "Grants": memcore.Grants,
     }  # fmt: skip
     for name, cls in classes.items():
         public = {
@@ -288,6 +289,21 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
             if not method.startswith("_")
         }
         assert public - set(SURFACE[name]) - none[name] == set(), name
+
+
+def test_grants_are_told_without_names(open_db, records):
+    db = open_db(telemetry=records.append, durability="none")
+    memory = db.scope(user="ann").memory
+    memory.remember("x", by="operator")
+    records.clear()
+    grant = memory.grants.give(to=("default", "somebody"))
+    assert memory.grants.list() == [grant]
+    assert memory.grants.revoke(grant)
+    told = [record.operation for record in records]
+    assert [each for each in told if each.startswith("memory.")] == [
+        "memory.grant", "memory.grants", "memory.revoke",
+    ]  # fmt: skip
+    assert "somebody" not in repr(records)
 
 
 def test_what_is_done_with_others_and_for_them_is_told(open_db, records):

@@ -4,6 +4,8 @@ from memcore.adapters.openai_agents.legal_input import safe_session_input_callba
 from memcore.adapters.openai_agents.managed import FoundSession as FoundSession
 from memcore.adapters.openai_agents.managed import ManagedSession as ManagedSession
 from memcore.adapters.openai_agents.managed import SessionManager as SessionManager
+from memcore.adapters.openai_agents.memory import memory_tools as memory_tools
+from memcore.adapters.openai_agents.memory import recall_call_model_input_filter as recall_call_model_input_filter
 from memcore.adapters.openai_agents.session import MemcoreSession as MemcoreSession
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "ManagedSession",
     "MemcoreSession",
     "SessionManager",
+    "memory_tools",
+    "recall_call_model_input_filter",
     "safe_call_model_input_filter",
     "safe_session_input_callback",
 ]

@@ -1,0 +1,540 @@
+"""Files of a model in a user's memory: a tree of small texts that a model edits by itself.
+
+A file is a note whose slot is its path, and a directory one whose slot ends with a slash. Each
+change is a version, and what is deleted is archived with its versions. They are the model's word:
+never active, so no search of what is known and no context shows them; only the tool that wrote them
+does. The replies are those of the local file system of Anthropic's SDK for Python (MIT licence),
+whose models know them; ``tests/conformance`` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from memcore.errors import CallerError, OutpacedError
+from memcore.memory.rows import (
+    FILES_BY,
+    FILES_SUBJECT,
+    Book,
+    MemoryVersion,
+    read_entry,
+    read_head,
+    with_slot,
+    write_entry,
+    write_head,
+)
+from memcore.memory.tools import Answer, ToolHandle, reason_of
+from memcore.memory.trust import NAME_CHARS_MAX, TEXT_BYTES_MAX, checked_contents
+from memcore.rows.lifecycle import need_wanted
+
+__all__ = [
+    "FILES_MAX",
+    "ROOT",
+    "MemoryFiles",
+]
+
+
+ROOT: Final = "/memories"
+FILES_MAX: Final = 1000
+"""Most files and directories of a user: a listing reads them all."""
+_LINES_MAX: Final = 999_999
+_LINE_WIDTH: Final = 6
+_ARGUMENT_CHARS: Final = 4 * TEXT_BYTES_MAX
+_DIRECTORY_SIZE: Final = "4K"
+"""Size of a directory as most file systems have it."""
+_LEVELS: Final = 2
+_TRIES: Final = 16
+
+
+# --- Paths and sizes ------------------------------------------------------------------------------
+
+
+def _resolved(path: str) -> tuple[str, ...] | str:
+    """Return the parts of a path below the root, or why it is refused.
+
+    As in a file system, ``..`` may leave the root and come back.
+    """
+    if not path.startswith(ROOT):
+        return f"Path must start with /memories, got: {path}"
+    found: list[str] = ["memories"]
+    for part in path[len(ROOT) :].split("/"):
+        if part == "..":
+            if not found:
+                return f"Path {path} would escape /memories directory"
+            found.pop()
+        elif part not in ("", "."):
+            found.append(part)
+    if found[:1] != ["memories"]:
+        return f"Path {path} would escape /memories directory"
+    return tuple(found[1:])
+
+
+def _slot(parts: tuple[str, ...], *, is_directory: bool = False) -> str:
+    return "/".join((ROOT, *parts)) + ("/" if is_directory else "")
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in powers of 1024, at most one digit behind the point."""
+    if count == 0:
+        return "0B"
+    at = min((count.bit_length() - 1) // 10, 3)
+    size = count / 1024**at
+    return f"{int(size)}{'BKMG'[at]}" if size == int(size) else f"{size:.1f}{'BKMG'[at]}"
+
+
+# --- The tree, as one snapshot has it, and changes of it ------------------------------------------
+
+
+class _Change(NamedTuple):
+    """Entry to write: a new one, or another version of one."""
+
+    before: MemoryVersion | None
+    after: MemoryVersion
+
+
+@dataclass(slots=True)
+class _Tree:
+    """Files in one snapshot; it notes what was looked at, so that a commit can compare."""
+
+    book: Book | None
+    """None: nothing is stored yet."""
+    seen: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    """By slot: id and version of the entry that was found; None: there was none."""
+    ids: frozenset[int] | None = None
+    """All entries, if all were looked at."""
+
+    def entry(self, slot: str) -> MemoryVersion | None:
+        """Return the entry with a slot: a file, or a directory."""
+        found = None if self.book is None else _entry(self.book, slot)
+        self.seen[slot] = None if found is None else (found.id, found.version)
+        return found
+
+    def file(self, parts: tuple[str, ...]) -> MemoryVersion | None:
+        """Return a file; None if there is none."""
+        return self.entry(_slot(parts)) if parts else None
+
+    def is_directory(self, parts: tuple[str, ...]) -> bool:
+        """Return True if there is a directory; the root always is one."""
+        return not parts or self.entry(_slot(parts, is_directory=True)) is not None
+
+    def exists(self, parts: tuple[str, ...]) -> bool:
+        """Return True if there is a file or a directory."""
+        return self.is_directory(parts) or self.file(parts) is not None
+
+    def below(self, parts: tuple[str, ...]) -> list[MemoryVersion]:
+        """Return all entries below a directory, by slot."""
+        prefix = _slot(parts, is_directory=True)
+        found: dict[str, MemoryVersion] = {}
+        ids: list[int] = []
+        book = self.book
+        for number in () if book is None else with_slot(book, FILES_SUBJECT, ""):
+            assert book is not None  # noqa: S101 - or there is no number
+            ids.append(number)
+            record = read_entry(book.txn, book.scope, number)
+            if record is not None and record.slot and record.slot.startswith(prefix):
+                found.setdefault(record.slot, record)  # the newest of a path counts
+        self.ids = frozenset(ids)
+        return [found[slot] for slot in sorted(found) if slot != prefix]
+
+    def count(self) -> int:
+        """Return the number of files and directories."""
+        return 0 if self.book is None else sum(1 for _ in with_slot(self.book, FILES_SUBJECT, ""))
+
+    def is_unchanged(self, book: Book) -> bool:
+        """Return True if what was looked at is the same in another snapshot."""
+        if self.ids is not None and self.ids != frozenset(with_slot(book, FILES_SUBJECT, "")):
+            return False
+        for slot, known in self.seen.items():
+            found = _entry(book, slot)
+            if (None if found is None else (found.id, found.version)) != known:
+                return False
+        return True
+
+    def new_directories(self, parts: tuple[str, ...]) -> list[_Change]:
+        """Return the changes that make a directory and those above it."""
+        made: list[_Change] = []
+        for stop in range(1, len(parts) + 1):
+            if not self.is_directory(parts[:stop]):
+                slot = _slot(parts[:stop], is_directory=True)
+                made.append(_Change(None, _new(slot, slot)))
+        return made
+
+    def blocked_by(self, parts: tuple[str, ...]) -> str:
+        """Return why nothing can be made at a path: a part above it is a file; empty if not."""
+        for stop in range(1, len(parts)):
+            if self.file(parts[:stop]) is not None:
+                return f"{_slot(parts[:stop])} is a file, not a directory"
+        return ""
+
+
+def _entry(book: Book, slot: str) -> MemoryVersion | None:
+    for number in with_slot(book, FILES_SUBJECT, slot):
+        record = read_entry(book.txn, book.scope, number)
+        if record is not None and record.is_file and record.slot == slot:
+            return record
+    return None
+
+
+def _new(slot: str, text: str) -> MemoryVersion:
+    return MemoryVersion(
+        id=0, version=0, kind="note", by="assistant", status="quarantined", recorded_ms=0,
+        text=text, subject=FILES_SUBJECT, slot=slot, extractor=FILES_BY,
+    )  # fmt: skip
+
+
+def _archived(record: MemoryVersion) -> _Change:
+    return _Change(record, replace(record, status="archived"))
+
+
+class _Plan(NamedTuple):
+    """Reply of a command, and what it changes."""
+
+    reply: str
+    changes: tuple[_Change, ...] = ()
+    failed: bool = False
+    """True if the reply is an error, though something changes."""
+
+
+_Planned = _Plan | Answer
+"""Plan of a command, or the answer that refuses it."""
+
+
+def _refused(text: str) -> Answer:
+    return Answer(text, failed=True)
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+class MemoryFiles:
+    """Commands of Anthropic's memory tool over a user's memory; each is one commit.
+
+    Each returns its reply; what cannot be done is a failed answer with the words of the SDK.
+
+    Args:
+        handle: the handle whose memory it is.
+        name: names the tree: what is refused is told with it.
+    """
+
+    def __init__(self, handle: ToolHandle, *, name: str = ROOT) -> None:
+        self._handle = handle
+        self._name = name
+
+    def run(self, command: str, **given: Any) -> Answer:
+        """Execute a command; wrong arguments and refusals are failed answers.
+
+        Args:
+            command: ``view``, ``create``, ``str_replace``, ``insert``, ``delete``, ``rename`` or
+                ``clear``.
+            given: the arguments of the command.
+
+        Raises:
+            StorageError, ClosedError
+        """
+        plan = _PLANS[command]
+        wrong = _wrong_with(given)
+        if wrong:
+            return _refused(wrong)
+        try:
+            return self._committed(lambda tree: plan(tree, given), is_read=command == "view")
+        except CallerError as error:
+            reason, told = reason_of(error)
+            if not reason:
+                raise
+            return _refused(f"Error ({reason}): {told}")
+
+    def _committed(self, plan: Callable[[_Tree], _Planned], *, is_read: bool) -> Answer:
+        """Plan on a snapshot and commit, again if the files changed meanwhile."""
+        for _ in range(_TRIES):
+            found = self._handle.read(partial(self._planned, plan), None)
+            if found is None:  # nothing is stored of this user yet, or the user opted out
+                tree = _Tree(None, ids=frozenset())
+                found = tree, plan(tree)
+            tree, planned = found
+            if isinstance(planned, Answer):
+                return planned
+            if is_read or not planned.changes:
+                return Answer(planned.reply, failed=planned.failed)
+            changes = [self._admitted(change) for change in planned.changes]
+            try:
+                self._handle.change(
+                    partial(_apply, tree, changes, self._handle.now_ms()), ensure=True
+                )
+            except OutpacedError:
+                continue
+            return Answer(planned.reply, failed=planned.failed)
+        return _refused(f"The files in {self._name} kept changing; try again.")
+
+    def _planned(
+        self, plan: Callable[[_Tree], _Planned], txn: Any, scope: int
+    ) -> tuple[_Tree, _Planned]:
+        tree = _Tree(Book(txn, scope, self._handle.seed))
+        return tree, plan(tree)
+
+    def _admitted(self, change: _Change) -> _Change:
+        """Return a change as it may be stored: judged by guards, redacted, within bounds."""
+        before, after = change
+        if after.status == "archived":
+            return change
+        if before is None or after.slot != before.slot:
+            self._handle.named("slot", after.slot or "")
+        if before is None or after.text != before.text:
+            text = str(self._handle.admitted({"text": after.text})["text"]) if after.text else ""
+            after = replace(after, text=checked_contents(text))
+        return _Change(before, after)
+
+
+def _apply(tree: _Tree, changes: list[_Change], now_ms: int, book: Book) -> MemoryVersion:
+    """Write the entries of a plan; return the last.
+
+    Raises:
+        OutpacedError: what the plan looked at has changed.
+        OptedOutError
+    """
+    need_wanted(book.txn, book.scope)
+    if not tree.is_unchanged(book):
+        msg = "the files changed meanwhile"
+        raise OutpacedError(msg)
+    head = read_head(book.txn, book.scope)
+    number, now_ms = head.next_id, max(now_ms, head.last_ms)
+    new = sum(change.before is None for change in changes)
+    write_head(book.txn, book.scope, head._replace(next_id=number + new, last_ms=now_ms))
+    for before, after in changes:
+        made = replace(
+            after,
+            version=1 if before is None else before.version + 1,
+            recorded_ms=now_ms if before is None else max(now_ms, before.recorded_ms),
+        )
+        if before is None:
+            made = replace(made, id=number)
+            number += 1
+        made = write_entry(book, made, before)
+    return made
+
+
+def _wrong_with(given: dict[str, Any]) -> str:
+    """Return what is wrong with the arguments of a command; empty if nothing is."""
+    for name, value in given.items():
+        if name == "insert_line":
+            if type(value) is not int:
+                return f"{name}: expected a whole number"
+        elif name == "view_range":
+            if value is not None and not (
+                isinstance(value, list | tuple) and all(type(each) is int for each in value)
+            ):
+                return f"{name}: expected two line numbers"
+        elif not isinstance(value, str) or len(value) > _ARGUMENT_CHARS:
+            return f"{name}: expected a text of at most {_ARGUMENT_CHARS} characters"
+    return ""
+
+
+def _placed(given: dict[str, Any], name: str = "path") -> tuple[str, ...] | Answer:
+    """Return the parts of a path in the arguments, or the answer that refuses it."""
+    found = _resolved(given[name])
+    if isinstance(found, str):
+        return _refused(found)
+    if len(_slot(found, is_directory=True)) > NAME_CHARS_MAX:
+        return _refused(f"Path {given[name]} has more than {NAME_CHARS_MAX} characters")
+    return found
+
+
+def _view(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    parts, path = _placed(given), given["path"]
+    if isinstance(parts, Answer):
+        return parts
+    if tree.is_directory(parts):
+        return _Plan(_listing(tree, parts, path))
+    file = tree.file(parts)
+    if file is None:
+        return _refused(f"The path {path} does not exist. Please provide a valid path.")
+    lines = file.text.split("\n")
+    if len(lines) > _LINES_MAX:
+        return _refused(f"File {path} exceeds maximum line limit of 999,999 lines.")
+    first, asked = 0, given.get("view_range")
+    if asked and len(asked) == 2:  # noqa: PLR2004 - the first and the last line
+        first = max(1, asked[0]) - 1
+        lines = lines[first : len(lines) if asked[1] == -1 else asked[1]]
+    numbered = _numbered(lines, first + 1)
+    return _Plan(f"Here's the content of {path} with line numbers:\n" + "\n".join(numbered))
+
+
+def _numbered(lines: list[str], first: int) -> list[str]:
+    return [f"{at:>{_LINE_WIDTH}}\t{line}" for at, line in enumerate(lines, first)]
+
+
+def _listing(tree: _Tree, parts: tuple[str, ...], path: str) -> str:
+    head = (
+        f"Here're the files and directories up to 2 levels deep in {path}, excluding hidden items:"
+    )
+    prefix = _slot(parts, is_directory=True)
+    files = [(each.slot or "", each.text) for each in tree.below(parts)]
+    told = [f"{_DIRECTORY_SIZE}\t{path}"]
+    found: list[tuple[list[str], str]] = []
+    for slot, text in files:
+        steps = slot[len(prefix) :].rstrip("/").split("/")
+        if len(steps) > _LEVELS or any(step.startswith(".") for step in steps):
+            continue
+        is_directory = slot.endswith("/")
+        size = _DIRECTORY_SIZE if is_directory else _size(len(text.encode()))
+        found.append((steps, f"{size}\t{path}/{'/'.join(steps)}{'/' if is_directory else ''}"))
+    told += [line for _, line in sorted(found)]
+    return f"{head}\n" + "\n".join(told)
+
+
+def _create(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    parts, path = _placed(given), given["path"]
+    if isinstance(parts, Answer):
+        return parts
+    if tree.exists(parts):
+        return _refused(f"File {path} already exists")
+    blocked = tree.blocked_by(parts)
+    if blocked:
+        return _refused(blocked)
+    made = tree.new_directories(parts[:-1])
+    if tree.count() + len(made) >= FILES_MAX:
+        return _refused(f"There are {FILES_MAX} files and directories already; delete some.")
+    made.append(_Change(None, _new(_slot(parts), given["file_text"])))
+    return _Plan(f"File created successfully at: {path}", tuple(made))
+
+
+def _edited(
+    tree: _Tree,
+    given: dict[str, Any],
+    edit: Callable[[str, dict[str, Any]], tuple[str, str] | Answer],
+) -> _Planned:
+    """Plan a new text of a file: ``edit`` returns it with the reply."""
+    parts, path = _placed(given), given["path"]
+    if isinstance(parts, Answer):
+        return parts
+    file = tree.file(parts)
+    if file is None and not tree.is_directory(parts):
+        return _refused(f"The path {path} does not exist. Please provide a valid path.")
+    if file is None:
+        return _refused(f"The path {path} is not a file.")
+    made = edit(file.text, given)
+    if isinstance(made, Answer):
+        return made
+    text, reply = made
+    changes = () if text == file.text else (_Change(file, replace(file, text=text)),)
+    return _Plan(reply, changes)
+
+
+def _str_replace(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    return _edited(tree, given, _replaced)
+
+
+def _replaced(text: str, given: dict[str, Any]) -> tuple[str, str] | Answer:
+    old, path = given["old_str"], given["path"]
+    count = text.count(old)
+    if count == 0:
+        return _refused(
+            f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}."
+        )
+    if count > 1:
+        lines = ", ".join(map(str, _lines_with(text, old)))
+        return _refused(
+            f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
+            f"{lines}. Please ensure it is unique"
+        )
+    at = text[: text.find(old)].count("\n")
+    made = text.replace(old, given["new_str"])
+    lines_now = made.split("\n")
+    start = max(0, at - 2)
+    shown = _numbered(lines_now[start : at + 3], start + 1)
+    head = "The memory file has been edited. Here is the snippet showing the change "
+    return made, head + "(with line numbers):\n" + "\n".join(shown)
+
+
+def _lines_with(text: str, old: str) -> Iterator[int]:
+    """Yield the line of each occurrence, overlapping ones too. Takes linear time."""
+    line, counted, at = 1, 0, text.find(old)
+    while at >= 0:
+        line += text.count("\n", counted, at)
+        counted = at
+        yield line
+        at = text.find(old, at + 1)
+
+
+def _insert(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    return _edited(tree, given, _inserted)
+
+
+def _inserted(text: str, given: dict[str, Any]) -> tuple[str, str] | Answer:
+    lines, at = text.split("\n"), given["insert_line"]
+    if lines[-1] == "":
+        lines.pop()
+    if not 0 <= at <= len(lines):
+        return _refused(
+            f"Invalid `insert_line` parameter: {at}. "
+            f"It should be within the range [0, {len(lines)}]."
+        )
+    lines.insert(at, given["insert_text"].rstrip("\n"))
+    made = "\n".join(lines)
+    return made if made.endswith(
+        "\n"
+    ) else f"{made}\n", f"The file {given['path']} has been edited."
+
+
+def _delete(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    parts, path = _placed(given), given["path"]
+    if isinstance(parts, Answer):
+        return parts
+    if not parts:
+        return _refused("Cannot delete the /memories directory itself")
+    gone = [file] if (file := tree.file(parts)) is not None else []
+    if not gone and (own := tree.entry(_slot(parts, is_directory=True))) is not None:
+        gone = [*tree.below(parts), own]
+    if not gone:
+        return _refused(f"The path {path} does not exist")
+    return _Plan(f"Successfully deleted {path}", tuple(map(_archived, gone)))
+
+
+def _rename(tree: _Tree, given: dict[str, Any]) -> _Planned:
+    old, new = _placed(given, "old_path"), _placed(given, "new_path")
+    if isinstance(old, Answer) or isinstance(new, Answer):
+        return old if isinstance(old, Answer) else new  # type: ignore[return-value] # one of both
+    if not old:
+        return _refused("Cannot rename the /memories directory itself")
+    if tree.exists(new):
+        return _refused(f"The destination {given['new_path']} already exists")
+    blocked = tree.blocked_by(new)
+    made = [] if blocked else tree.new_directories(new[:-1])
+    file = tree.file(old)
+    own = tree.entry(_slot(old, is_directory=True)) if file is None else None
+    moved = [_moved(each, old, new) for each in (file, own) if each is not None]
+    if not moved:  # as in a file system, the directories are there
+        reply = f"The path {given['old_path']} does not exist"
+        return _Plan(reply, tuple(made), failed=True)
+    if own is not None:
+        moved += [_moved(each, old, new) for each in tree.below(old)]
+        blocked = blocked or ("the directory cannot hold itself" if new[: len(old)] == old else "")
+    if max(len(change.after.slot or "") for change in moved) > NAME_CHARS_MAX:
+        blocked = f"Path {given['new_path']} has more than {NAME_CHARS_MAX} characters"
+    if blocked:
+        return _refused(blocked)
+    reply = f"Successfully renamed {given['old_path']} to {given['new_path']}"
+    return _Plan(reply, (*made, *moved))
+
+
+def _moved(record: MemoryVersion, old: tuple[str, ...], new: tuple[str, ...]) -> _Change:
+    slot = _slot(new) + (record.slot or "")[len(_slot(old)) :]
+    text = slot if slot.endswith("/") else record.text
+    return _Change(record, replace(record, slot=slot, text=text))
+
+
+def _clear(tree: _Tree, _: dict[str, Any]) -> _Planned:
+    return _Plan("All memory cleared", tuple(map(_archived, tree.below(()))))
+
+
+_PLANS: Final[dict[str, Callable[[_Tree, dict[str, Any]], _Planned]]] = {
+    "view": _view,
+    "create": _create,
+    "str_replace": _str_replace,
+    "insert": _insert,
+    "delete": _delete,
+    "rename": _rename,
+    "clear": _clear,
+}
