@@ -358,7 +358,7 @@ _FIELDS: Final = (
     "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
     "_grants", "_session",
 )  # fmt: skip
-"""What a ``Memories`` has of a ``ToolHandle``, in its order, behind ``search``."""
+"""Part of a ``Memories`` that is of use to a ``ToolHandle``, in its order, behind ``search``."""
 
 
 def tool_handle(of: Any) -> ToolHandle:
