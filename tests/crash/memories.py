@@ -7,13 +7,14 @@ force; ``y/name``: what was learned from a session's items, which goes with the 
 
 from __future__ import annotations
 
-from memcore import Source
+from memcore import Memory, Source
 
 from .verbs import VERBS, Place, State, Step, content, tag_in, verb
 
 _SLOT = "r/"
 _LEARNED = "y/"
 _GRANTED = "v/"
+_ARTICLE = "The "
 
 
 def _slot(state: State, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -86,6 +87,40 @@ def learn(place: Place, step: Step) -> None:
     place.scope.memory.remember(content(tag), kind="note", source=Source(name, (last.seq,)))
 
 
+def _restated(state: State, step: Step) -> None:
+    name = f"{_LEARNED}{step.arguments[0]}"
+    state[name] = (*state[name], state[name][-1])
+
+
+@verb(_restated)
+def restate(place: Place, step: Step) -> None:
+    """``restate name``: what was learned last of a session is said once more, with an article."""
+    (name,) = step.arguments
+    memory = place.scope.memory
+    last = [each for each in _standing(memory.list(kind="note")) if _session_of(each) == name][-1]
+    memory.remember(f"{_ARTICLE}{last.text}", kind="note", source=last.sources)
+
+
+def _united(state: State, step: Step) -> None:
+    name = f"{_LEARNED}{step.arguments[0]}"
+    state[name] = state[name][:-1]
+
+
+@verb(_united)
+def unite(place: Place, step: Step) -> None:
+    """``unite name``: what a session says twice becomes one memory."""
+    done = place.scope.memory.consolidate()
+    assert [each.outcome for each in done.steps] == ["done"], step
+
+
+def _standing(found: list[Memory]) -> list[Memory]:
+    return [each for each in found if each.status != "superseded"]
+
+
+def _session_of(found: Memory) -> str:
+    return found.sources[0].session
+
+
 def _unlearned(state: State, step: Step) -> None:
     VERBS["delete"].then(state, step)
     state.pop(f"{_LEARNED}{step.arguments[0]}", None)
@@ -147,9 +182,11 @@ def memories_of(place: Place) -> State:
     state = grants_of(place)
     memory = place.scope.memory
     for found in memory.list():
-        tag = tag_in(found.text)
+        tag = tag_in(found.text.removeprefix(_ARTICLE))
         if found.slot is None:
-            name = f"{_LEARNED}{found.sources[0].session}"
+            if found.status == "superseded":
+                continue
+            name = f"{_LEARNED}{_session_of(found)}"
             state[name] = (*state.get(name, ()), tag)
             continue
         past, now = _slot(state, found.slot)

@@ -644,6 +644,9 @@ def memories(lane: Lane) -> Iterator[Operation]:
         chat = f"s{turn % 2}"
         yield "append", chat, 200
         yield "learn", chat, lane.rng.choice((60, 3000))
+        if turn % 3 == 1:
+            yield "restate", chat
+            yield "unite", chat
         if turn % 5 == 4:
             yield "unlearn", chat
 
