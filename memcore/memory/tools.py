@@ -363,7 +363,7 @@ _FIELDS: Final = (
     "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
     "_grants", "_session",
 )  # fmt: skip
-"""What a ``Memories`` has of a ``ToolHandle``, in its order, behind ``search``."""
+"""Attributes of a ``Memories`` that a ``ToolHandle`` has, in its order, behind ``search``."""
 
 
 def tool_handle(of: Any) -> ToolHandle:
