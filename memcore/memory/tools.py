@@ -197,22 +197,27 @@ def answer_calls(given: object, handle: ToolHandle) -> list[Message]:
         InvalidOptionError: it is neither a message nor a call.
         StorageError
     """
-    if isinstance(given, list | tuple):
-        return [each for message in given for each in answer_calls(message, handle)]
-    if not isinstance(given, Mapping):
-        msg = f"tool_call: expected a tool call or an assistant message, got {type(given).__name__}"
-        raise InvalidOptionError(msg)
-    message, is_lone = _message_of(dict(given))
-    found = _calls_in(message)
-    if not found and is_lone:
-        msg = "tool_call: expected a tool call with an id or a name, as its provider returned it"
-        raise InvalidOptionError(msg)
-    mine = [call for call in found if is_lone or call.name.startswith(_PREFIX)]
-    answers = [
-        _answer(call, handle) if at < _CALLS_MAX else _failed("too_many", "call fewer at once")
-        for at, call in enumerate(mine)
-    ]
-    return _results(message, [*zip(mine, answers, strict=True)])
+    listed = isinstance(given, list | tuple)
+    results: list[Message] = []
+    left = _CALLS_MAX
+    for each in given if isinstance(given, list | tuple) else (given,):
+        if not isinstance(each, Mapping):
+            msg = f"tool_call: expected a call or an assistant message, got {type(each).__name__}"
+            raise InvalidOptionError(msg)
+        message, is_lone = _message_of(dict(each))
+        found = _calls_in(message)
+        if not found and is_lone:
+            msg = (
+                "tool_call: expected a tool call with an id or a name, as its provider returned it"
+            )
+            raise InvalidOptionError(msg)
+        takes_all = is_lone and not listed
+        mine = [call for call in found if takes_all or call.name.startswith(_PREFIX)]
+        answers = [_answer(call, handle) for call in mine[:left]]
+        answers += [_failed("too_many", "call fewer at once")] * (len(mine) - len(answers))
+        left -= min(len(mine), left)
+        results += _results(message, [*zip(mine, answers, strict=True)])
+    return results
 
 
 _ITEM_KINDS: Final = (ItemKind.CALL, ItemKind.ASSISTANT)
@@ -358,7 +363,7 @@ _FIELDS: Final = (
     "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
     "_grants", "_session",
 )  # fmt: skip
-"""Part of a ``Memories`` that is of use to a ``ToolHandle``, in its order, behind ``search``."""
+"""Attributes of a ``Memories`` that a ``ToolHandle`` has, in its order, behind ``search``."""
 
 
 def tool_handle(of: Any) -> ToolHandle:

@@ -186,6 +186,8 @@ def _memories(found: Observed, db: memcore.Database, app: str, user: str) -> Non
         found.ask(question, lambda number=number: repr(memory.get(number)))
         found.ask(("past", app, user, number), lambda number=number: repr(memory.history(number)))
     found.ask(("playbooks", app, user), lambda: repr(memory.playbooks()))
+    found.ask(("grants", app, user), lambda: repr([memory.grants.list(), memory.grants.received()]))
+    found.ask(("shared", app, user), lambda: repr(memory.list(shared=True)))
 
 
 def _value(space: Any, key: str) -> str | None:

@@ -136,6 +136,10 @@ def test_calls_of_others_are_left_to_them(db):
     assert [block["tool_use_id"] for block in answer["content"]] == ["b"]
     assert memory.call({"role": "assistant", "content": "hello"}) == []
     assert memory.call({"role": "user", "content": "hello"}) == []
+    items = called("openai_responses", ("a", "web", {}), ("b", "memory_search", {"query": "x"}))
+    assert [item["call_id"] for item in memory.call(items)] == ["b"]
+    assert memory.call([{"role": "user", "content": "hello"}, *items[:1]]) == []
+    assert memory.call(items[0])[0]["output"].startswith("Error (unknown_tool)")
     (lone,) = memory.call(called("openai_chat", ("a", "web", {}))[0]["tool_calls"][0])
     assert lone["content"].startswith("Error (unknown_tool)")
     for wrong in (None, 7, "memory_search"):
@@ -300,6 +304,14 @@ def test_malformed_calls_of_a_message_are_answered_too(db):
     answers = memory.call(many)
     assert len(answers) == 70
     assert answers[-1]["content"].startswith("Error (too_many)")
+    items = called(
+        "openai_responses", *((f"c{n}", "memory_search", {"query": "x"}) for n in range(70))
+    )
+    answers = memory.call(items)
+    assert len(answers) == 70
+    assert [a["output"].startswith("Error (too_many)") for a in answers] == [False] * 64 + [
+        True
+    ] * 6
 
 
 def test_refusals_tell_no_more_than_their_reason(db, open_db, tmp_path):
