@@ -255,12 +255,15 @@ class Memories:
             values,
         )  # fmt: skip
         content = (said.text, said.sources, said.by, values)
-        return self._change(
+        found = self._change(
             lambda book: remember(book, self._drafts, said, self._now_ms()),
             idempotency_key,
             content,
             ensure=True,
         )
+        if found.id % _INDEX_EVERY == 0:  # so that contexts, which write nothing, find it indexed
+            index_memories(self._store, self._find)
+        return found
 
     def update(
         self,
@@ -923,6 +926,9 @@ class Memories:
 
 
 _TRUE: Final = ("active", "superseded")
+_INDEX_EVERY: Final = 64
+"""Ids at which what is not yet indexed is indexed; from then on each change keeps the index in
+step."""
 
 
 def _plain(content: Any) -> Any:

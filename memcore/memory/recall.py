@@ -20,7 +20,7 @@ from memcore.faces import logger
 from memcore.log import count_message
 from memcore.memory.instruction import read_turn
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, entries, memory_of
+from memcore.memory.rows import MemoryVersion, known_entries, memory_of
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
@@ -162,8 +162,9 @@ class _Line(NamedTuple):
     """Place in the message: memories by id, those of others, playbooks by scenario; or by score."""
     rank: tuple[float, int, int, int]
     """Priority for the budget, the smallest first: importance, trust, support, newest."""
-    of: Memory | Playbook
+    of: MemoryVersion | Memory | Playbook
     why: str
+    """Reason why it is shown; empty for an active memory."""
     score: float | None = None
 
     def told(self, tokens: int) -> RecalledMemory:
@@ -171,6 +172,9 @@ class _Line(NamedTuple):
         of = self.of
         if isinstance(of, Playbook):
             return RecalledMemory(None, of.version, tokens, self.why, of.scenario)
+        if isinstance(of, MemoryVersion):
+            why = f"active {of.kind} by {of.by}"
+            return RecalledMemory(of.id, of.version, tokens, why, score=self.score)
         return RecalledMemory(
             of.id, of.version, tokens, self.why, score=self.score, shared_from=of.shared_from
         )
@@ -269,11 +273,10 @@ def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
 def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
     asked = place.asked
-    for record in entries(txn, scope):
+    for record in known_entries(txn, scope, place.indexes.decoded(scope)):
         if record.status == "active" and _may_show(record, place):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
-            why = f"active {record.kind} by {record.by}"
-            yield _Line((0, record.id, ""), rank, memory_of(record), why)
+            yield _Line((0, record.id, ""), rank, record, "")
     for at, memory in enumerate(place.shared):
         rank = (-(memory.importance or 0.0), BY.index(memory.by), 0, -memory.id)
         yield _Line((1, at, ""), rank, memory, f"shared {memory.kind}")
@@ -322,8 +325,10 @@ def _found_lines(
     ]  # fmt: skip
 
 
-def _rendered(of: Memory | Playbook) -> str:
-    return _playbook_line(of) if isinstance(of, Playbook) else line_of(of)
+def _rendered(of: MemoryVersion | Memory | Playbook) -> str:
+    if isinstance(of, Playbook):
+        return _playbook_line(of)
+    return line_of(memory_of(of) if isinstance(of, MemoryVersion) else of)
 
 
 def line_of(memory: Memory) -> str:

@@ -60,6 +60,7 @@ __all__ = [
     "is_of_outcome",
     "is_stored",
     "known_at",
+    "known_entries",
     "memory_of",
     "overlaps",
     "read_entry",
@@ -91,6 +92,8 @@ FILES_BY: Final = "memory files 1"
 FILES_SUBJECT: Final = "/memories"
 """Subject of all files; each has its path as its slot."""
 _EMPTY: Final[Mapping[str, Any]] = {}
+_KNOWN_MAX: Final = 8_192
+"""Entries of a scope that are kept decoded."""
 
 
 class Book(NamedTuple):
@@ -413,6 +416,24 @@ def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]
     start = keys.behind(entry_at(scope, after))
     for key, value in txn.scan(start, keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))):
         yield _opened(key, value, keys.number_of(key))
+
+
+def known_entries(
+    txn: ReadTxn, scope: int, known: dict[bytes, tuple[bytes, MemoryVersion]]
+) -> Iterator[MemoryVersion]:
+    """Yield as ``entries`` does, and decode only rows that differ from those that are known.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        held = known.get(key)
+        if held is None or held[0] != value:
+            held = value, _opened(key, value, keys.number_of(key))
+            if len(known) < _KNOWN_MAX or key in known:
+                known[key] = held
+        yield held[1]
 
 
 def entry_numbers(txn: ReadTxn, scope: int) -> list[int]:

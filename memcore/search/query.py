@@ -55,6 +55,7 @@ question. Measured: +4 points of recall."""
 QUERY_TERMS_MAX: Final = 256
 """Distinct terms of a query that are used: its first ones."""
 _CACHED_SCOPES: Final = 64
+_DECODED_SCOPES: Final = 16
 _TIME_END: Final = 2**32 - 1
 _WEIGHT_AT: Final = 30
 """Place of the weight in a record."""
@@ -78,10 +79,11 @@ class _Cached(NamedTuple):
 class IndexCache:
     """Tables of the most recently searched indexes of a database. Thread-safe."""
 
-    __slots__ = ("_lock", "_seen", "_tables")
+    __slots__ = ("_decoded", "_lock", "_seen", "_tables")
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._decoded: OrderedDict[int, dict[bytes, tuple[bytes, Any]]] = OrderedDict()
         self._tables: OrderedDict[int, _Cached] = OrderedDict()
         self._seen: dict[int, tuple[int, Any]] = {}
 
@@ -90,6 +92,16 @@ class IndexCache:
         with self._lock:
             self._tables.pop(scope, None)
             self._seen.pop(scope, None)
+            self._decoded.pop(scope, None)
+
+    def decoded(self, scope: int) -> dict[bytes, tuple[bytes, Any]]:
+        """Return a scope's values that were decoded: by key, the value and what it holds."""
+        with self._lock:
+            known = self._decoded.setdefault(scope, {})
+            self._decoded.move_to_end(scope)
+            while len(self._decoded) > _DECODED_SCOPES:
+                self._decoded.popitem(last=False)
+            return known
 
     def recall(self, scope: int) -> tuple[int, Any]:
         """Return what ``remember`` was given last for a scope; ``(-1, None)``: nothing."""
