@@ -246,8 +246,8 @@ class AsyncMemories:
     async def clear(self) -> int:
         """Remove all memories with their tombstones; return how many were not forgotten.
 
-        It takes several commits. If it is cut off, what is left is whole, and another call goes on.
-        Ids are not given out again. What is remembered meanwhile stays.
+        It takes several commits. If it is cut off, what is left is whole, and the next deletion,
+        sweep or open goes on. Ids are not given out again. What is remembered meanwhile stays.
 
         Raises:
             HeldError: a legal hold covers the scope or a session of it.
