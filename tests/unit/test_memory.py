@@ -941,6 +941,13 @@ def test_a_clear_that_is_cut_off_is_finished_by_who_comes_next(path, open_db, mo
     assert not [key for key in rows if key[:1] == bytes((keys.Kind.REMOVAL,))]
 
 
+def test_a_dry_sweep_goes_on_with_nothing(db, scope, monkeypatch):
+    cut_off(db, scope, monkeypatch)
+    before = stored_rows(db.engine.store)
+    db.sweep(dry_run=True)
+    assert stored_rows(db.engine.store) == before
+
+
 def test_a_hold_keeps_what_a_cut_off_clear_left(db, scope, monkeypatch):
     cut_off(db, scope, monkeypatch)
     left = len(scope.memory.list())
