@@ -16,7 +16,7 @@ from memcore.codec.keys import Kind, MemoryRow
 from memcore.codec.values import decoding, open_value, seal_value
 from memcore.memory.playbook import clear_outcomes
 from memcore.memory.rows import Book, clear_piece, clear_strays, entry_at, entry_of_version
-from memcore.rows.lifecycle import need_free
+from memcore.rows.lifecycle import is_erased, need_free
 
 __all__ = [
     "begin_clear",
@@ -104,7 +104,7 @@ def clear_step(book: Book) -> tuple[int, bool]:
     """
     row = _row(book.scope)
     value = book.txn.get(row)
-    if value is None:
+    if value is None or is_erased(book.txn, book.scope):  # whoever erases removes the mark as well
         return 0, True
     need_free(book.txn, book.scope, what="the user's memory")
     mark = _unpacked(row, value)

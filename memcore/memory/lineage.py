@@ -22,6 +22,7 @@ from memcore.store.interface import ReadTxn, Txn
 __all__ = [
     "ROOTS",
     "note_roots",
+    "root_after",
     "root_of",
 ]
 
@@ -74,6 +75,21 @@ def note_roots(txn: Txn, scope: int, sessions: Iterable[int], now_ms: int) -> No
         flags, payload = encoded(roots[0])
         key = _note_at(scope, namespace, root)
         write_entry(txn, key, KvEntry(flags, payload, None), now_ms, [])
+
+
+def root_after(txn: Txn, scope: int, session: int, to: int, now_ms: int) -> int:
+    """Return the root of what had a session as its root, once another one has replaced this.
+
+    It is the one that replaces it, since later forks are forks of that; or, if roots were noted
+    here, which others may refer to, the root as before.
+
+    Raises:
+        CorruptValueError: a head or a note is damaged.
+    """
+    if names.namespace_of(txn, scope, ROOTS) is None:
+        return to
+    note_roots(txn, scope, (session, to), now_ms)
+    return root_of(txn, scope, to)
 
 
 def _note_at(scope: int, namespace: int, session: int) -> bytes:

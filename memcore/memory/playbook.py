@@ -595,14 +595,17 @@ def texts_of_outcomes(txn: ReadTxn, scope: int) -> Iterator[tuple[str, list[str]
         yield scenario, rest
 
 
-def move_outcomes(book: Book, session: int, to: int) -> None:
-    """Let the outcomes of a session be those of the one that replaces it."""
+def move_outcomes(book: Book, session: int, to: int, root_after: int) -> None:
+    """Let the outcomes of a session be those of the one that replaces it.
+
+    ``root_after``: root of those whose root was the session.
+    """
     for key, outcome in _of_session(book, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
         if outcome is None:
             continue
-        root = to if outcome.root == session else outcome.root  # later forks are of the new one
+        root = root_after if outcome.root == session else outcome.root
         told = replace(outcome, root=root)
         moved = key[:-8] + keys.u64(to)
         book.txn.put(moved, seal_value(moved, *encode_json(_pack_outcome(told))))

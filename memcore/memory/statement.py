@@ -24,7 +24,7 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
-from memcore.memory.lineage import root_of
+from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
     INDEXES,
@@ -903,22 +903,27 @@ def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) ->
     Items that the replacement does not have keep their old address; ``forget_items`` follows. Later
     forks are forks of the replacement, so it is the root of what the session was the root of.
     """
-    move_outcomes(book, session, to)
+    root = root_after(book.txn, book.scope, session, to, 0)
+    move_outcomes(book, session, to, root)
     for number in with_source(book.txn, book.scope, session):
         known = read_entry(book.txn, book.scope, number)
         if known is None or known.is_gone:
             continue
         versions = versions_of(book.txn, book.scope, number)
-        left = [_moved(each, session, to, moved) for each in versions]
-        current = _moved(known, session, to, moved)
+        left = [_moved(each, session, (to, root), moved) for each in versions]
+        current = _moved(known, session, (to, root), moved)
         if current != known or left != versions:
             write_entry(book, current, known, versions=(versions, left))
 
 
-def _moved(record: MemoryVersion, session: int, to: int, moved: Mapping[int, int]) -> MemoryVersion:
+def _moved(
+    record: MemoryVersion, session: int, after: tuple[int, int], moved: Mapping[int, int]
+) -> MemoryVersion:
+    """Return a version that cites the session that replaces one; ``after``: it and its root."""
+    to, root = after
     rows: list[SourceRow] = []
     for source in record.sources:
-        row = source if source.root != session else source._replace(root=to)
+        row = source if source.root != session else source._replace(root=root)
         if row.session != session:
             rows.append(row)
             continue

@@ -433,7 +433,8 @@ def sweep(run: SweepRun) -> None:
 
     Removals that were cut off are continued first.
     """
-    resume_removals(run.engine.store)
+    if not run.dry:
+        resume_removals(run.engine.store)
     start: bytes | None = keys.expiry_row(0, b"")
     while start is not None:
         page, start = run.engine.store.read(lambda txn, start=start: _page(txn, run, start))  # type: ignore[misc]

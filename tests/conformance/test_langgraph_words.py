@@ -13,6 +13,7 @@ from langgraph.store.base import SearchOp
 import memcore
 from memcore.adapters.langgraph import MemcoreStore
 from memcore.adapters.langgraph.items import text_of
+from memcore.errors import InvalidOptionError
 from raw import rows
 
 AT = ("memories", "ann")
@@ -125,6 +126,44 @@ def test_who_opted_out_finds_nothing(db, store) -> None:
 def test_a_batch_of_searches_and_a_long_query(store) -> None:
     ops = [SearchOp(AT, query=query, limit=1) for query in ("tea", "Tokyo " * 100_000)]
     assert [[item.key for item in result] for result in store.batch(ops)] == [["tea"], ["tokyo"]]
+
+
+def meaning(texts: list[str]) -> list[list[float]]:
+    """Embeddings by which a beverage and tea are near."""
+    return [[1.0, 0.1] if "tea" in text or "beverage" in text else [0.1, 1.0] for text in texts]
+
+
+def hybrid(db, share: float) -> MemcoreStore:
+    index: Any = {"dims": 2, "embed": meaning}
+    store = MemcoreStore(db, index=index, hybrid=share)
+    for key, text in TEXTS.items():
+        store.put(AT, key, {"content": text})
+    store.put(AT, "bare", {"content": "a window that was not embedded"}, index=False)
+    return store
+
+
+def test_words_and_meaning_are_mixed(db) -> None:
+    query = "beverage at the window"
+    assert found(hybrid(db, 0.0), query)[0] == "tea"
+    mixed = hybrid(db, 0.5).search(AT, query=query)
+    assert {item.key for item in mixed[:2]} <= {"tea", "flat", "seat", "bare"}
+    assert all(0 <= item.score <= 1 for item in mixed if item.score is not None)
+    assert [item.score for item in mixed] == sorted((i.score for i in mixed), reverse=True)
+    assert found(hybrid(db, 1.0), query)[0] in ("seat", "flat", "bare")
+    assert len(mixed) == len(TEXTS) + 1
+    pages = [found(hybrid(db, 0.5), query, limit=2, offset=at) for at in (0, 2, 4)]
+    assert [key for page in pages for key in page] == [item.key for item in mixed]
+
+
+def test_what_has_neither_vector_nor_word_follows_unscored(db) -> None:
+    last = hybrid(db, 0.3).search(AT, query="drink", limit=10)[-1]
+    assert (last.key, last.score) == ("bare", None)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "x", True, None])
+def test_a_share_is_from_0_to_1(db, share) -> None:
+    with pytest.raises(InvalidOptionError):
+        MemcoreStore(db, hybrid=share)
 
 
 def test_tenants_share_no_words(db) -> None:

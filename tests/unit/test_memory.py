@@ -22,6 +22,7 @@ from memcore.memory import clearing
 from memcore.memory import rows as rows_of_memory
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
+from memcore.rows.lifecycle import TOMBSTONES
 from memcore.session.delete import resume_removals
 from memcore.store import datafile
 from raw import rows as stored_rows
@@ -939,6 +940,43 @@ def test_a_clear_that_is_cut_off_is_finished_by_who_comes_next(path, open_db, mo
     assert db.check() == []
     rows = stored_rows(db.engine.store)
     assert not [key for key in rows if key[:1] == bytes((keys.Kind.REMOVAL,))]
+
+
+def test_a_user_whose_clear_was_cut_off_can_be_erased(db, scope, monkeypatch):
+    cut_off(db, scope, monkeypatch)
+    db.erase("alice")
+    resume_removals(db.engine.store)
+    db.sweep()
+    kinds = (keys.Kind.MEMORY, keys.Kind.REMOVAL, keys.Kind.SEARCH)
+    assert [key for key in stored_rows(db.engine.store) if key[0] in kinds] == []
+    assert db.check() == []
+
+
+def test_a_clear_writes_nothing_for_a_user_who_is_being_erased(db, scope, monkeypatch):
+    cut_off(db, scope, monkeypatch)
+    store = db.engine.store
+    head, stone = rows_of_memory.head_key(1), TOMBSTONES + keys.u64(1)
+    value = stored_rows(store)[head]
+
+    def erase(txn) -> None:
+        txn.put(stone, seal_value(stone, b""))
+        txn.delete(head)
+
+    def take_back(txn) -> None:
+        txn.delete(stone)
+        txn.put(head, value)
+
+    store.transact(erase)
+    resume_removals(store)
+    assert head not in stored_rows(store)
+    store.transact(take_back)
+
+
+def test_a_dry_sweep_goes_on_with_nothing(db, scope, monkeypatch):
+    cut_off(db, scope, monkeypatch)
+    before = stored_rows(db.engine.store)
+    db.sweep(dry_run=True)
+    assert stored_rows(db.engine.store) == before
 
 
 def test_a_hold_keeps_what_a_cut_off_clear_left(db, scope, monkeypatch):

@@ -398,6 +398,27 @@ def test_forks_of_one_session_are_not_independent_after_an_import(db, other, lea
     assert other.check() == []
 
 
+def test_an_imported_fork_that_is_replaced_stays_one_of_its_family(db, other):
+    forks = forks_of(db, 2)
+    for number in range(3):
+        for name in ("parent", *forks):
+            db.session(name, user="alice").append({"role": "user", "content": f"tea {number}"})
+    assert other.import_(list(db.export(user="alice"))).failures == []
+    memory = memory_of(other)
+    for name in ("parent", *forks):
+        memory.remember("Likes tea", source=Source(name, (4,)))
+        memory.record_outcome(name, scenario="a", passed=True)
+    other.retention.set([{"what": "items", "keep_last": 2, "action": "remove"}])
+    assert other.sweep().items_removed > 0
+    for name in ("parent", *forks):
+        last = other.session(name, user="alice").tail(1)[0].seq
+        memory.remember("Likes tea", source=Source(name, (last,)))
+        memory.record_outcome(name, scenario="a", passed=True)
+    assert [each.support for each in memory.list()] == [1]
+    assert [each.successes for each in memory.playbooks()] == [1]
+    assert other.check() == []
+
+
 def whole_but(lines, name):
     """The lines of an export without those of one session."""
     skipping = False
