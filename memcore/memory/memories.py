@@ -261,8 +261,11 @@ class Memories:
             content,
             ensure=True,
         )
-        if found.id % _INDEX_EVERY == 0:  # so that contexts, which write nothing, find it indexed
-            index_memories(self._store, self._find)
+        if self._indexes.wanted:
+            scope = self._store.read(self._find)
+            if scope in self._indexes.wanted:  # by a context, which writes nothing itself
+                self._indexes.wanted.discard(scope)
+                index_memories(self._store, self._find)
         return found
 
     def update(
@@ -926,9 +929,6 @@ class Memories:
 
 
 _TRUE: Final = ("active", "superseded")
-_INDEX_EVERY: Final = 64
-"""Ids at which what is not yet indexed is indexed; from then on each change keeps the index in
-step."""
 
 
 def _plain(content: Any) -> Any:

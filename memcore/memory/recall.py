@@ -20,7 +20,7 @@ from memcore.faces import logger
 from memcore.log import count_message
 from memcore.memory.instruction import read_turn
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, known_entries, memory_of
+from memcore.memory.rows import MemoryVersion, is_indexed, known_entries, memory_of
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
@@ -312,6 +312,8 @@ def _found_lines(
         explain=False,
     )
     try:
+        if not is_indexed(txn, scope):
+            place.indexes.wanted.add(scope)
         hits = find_memories(txn, scope, place.indexes, query, place.now_ms)
     except CorruptValueError as error:
         if not search.is_index_error(error):

@@ -79,9 +79,11 @@ class _Cached(NamedTuple):
 class IndexCache:
     """Tables of the most recently searched indexes of a database. Thread-safe."""
 
-    __slots__ = ("_decoded", "_lock", "_seen", "_tables")
+    __slots__ = ("_decoded", "_lock", "_seen", "_tables", "wanted")
 
     def __init__(self) -> None:
+        self.wanted: set[int] = set()
+        """Scopes in which readers had to rank many documents that are not indexed."""
         self._lock = Lock()
         self._decoded: OrderedDict[int, dict[bytes, tuple[bytes, Any]]] = OrderedDict()
         self._tables: OrderedDict[int, _Cached] = OrderedDict()

@@ -14,6 +14,7 @@ from memcore.codec import keys
 from memcore.codec.keys import SearchRow
 from memcore.database.scope import engine_of
 from memcore.memory.recall import CLOSING, HEADING, OPENING
+from memcore.memory.rows import is_indexed
 from memcore.rows import names
 
 CALLS: dict[str, list[dict[str, Any]]] = {
@@ -387,3 +388,24 @@ def test_a_damaged_search_index_finds_nothing_and_breaks_no_context(db, caplog):
     with caplog.at_level("ERROR"):
         session.memory.search("zebras")  # which builds it anew
     assert any(each.score for each in session.context(memory=Recall(budget_tokens=300)).memories)
+
+
+def test_what_a_context_had_to_look_through_is_indexed_by_the_next_statement(db) -> None:
+    scope = db.scope(user="u")
+    for number in range(60):
+        scope.memory.remember(f"Likes thing {number}", by="operator")
+    session = scope.session("chat")
+    session.append({"role": "user", "content": "thing 41"})
+    recall = Recall(budget_tokens=200)
+
+    def is_there() -> bool:
+        return engine_of(scope).store.read(
+            lambda txn: is_indexed(txn, names.scope_of(txn, "default", "u") or 0)
+        )
+
+    assert 42 in {each.id for each in session.context(8_000, memory=recall).memories}
+    assert not is_there()
+    scope.memory.remember("Likes thing 60", by="operator")
+    assert is_there()
+    assert 42 in {each.id for each in session.context(8_000, memory=recall).memories}
+    assert engine_of(scope).indexes.wanted == set()
