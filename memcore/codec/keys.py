@@ -172,6 +172,8 @@ class MemoryRow:
     DIGEST: Final = 0x06
     OUTCOME: Final = 0x07
     PLAYBOOK: Final = 0x08
+    JOB: Final = 0x20
+    WATERMARK: Final = 0x21
 
 
 class SearchRow:

@@ -158,6 +158,8 @@ ROWS: Final = (
             ("digest", MemoryRow.DIGEST, " veil number", ""),
             ("outcome", MemoryRow.OUTCOME, " veil session", ""),
             ("playbook", MemoryRow.PLAYBOOK, " veil number", "playbooks"),
+            ("job", MemoryRow.JOB, " session veil number", "extraction_jobs"),
+            ("watermark", MemoryRow.WATERMARK, " session veil", ""),
         )
     ),
     *(

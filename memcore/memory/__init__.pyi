@@ -1,4 +1,17 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.extract import CandidateOutcome as CandidateOutcome
+from memcore.memory.extract import ExtractionReport as ExtractionReport
+from memcore.memory.extractors import AnthropicExtractor as AnthropicExtractor
+from memcore.memory.extractors import OpenAIExtractor as OpenAIExtractor
+from memcore.memory.jobs import ExtractionJob as ExtractionJob
+from memcore.memory.jobs import JOB_ROWS as JOB_ROWS
+from memcore.memory.jobs import check_jobs as check_jobs
+from memcore.memory.jobs import is_job_row as is_job_row
+from memcore.memory.jobs import version_of_job as version_of_job
+from memcore.memory.judge import Candidate as Candidate
+from memcore.memory.judge import Extraction as Extraction
+from memcore.memory.judge import ExtractionItem as ExtractionItem
+from memcore.memory.judge import Extractor as Extractor
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
@@ -20,6 +33,7 @@ from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import version_in as version_in
+from memcore.memory.rules import RuleExtractor as RuleExtractor
 from memcore.memory.statement import expire_entry as expire_entry
 from memcore.memory.statement import forget_items as forget_items
 from memcore.memory.statement import mend as mend
@@ -34,17 +48,35 @@ from memcore.memory.transfer import import_entry as import_entry
 from memcore.memory.transfer import import_outcome as import_outcome
 from memcore.memory.transfer import link_entries as link_entries
 from memcore.memory.transfer import unlinked_entries as unlinked_entries
+from memcore.memory.worker import ExtractionFailure as ExtractionFailure
+from memcore.memory.worker import MemoryWorker as MemoryWorker
+from memcore.memory.worker import Remembering as Remembering
 
 __all__ = [
     "INDEXES",
+    "JOB_ROWS",
+    "AnthropicExtractor",
     "Arrival",
     "Book",
+    "Candidate",
+    "CandidateOutcome",
+    "Extraction",
+    "ExtractionFailure",
+    "ExtractionItem",
+    "ExtractionJob",
+    "ExtractionReport",
+    "Extractor",
     "Memories",
     "MemoryVersion",
+    "MemoryWorker",
+    "OpenAIExtractor",
     "Recall",
     "Recalled",
+    "Remembering",
+    "RuleExtractor",
     "arrived_entry",
     "check_entries",
+    "check_jobs",
     "check_playbooks",
     "choose_memories",
     "count_entries",
@@ -59,6 +91,7 @@ __all__ = [
     "import_entry",
     "import_outcome",
     "is_earlier_version",
+    "is_job_row",
     "is_memory_row",
     "link_entries",
     "mend",
@@ -71,4 +104,5 @@ __all__ = [
     "texts_of_outcomes",
     "unlinked_entries",
     "version_in",
+    "version_of_job",
 ]

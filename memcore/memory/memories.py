@@ -10,6 +10,9 @@ from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
+from memcore.memory.extract import ExtractionReport, MemoryPlace, extract, list_jobs, retry_job
+from memcore.memory.jobs import ExtractionJob, clear_jobs
+from memcore.memory.judge import Extractor
 from memcore.memory.playbook import (
     Outcome,
     SessionPath,
@@ -75,6 +78,7 @@ from memcore.store.interface import ReadTxn, Store, Txn
 __all__ = [
     "Memories",
     "Sources",
+    "place_of",
 ]
 
 
@@ -457,13 +461,55 @@ class Memories:
                 lambda txn: clear_piece(free(txn), end), makes_room=True
             )
             count += gone
-        while not self._store.transact(lambda txn: clear_outcomes(free(txn)), makes_room=True):
-            pass
+        for clear_rows in (clear_outcomes, clear_jobs):
+            while not self._store.transact(lambda txn: clear_rows(free(txn)), makes_room=True):  # noqa: B023
+                pass
         while not self._store.transact(lambda txn: clear_strays(free(txn), end), makes_room=True):
             pass
         return count
 
+    def extract(
+        self,
+        session: Named | str | None = None,
+        extractor: Extractor | None = None,
+        *,
+        upto: int | None = None,
+        kinds: Iterable[str] | None = None,
+    ) -> ExtractionReport:
+        """Read what an extractor has not read of a session, and remember what the engine believes.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            extractor: None: rules, which need no model.
+            upto: the last seq to read; None: that of the last item.
+            kinds: kinds of statements that the user consents to; None: all.
+
+        Raises:
+            NotFoundError: this user has no such session.
+            InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError
+        """
+        self._need_writable()
+        name = self._session if session is None else self._name_of(session)
+        names.check_name(name, "session")
+        checked_optional_int("upto", upto, least=1)
+        return extract(place_of(self), str(name), extractor, upto=upto, kinds=kinds)
+
+    def retry(self, job: ExtractionJob) -> ExtractionJob:
+        """Let a dead or waiting job be done at once, with all its attempts; return it.
+
+        Raises:
+            NotFoundError: it was done, or its session is gone.
+            InvalidOptionError: somebody is at it.
+            OptedOutError, ReadOnlyError, StorageError
+        """
+        self._need_writable()
+        return retry_job(place_of(self), job)
+
     # --- reading ----------------------------------------------------------------------------------
+
+    def jobs(self) -> list[ExtractionJob]:
+        """List what extractors have still to read, or have given up, by session."""
+        return list_jobs(place_of(self))
 
     def get(
         self,
@@ -811,6 +857,15 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+
+
+def place_of(memory: Memories) -> MemoryPlace:
+    """Return a memory as extractions need it; for this package."""
+    app, user = memory._owner or ("", "")  # noqa: SLF001 - this module's
+    return MemoryPlace(
+        memory._store, memory._find, memory._now_ms, memory._seed, memory._drafts, memory._uses,  # noqa: SLF001
+        (app, user), memory._admitted, memory._named, memory.search,  # noqa: SLF001
+    )  # fmt: skip
 
 
 _TRUE: Final = ("active", "superseded")

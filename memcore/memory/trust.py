@@ -33,6 +33,7 @@ __all__ = [
     "normalised",
     "own_texts",
     "shown_name",
+    "split_pasted",
     "weakest",
 ]
 
@@ -168,13 +169,19 @@ def is_pasted(statement: str, texts: Iterable[str], *, foreign: bool = False) ->
         foreign: True if the user's items hold more than that, such as documents. The statement is
             the user's only if all of its words are.
     """
+    own, pasted = split_pasted(texts)
+    words, of_user = _words(statement), _words(own)
+    return bool(words - of_user if foreign else words & (_words(pasted) - of_user))
+
+
+def split_pasted(texts: Iterable[str]) -> tuple[str, str]:
+    """Return the user's own words in texts that a user wrote, and the pasted parts."""
     own: list[str] = []
     pasted: list[str] = []
     for text in texts:
         rest = _without_blocks(_without_lines(text, pasted), pasted)
         own.append(_without_straight(_without_quotations(rest, pasted), pasted))
-    words, of_user = _words(statement), _words("\n".join(own))
-    return bool(words - of_user if foreign else words & (_words("\n".join(pasted)) - of_user))
+    return "\n".join(own), "\n".join(pasted)
 
 
 def _without_lines(text: str, pasted: list[str]) -> str:

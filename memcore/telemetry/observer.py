@@ -381,6 +381,9 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "quarantined memory.list . count",
         "record_outcome memory.record_outcome . . session",
         "playbooks memory.playbooks . count",
+        "extract memory.extract . . session",
+        "jobs memory.jobs . count",
+        "retry memory.retry",
     ),
     "Ladder": _ops("run ladder.run", "due ladder.due . count"),
     "Quarantine": _ops(

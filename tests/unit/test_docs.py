@@ -34,6 +34,7 @@ RUN = [
             "compaction",
             "envelope",
             "erasure",
+            "extraction",
             "format",
             "state",
             "retention",
