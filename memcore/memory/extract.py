@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -275,11 +276,14 @@ def _text_of(
         or text.strip() == EXPIRED_TEXT
         or HEADING in text
         or (OPENING in text and CLOSING in text)
+        or _SHOWN.search(text)
     ):
         return None
     return GivenText(item.seq, 0, None, by_of_item(item.kind), own, pasted, item.created_at, text)
 
 
+_SHOWN: Final = re.compile(r"^- memory \d+ \(\d{4}-\d\d-\d\d, ", re.MULTILINE)
+"""Beginning of a line that ``Recall`` rendered."""
 _TOLD: Final = (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.RESULT)
 _ROLES: Final = {"user": "user", "tool": "tool"}
 

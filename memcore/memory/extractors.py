@@ -110,7 +110,8 @@ def make_prompt(extraction: Extraction) -> str:
 
 def _lines(rows: list[dict[str, Any]]) -> str:
     told = (json.dumps(row, ensure_ascii=False).replace("<", "\\u003c") for row in rows)
-    return "".join(f"{line}\n" for line in told)
+    lines = "".join(f"{line}\n" for line in told)
+    return lines.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
 
 
 def _time(at: float) -> str:

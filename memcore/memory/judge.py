@@ -453,18 +453,17 @@ def _grounds(found: Words, wanted: Words) -> bool:
     if not wanted.stems:
         return False
     share = len(wanted.stems & found.stems) / len(wanted.stems)
-    has_numbers = all(_has_number(found, number) for number in wanted.numbers)
     has_names = all(name in found.all or _stem(name) in found.stems for name in wanted.names)
-    return share >= LEAST_GROUNDED and has_numbers and has_names
+    return share >= LEAST_GROUNDED and has_names and _has_numbers(found, wanted.numbers)
 
 
-def _has_number(found: Words, number: str) -> bool:
-    """Return True if a number occurs, as it is or by all of its parts."""
-    if number in found.numbers or number in found.all:
+def _has_numbers(found: Words, numbers: Iterable[str]) -> bool:
+    """Return True if numbers occur, as they are or by all of their parts."""
+    missing = [each for each in numbers if each not in found.numbers and each not in found.all]
+    if not missing:
         return True
-    parts = re.split(r"\D+", number)
-    flat = {part for each in found.numbers for part in re.split(r"\D+", each)}
-    return len(parts) > 1 and all(part in flat for part in parts)
+    parts = {part for each in found.numbers for part in re.split(r"\D+", each)}
+    return all(set(re.split(r"\D+", each)) <= parts for each in missing)
 
 
 def _stem(word: str) -> str:

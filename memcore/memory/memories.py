@@ -485,8 +485,7 @@ class Memories:
             kinds: kinds of statements that the user consents to; None: all.
 
         Raises:
-            NotFoundError: this user has no such session.
-            InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError
+            NotFoundError, InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError
         """
         self._need_writable()
         name = self._session if session is None else self._name_of(session)
@@ -499,8 +498,7 @@ class Memories:
 
         Raises:
             NotFoundError: it was done, or its session is gone.
-            InvalidOptionError: somebody is at it.
-            OptedOutError, ReadOnlyError, StorageError
+            InvalidOptionError, OptedOutError, ReadOnlyError
         """
         self._need_writable()
         return retry_job(place_of(self), job)
@@ -859,13 +857,12 @@ class Memories:
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
 
 
-def place_of(memory: Memories) -> MemoryPlace:
+def place_of(of: Memories) -> MemoryPlace:
     """Return a memory as extractions need it; for this package."""
-    app, user = memory._owner or ("", "")  # noqa: SLF001 - this module's
-    return MemoryPlace(
-        memory._store, memory._find, memory._now_ms, memory._seed, memory._drafts, memory._uses,  # noqa: SLF001
-        (app, user), memory._admitted, memory._named, memory.search,  # noqa: SLF001
-    )  # fmt: skip
+    store, owner = of._store, of._owner or ("", "")  # noqa: SLF001 - this module's
+    tools = of._admitted, of._named, of.search  # noqa: SLF001
+    rest = of._seed, of._drafts, of._uses  # noqa: SLF001
+    return MemoryPlace(store, of._find, of._now_ms, *rest, owner, *tools)  # noqa: SLF001
 
 
 _TRUE: Final = ("active", "superseded")

@@ -286,8 +286,10 @@ def test_an_interrupted_job_is_given_back(db, chat):
     assert (job.state, job.attempts) == ("waiting", 0)
 
 
-@pytest.mark.parametrize("change", ["delete", "undo", "redact", "opt out", "clear"])
-def test_what_is_removed_while_the_model_thinks_is_not_remembered(db, chat, change):
+@pytest.mark.parametrize("change", ["delete", "undo", "expire", "opt out", "clear"])
+def test_what_is_removed_while_the_model_thinks_is_not_remembered(db, chat, clock, change):
+    if change == "expire":
+        db.retention.set([{"what": "items", "max_age_seconds": 5}])
     say(chat, "I like tea", "I like cake")
     scope = db.scope(app="default", user="alice")
 
@@ -297,9 +299,9 @@ def test_what_is_removed_while_the_model_thinks_is_not_remembered(db, chat, chan
             scope.delete_session("chat")
         elif change == "undo":
             chat.undo(1)
-        elif change == "redact":
-            db.retention.expire_items(chat) if hasattr(db.retention, "expire_items") else None
-            scope.delete_session("chat")
+        elif change == "expire":
+            clock.now_ms += 10_000
+            db.sweep()
         elif change == "opt out":
             scope.opt_out_memory(remove=True)
         else:
@@ -316,7 +318,7 @@ def test_what_is_removed_while_the_model_thinks_is_not_remembered(db, chat, chan
         assert report.error is not None
     assert scope.memory.list() == []
     assert len(extractor.seen) == 1
-    waiting = {"undo": 1}.get(change, 0)
+    waiting = {"undo": 1, "expire": 1}.get(change, 0)
     assert len(scope.memory.jobs()) == waiting
 
 
@@ -348,6 +350,25 @@ def test_a_deleted_session_takes_jobs_and_watermarks(db, chat, clock):
         return found
 
     assert db.engine.store.read(rows) == 0
+
+
+def test_jobs_follow_a_session_that_is_renewed(db, chat):
+    say(chat, "I like tea", "I like cake", "I like jam")
+    calm, down = Scripted(echo), Scripted(failing, "2")
+    chat.memory.extract(chat, calm, upto=2)
+    chat.memory.extract(chat, down)
+    db.retention.set([{"what": "items", "keep_last": 2, "action": "remove"}])
+    db.sweep()
+    chat = db.session("chat", user="alice")
+    (job,) = chat.memory.jobs()
+    assert (job.session, job.first, job.last, job.state) == ("chat", 1, 2, "waiting")
+    for extractor in (calm, down):
+        extractor.found = echo
+        chat.memory.extract(chat, extractor)
+    assert [item.text for item in calm.seen[-1].items] == ["I like jam"]
+    assert [item.text for item in down.seen[-1].items] == ["I like cake", "I like jam"]
+    assert chat.memory.jobs() == []
+    assert sorted(texts(chat.memory)) == ["I like cake", "I like jam"]
 
 
 def test_read_only_and_opted_out(open_db, path):
@@ -663,6 +684,18 @@ def test_ten_rounds_of_recall_add_nothing(db, chat):
             assert report.error is None
         known = [each for each in chat.memory.list() if not each.text.startswith("Where")]
         assert [(each.id, each.text) for each in known] == before
+
+
+def test_lines_that_recall_rendered_are_never_read(db, chat):
+    chat.memory.remember("Likes green tea", by="operator")
+    say(chat, "Where to?")
+    lines = chat.context(8_000, memory=memcore.Recall()).messages[0]["content"].splitlines()
+    (line,) = [each for each in lines if "green" in each]
+    other = db.session("other", user="alice")
+    say(other, f"I was told:\n{line}", {**ASSISTANT, "content": lines[0]}, "\n".join(lines[1:]))
+    extractor = Scripted(echo)
+    other.memory.extract(other, extractor)
+    assert extractor.seen == []
 
 
 @pytest.mark.parametrize("name", ["memory_search", "load_memory", "memory", "search_memories"])

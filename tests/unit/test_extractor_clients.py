@@ -109,6 +109,14 @@ def test_no_text_leaves_its_line():
     assert rows[0]["time"] == "Tuesday 2023-11-14 22:13 UTC"
 
 
+def test_half_a_surrogate_pair_can_be_sent():
+    item = ExtractionItem(1, "user", "tea \ud83d", 1e300)
+    text = make_prompt(Extraction((item,), (), 0.0))
+    assert "tea ?" in text
+    assert '"time": "unknown"' in text
+    text.encode()
+
+
 @every_api
 def test_a_session_is_extracted_end_to_end(api, provider, clients, open_db):
     db = open_db(durability="none")
