@@ -282,8 +282,7 @@ class AsyncMemories:
             kinds: kinds of statements that the user consents to; None: all.
 
         Raises:
-            NotFoundError: this user has no such session.
-            InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError
+            NotFoundError, InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError
         """
         return await asyncio.to_thread(
             self._memories.extract, session, extractor, upto=upto, kinds=kinds
@@ -297,8 +296,7 @@ class AsyncMemories:
 
         Raises:
             NotFoundError: it was done, or its session is gone.
-            InvalidOptionError: somebody is at it.
-            OptedOutError, ReadOnlyError, StorageError
+            InvalidOptionError, OptedOutError, ReadOnlyError
         """
         return await asyncio.to_thread(self._memories.retry, job)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -157,8 +158,8 @@ class MemoryWorker:
         self._watched: dict[_Key, _Watched] = {}
         self._places: dict[_Key, MemoryPlace] = {}
         self._changed = threading.Condition()
-        self._fresh = False
-        """True if something was notified that the thread has not looked at."""
+        self._fresh: set[_Key] = set()
+        """Sessions that were notified and that the thread has not looked at."""
         self._closed = False
         self._busy = False
         self._pass = threading.Lock()
@@ -300,27 +301,35 @@ class MemoryWorker:
             was_ended = known is not None and known.ended
             self._watched[key] = _Watched(place, session.id, ended or was_ended)
             self._remember_place(place)
-            self._fresh = True
+            self._fresh.add(key)
             self._changed.notify_all()
         return True
 
     def _loop(self) -> None:
+        looked = time.monotonic()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._fresh or self._closed, self._pause())
+                pause = self._pause()
+                left = None if pause is None else max(looked + pause - time.monotonic(), 0.0)
+                self._changed.wait_for(lambda: self._fresh or self._closed, left)
                 if self._closed:
                     return
-                self._fresh, self._busy = False, True
+                fresh = list(self._fresh)
+                self._fresh.clear()
+                self._busy = True
+            now = time.monotonic()
+            is_time = pause is not None and now >= looked + pause
+            looked = now if is_time else looked
             try:
                 with self._pass:
-                    self._run()
+                    self._run(None if is_time or not fresh else fresh)
             finally:
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
 
     def _pause(self) -> float | None:
-        """Return the seconds until something may be due; None if nothing is watched."""
+        """Return the seconds between looks at everything; None if nothing is watched."""
         if not self._watched and not self._places:
             return None
         waits = [_RETRY_SECONDS] if self._places else []
@@ -328,14 +337,17 @@ class MemoryWorker:
             waits.append(max(self._idle / 4, 0.05))
         return min(waits, default=None)
 
-    def _run(self) -> list[ExtractionReport]:
-        """Look at each watched session and at jobs that wait; return the reports."""
+    def _run(self, fresh: Iterable[_Key] | None = None) -> list[ExtractionReport]:
+        """Look at watched sessions and at jobs that wait; return the reports.
+
+        ``fresh``: only at these sessions, so that a notification costs one look; None: at all.
+        """
         found: list[ExtractionReport] = []
-        for key in list(self._watched):
+        for key in list(self._watched) if fresh is None else fresh:
             report = self._visit(key)
             if report is not None:
                 found.append(report)
-        for key in list(self._places):
+        for key in list(self._places) if fresh is None else ():
             found += self._retry(key)
         return found
 

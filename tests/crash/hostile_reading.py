@@ -186,6 +186,7 @@ def _memories(found: Observed, db: memcore.Database, app: str, user: str) -> Non
         found.ask(question, lambda number=number: repr(memory.get(number)))
         found.ask(("past", app, user, number), lambda number=number: repr(memory.history(number)))
     found.ask(("playbooks", app, user), lambda: repr(memory.playbooks()))
+    found.ask(("jobs", app, user), lambda: repr(memory.jobs()))
 
 
 def _value(space: Any, key: str) -> str | None:

@@ -771,6 +771,7 @@ def test_jobs_are_sealed(tmp_path):
     assert b"tangerine" not in path.read_bytes()
 
 
+@pytest.mark.as_stored
 def test_salvage_keeps_watermarks_and_ends_leases(tmp_path):
     path, mended = tmp_path / "a.memcore", tmp_path / "b.memcore"
     with memcore.open(path) as db:
