@@ -37,7 +37,8 @@ __all__, __getattr__, __dir__ = face(
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
             "ContextOverflowError CorruptStoreError CorruptValueError "
-            "CounterUnavailableError DemandError DuplicateRequestError FencedError HeldError "
+            "CounterUnavailableError DemandError DuplicateRequestError ExtractorError "
+            "FencedError HeldError "
             "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
@@ -48,7 +49,11 @@ __all__, __getattr__, __dir__ = face(
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
-        "memory": ("Consolidation ConsolidationPolicy ConsolidationStep Grants Memories Recall"),
+        "memory": (
+            "AnthropicExtractor Candidate CandidateOutcome Consolidation ConsolidationPolicy "
+            "ConsolidationStep Extraction ExtractionItem ExtractionJob ExtractionReport Extractor "
+            "Grants Memories MemoryWorker OpenAIExtractor Recall RuleExtractor"
+        ),
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "
             "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "

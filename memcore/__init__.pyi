@@ -40,6 +40,7 @@ from memcore.errors import CorruptValueError as CorruptValueError
 from memcore.errors import CounterUnavailableError as CounterUnavailableError
 from memcore.errors import DemandError as DemandError
 from memcore.errors import DuplicateRequestError as DuplicateRequestError
+from memcore.errors import ExtractorError as ExtractorError
 from memcore.errors import FencedError as FencedError
 from memcore.errors import HeldError as HeldError
 from memcore.errors import HistoryViolationError as HistoryViolationError
@@ -79,12 +80,23 @@ from memcore.maintenance.backup import restore as restore
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
+from memcore.memory import AnthropicExtractor as AnthropicExtractor
+from memcore.memory import Candidate as Candidate
+from memcore.memory import CandidateOutcome as CandidateOutcome
 from memcore.memory import Consolidation as Consolidation
 from memcore.memory import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory import ConsolidationStep as ConsolidationStep
+from memcore.memory import Extraction as Extraction
+from memcore.memory import ExtractionItem as ExtractionItem
+from memcore.memory import ExtractionJob as ExtractionJob
+from memcore.memory import ExtractionReport as ExtractionReport
+from memcore.memory import Extractor as Extractor
 from memcore.memory import Grants as Grants
 from memcore.memory import Memories as Memories
+from memcore.memory import MemoryWorker as MemoryWorker
+from memcore.memory import OpenAIExtractor as OpenAIExtractor
 from memcore.memory import Recall as Recall
+from memcore.memory import RuleExtractor as RuleExtractor
 from memcore.model import Calibration as Calibration
 from memcore.model import CallRecord as CallRecord
 from memcore.model import Checkpoint as Checkpoint
@@ -179,6 +191,7 @@ __all__ = [
     "AccessDeniedError",
     "AccessLog",
     "AccessRequest",
+    "AnthropicExtractor",
     "AnthropicSummarizer",
     "Audit",
     "AuditError",
@@ -189,6 +202,8 @@ __all__ = [
     "CallRecord",
     "CallableCounter",
     "CallerError",
+    "Candidate",
+    "CandidateOutcome",
     "Checkpoint",
     "ClosedError",
     "Command",
@@ -212,7 +227,13 @@ __all__ = [
     "Envelope",
     "ErasureReceipt",
     "ExactCounter",
+    "Extraction",
+    "ExtractionItem",
+    "ExtractionJob",
+    "ExtractionReport",
     "Extractive",
+    "Extractor",
+    "ExtractorError",
     "FencedError",
     "FileData",
     "Grant",
@@ -246,12 +267,14 @@ __all__ = [
     "Memories",
     "Memory",
     "MemoryHit",
+    "MemoryWorker",
     "Merge",
     "MigrationReport",
     "NoWrites",
     "NotFoundError",
     "OmitInput",
     "OmitOutput",
+    "OpenAIExtractor",
     "OpenAISummarizer",
     "OpenCall",
     "OpenTelemetry",
@@ -285,6 +308,7 @@ __all__ = [
     "RetentionRule",
     "RevisionConflict",
     "Rotation",
+    "RuleExtractor",
     "SalvageReport",
     "SalvagedSession",
     "ScaledCounter",

@@ -33,7 +33,8 @@ MemcoreError
 │   ├── WrongKeyError          the key does not open the key file
 │   ├── UnreadableItemsError   items cannot be decrypted: written with another key, or changed
 │   ├── AuditError             no key for an audited file, or its audit cannot be anchored
-│   └── SummarizerError        the model's answer is not a summary; a fallback is used
+│   ├── SummarizerError        the model's answer is not a summary; a fallback is used
+│   └── ExtractorError         the model's answer holds no memories; the job is tried again
 ├── StorageError               the file or the device failed
 │   ├── StoreFullError         no space on the device, or the map cannot grow
 │   ├── StoreAccessError       the operating system refused to open or write the file
@@ -65,6 +66,7 @@ __all__ = [
     "CounterUnavailableError",
     "DemandError",
     "DuplicateRequestError",
+    "ExtractorError",
     "FencedError",
     "HeldError",
     "HistoryNeededError",
@@ -336,6 +338,18 @@ class SummarizerError(CallerError):
     called a tool instead) or ``failed`` (the provider reported a failure, or the answer has another
     form). Exceptions of a client (no connection, a timeout, a status of 400 or more) propagate
     unchanged.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ExtractorError(CallerError):
+    """The answer of a model holds no memories, or not in the form that was asked for.
+
+    ``reason`` is ``cut`` (it reached its token limit), ``refused`` or ``failed``. Exceptions of a
+    client (no connection, a timeout, a status of 400 or more) propagate unchanged.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:

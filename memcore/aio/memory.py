@@ -1,12 +1,24 @@
-"""Asynchronous long-term memory: each method runs in a thread."""
+"""Asynchronous long-term memory, and the worker that extracts it: all runs in threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import date
+from types import TracebackType
+from typing import Any, Self
 
-from memcore.memory import Consolidation, ConsolidationPolicy, Grants, Memories
+from memcore.memory import (
+    Consolidation,
+    ConsolidationPolicy,
+    ExtractionJob,
+    ExtractionReport,
+    Extractor,
+    Grants,
+    Memories,
+    MemoryWorker,
+    Remembering,
+)
 from memcore.memory.consolidate import Consolidator
 from memcore.memory.memories import Named, Sources
 from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
@@ -14,6 +26,7 @@ from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
 __all__ = [
     "AsyncGrants",
     "AsyncMemories",
+    "AsyncMemoryWorker",
 ]
 
 
@@ -303,6 +316,41 @@ class AsyncMemories:
         """
         return await asyncio.to_thread(self._memories.clear)
 
+    async def extract(
+        self,
+        session: Named | str | None = None,
+        extractor: Extractor | None = None,
+        *,
+        upto: int | None = None,
+        kinds: Iterable[str] | None = None,
+    ) -> ExtractionReport:
+        """Read what an extractor has not read of a session, and remember what the engine believes.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            extractor: None: rules, which need no model.
+            upto: the last seq to read; None: that of the last item.
+            kinds: kinds of statements that the user consents to; None: all.
+
+        Raises:
+            NotFoundError, InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError
+        """
+        return await asyncio.to_thread(
+            self._memories.extract, session, extractor, upto=upto, kinds=kinds
+        )
+
+    async def retry(
+        self,
+        job: ExtractionJob,
+    ) -> ExtractionJob:
+        """Let a dead or waiting job be done at once, with all its attempts; return it.
+
+        Raises:
+            NotFoundError: it was done, or its session is gone.
+            InvalidOptionError, OptedOutError, ReadOnlyError
+        """
+        return await asyncio.to_thread(self._memories.retry, job)
+
     def tools(
         self,
         format: str,  # noqa: A002 - as the synchronous one
@@ -334,6 +382,10 @@ class AsyncMemories:
             StorageError
         """
         return await asyncio.to_thread(self._memories.call, tool_call)
+
+    async def jobs(self) -> list[ExtractionJob]:
+        """List what extractors have still to read, or have given up, by session."""
+        return await asyncio.to_thread(self._memories.jobs)
 
     async def get(
         self,
@@ -557,3 +609,75 @@ class AsyncGrants:
         return await asyncio.to_thread(self._grants.list)
 
     # --- end of what scripts/make_aio writes ---
+
+
+class AsyncMemoryWorker:
+    """As ``memcore.MemoryWorker``, for a runtime with an event loop.
+
+    The extractor is called in the worker's thread, never on the loop::
+
+        async with memcore.aio.AsyncMemoryWorker(my_llm, turns=4) as worker:
+            await session.append(item)
+            worker.notify(session)      # never waits
+
+    Args:
+        extractor: a function with a name and a version; None: rules, which need no model.
+        options: those of ``memcore.MemoryWorker``. ``on_report`` and ``on_error`` are called in
+            the worker's thread.
+
+    Raises:
+        InvalidOptionError, InvalidItemError: an argument has the wrong type or is out of range.
+    """
+
+    def __init__(self, extractor: Extractor | None = None, **options: Any) -> None:
+        self._worker = MemoryWorker(extractor, **options)
+
+    @property
+    def sync(self) -> MemoryWorker:
+        """The worker behind this handle."""
+        return self._worker
+
+    @property
+    def pending(self) -> int:
+        """Number of sessions watched."""
+        return self._worker.pending
+
+    async def __aenter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(finish=kind is None)
+
+    def notify(self, session: Remembering) -> bool:
+        """Watch a session; call it after appends. Never waits; False if too many are watched."""
+        return self._worker.notify(session)
+
+    def end(self, session: Remembering) -> bool:
+        """Have a session read soon, since it is over; as ``notify`` otherwise."""
+        return self._worker.end(session)
+
+    async def run(self) -> list[ExtractionReport]:
+        """Do what is due now; return the reports."""
+        return await asyncio.to_thread(self._worker.run)
+
+    async def daily(self, memory: AsyncMemories, day: date | None = None) -> list[ExtractionReport]:
+        """Read the sessions of a user that changed last on a day in UTC; None: yesterday.
+
+        Raises:
+            InvalidOptionError, OptedOutError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._worker.daily, memory.sync, day)
+
+    async def drained(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until all that was notified was looked at; False if time ran out."""
+        return await asyncio.to_thread(self._worker.drained, timeout_seconds)
+
+    async def close(self, *, finish: bool = True) -> None:
+        """Stop; with ``finish``, watched sessions are read to their ends first."""
+        await asyncio.to_thread(self._worker.close, finish=finish)

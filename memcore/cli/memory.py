@@ -1,4 +1,4 @@
-"""``memcore memory``: list, search, show, promote, forget, consolidate; playbooks; evaluation."""
+"""``memcore memory``: list, search, show, extract, promote, forget, consolidate; evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from memcore import ConsolidationPolicy, Grant, Memories, Memory, search
+from memcore import ConsolidationPolicy, Grant, Memories, Memory, MemoryWorker, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
@@ -223,6 +223,64 @@ def forget_memory(
         emit_json("memory forget", _mapping(found))
     else:
         print(f"memory {found.id} is {found.status}")
+
+
+@verbs.command("extract", epilog=_EPILOG)
+def extract_memories(
+    store: StorePath,
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="A session; else those of yesterday.")
+    ] = None,
+    *,
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Read what was not read of a session, or of yesterday's, by rules that need no model."""
+    with _memory(store, app, user, writes=True) as memory:
+        reports = MemoryWorker().daily(memory) if session is None else [memory.extract(session)]
+    if as_json:
+        found = [
+            asdict(each) | {"outcomes": [of._asdict() for of in each.outcomes]} for each in reports
+        ]
+        emit_json("memory extract", {"reports": found})
+    else:
+        rows = [
+            (each.session, of.status, str(of.memory or ""), of.reason or "", of.text)
+            for each in reports
+            for of in each.outcomes
+        ]
+        print_table(("session", "outcome", "id", "reason", "text"), rows, flexible=-1)
+    for each in reports:
+        if each.error is not None:
+            complain(f"session {each.session}: {each.error}")
+    if any(each.error is not None for each in reports):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@verbs.command("jobs", epilog=_EPILOG)
+def show_jobs(
+    store: StorePath,
+    *,
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List what extractors have still to read, or have given up."""
+    with _memory(store, app, user) as memory:
+        found = memory.jobs()
+    if as_json:
+        emit_json("memory jobs", {"jobs": [asdict(each) for each in found]})
+        return
+    rows = [
+        (
+            each.session, f"{each.first}-{each.last}", each.extractor, each.state,
+            str(each.attempts), timestamp(each.due_at), each.reason or "",
+        )
+        for each in found
+    ]  # fmt: skip
+    headings = ("session", "items", "extractor", "state", "attempts", "due", "reason")
+    print_table(headings, rows, flexible=-1)
 
 
 @verbs.command("playbooks", epilog=_EPILOG)

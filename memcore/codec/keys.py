@@ -174,6 +174,8 @@ class MemoryRow:
     PLAYBOOK: Final = 0x08
     GRANT: Final = 0x40
     RECEIVED: Final = 0x41
+    JOB: Final = 0x20
+    WATERMARK: Final = 0x21
 
 
 class SearchRow:

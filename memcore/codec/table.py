@@ -160,6 +160,8 @@ ROWS: Final = (
             ("playbook", MemoryRow.PLAYBOOK, " veil number", "playbooks"),
             ("grant", MemoryRow.GRANT, " scope number", "grants"),
             ("received grant", MemoryRow.RECEIVED, " scope number", ""),
+            ("job", MemoryRow.JOB, " session veil number", "extraction_jobs"),
+            ("watermark", MemoryRow.WATERMARK, " session veil", ""),
         )
     ),
     *(

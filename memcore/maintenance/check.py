@@ -550,7 +550,9 @@ def _nameless(txn: ReadTxn) -> list[str]:
 def _memory_of(txn: ReadTxn, *, scope: int, seed: bytes) -> list[str]:
     """Verify the long-term memory of a scope; return the findings."""
     try:
-        checks = memory.check_entries, memory.check_playbooks, memory.check_grants
+        checks = (
+            memory.check_entries, memory.check_playbooks, memory.check_jobs, memory.check_grants,
+        )  # fmt: skip
         return [f"scope {scope}: {what}" for check in checks for what in check(txn, scope, seed)]
     except MemcoreError as exc:
         return [f"the memory of scope {scope} cannot be checked: {exc}"]

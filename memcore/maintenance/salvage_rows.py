@@ -247,6 +247,8 @@ def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
 
 
 def _is_memory(key: bytes, value: bytes, _: bytes) -> bool:
+    if key[9] in memory.JOB_ROWS:
+        return memory.is_job_row(key, value)
     return memory.is_memory_row(key, value)
 
 
@@ -677,7 +679,8 @@ class RowSelector:
             return int.from_bytes(body[: _AGE_BYTES[key[0]]], "big")
         if key[0] == Kind.MEMORY:
             with suppress(MemcoreError):
-                return memory.version_in(key, value)
+                of_job = key[9] in memory.JOB_ROWS
+                return (memory.version_of_job if of_job else memory.version_in)(key, value)
         return body[0] if key[0] == Kind.BLOB and body else 0
 
     def _leave_out_forgotten(self) -> None:

@@ -9,6 +9,10 @@ __all__, __getattr__, __dir__ = face(
         "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
         "files": "MemoryFiles",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
+        "extract": "CandidateOutcome ExtractionReport",
+        "extractors": "AnthropicExtractor OpenAIExtractor",
+        "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row version_of_job",
+        "judge": "Candidate Extraction ExtractionItem Extractor",
         "lineage": "note_roots",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
@@ -17,11 +21,13 @@ __all__, __getattr__, __dir__ = face(
             "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
+        "rules": "RuleExtractor",
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
         "tools": "ToolHandle answer_calls answer_named tool_handle tool_schemas",
         "transfer": (
             "Arrival arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"
         ),
+        "worker": "ExtractionFailure MemoryWorker Remembering",
     },
 )

@@ -6,11 +6,24 @@ from memcore.memory.clearing import is_entry_below as is_entry_below
 from memcore.memory.consolidate import Consolidation as Consolidation
 from memcore.memory.consolidate import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory.consolidate import ConsolidationStep as ConsolidationStep
+from memcore.memory.extract import CandidateOutcome as CandidateOutcome
+from memcore.memory.extract import ExtractionReport as ExtractionReport
+from memcore.memory.extractors import AnthropicExtractor as AnthropicExtractor
+from memcore.memory.extractors import OpenAIExtractor as OpenAIExtractor
 from memcore.memory.files import MemoryFiles as MemoryFiles
 from memcore.memory.grants import GRANT_ROWS as GRANT_ROWS
 from memcore.memory.grants import Grants as Grants
 from memcore.memory.grants import check_grants as check_grants
 from memcore.memory.grants import drop_grants as drop_grants
+from memcore.memory.jobs import ExtractionJob as ExtractionJob
+from memcore.memory.jobs import JOB_ROWS as JOB_ROWS
+from memcore.memory.jobs import check_jobs as check_jobs
+from memcore.memory.jobs import is_job_row as is_job_row
+from memcore.memory.jobs import version_of_job as version_of_job
+from memcore.memory.judge import Candidate as Candidate
+from memcore.memory.judge import Extraction as Extraction
+from memcore.memory.judge import ExtractionItem as ExtractionItem
+from memcore.memory.judge import Extractor as Extractor
 from memcore.memory.lineage import note_roots as note_roots
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.playbook import check_playbooks as check_playbooks
@@ -35,6 +48,7 @@ from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import version_in as version_in
+from memcore.memory.rules import RuleExtractor as RuleExtractor
 from memcore.memory.statement import expire_entry as expire_entry
 from memcore.memory.statement import forget_items as forget_items
 from memcore.memory.statement import mend as mend
@@ -54,29 +68,47 @@ from memcore.memory.transfer import import_entry as import_entry
 from memcore.memory.transfer import import_outcome as import_outcome
 from memcore.memory.transfer import link_entries as link_entries
 from memcore.memory.transfer import unlinked_entries as unlinked_entries
+from memcore.memory.worker import ExtractionFailure as ExtractionFailure
+from memcore.memory.worker import MemoryWorker as MemoryWorker
+from memcore.memory.worker import Remembering as Remembering
 
 __all__ = [
     "GRANT_ROWS",
     "INDEXES",
+    "JOB_ROWS",
     "LAST_USER",
+    "AnthropicExtractor",
     "Arrival",
     "Book",
+    "Candidate",
+    "CandidateOutcome",
     "Consolidation",
     "ConsolidationPolicy",
     "ConsolidationStep",
+    "Extraction",
+    "ExtractionFailure",
+    "ExtractionItem",
+    "ExtractionJob",
+    "ExtractionReport",
+    "Extractor",
     "Grants",
     "Memories",
     "MemoryFiles",
     "MemoryVersion",
+    "MemoryWorker",
+    "OpenAIExtractor",
     "Recall",
     "RecallPlace",
     "Recalled",
+    "Remembering",
+    "RuleExtractor",
     "ToolHandle",
     "answer_calls",
     "answer_named",
     "arrived_entry",
     "check_entries",
     "check_grants",
+    "check_jobs",
     "check_playbooks",
     "choose_memories",
     "clear_step",
@@ -96,6 +128,7 @@ __all__ = [
     "is_clear_mark",
     "is_earlier_version",
     "is_entry_below",
+    "is_job_row",
     "is_memory_row",
     "link_entries",
     "mend",
@@ -111,4 +144,5 @@ __all__ = [
     "tool_schemas",
     "unlinked_entries",
     "version_in",
+    "version_of_job",
 ]

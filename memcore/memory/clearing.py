@@ -2,18 +2,19 @@
 
 The mark is a ``REMOVAL`` row, as of a session that is being deleted: the next deletion, sweep or
 open goes on with a clear that was cut off. Its body is the end of the ids to remove u64, the time
-of the clear in ms u64, and the stage u8: 0 entries, 1 outcomes, 2 rows of damaged entries. What is
-remembered after it stays.
+of the clear in ms u64, and the stage u8. What is remembered after it stays.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow
 from memcore.codec.values import decoding, open_value, seal_value
+from memcore.memory.jobs import clear_jobs
 from memcore.memory.playbook import clear_outcomes
 from memcore.memory.rows import Book, clear_piece, clear_strays, entry_at, entry_of_version
 from memcore.rows.lifecycle import is_erased, need_free
@@ -28,7 +29,17 @@ __all__ = [
 
 
 _BODY: Final = Struct("<QQB")
-_STAGES: Final = 3
+
+
+class _Stage(IntEnum):
+    """What is removed next; stored."""
+
+    ENTRIES = 0
+    OUTCOMES = 1
+    STRAYS = 2
+    """Rows of damaged entries."""
+    JOBS = 3
+    """Jobs of extraction."""
 
 
 class _Mark(NamedTuple):
@@ -52,8 +63,7 @@ def _unpacked(row: bytes, value: bytes) -> _Mark:
     body = open_value(row, value)[1]
     with decoding(row, "mark of a memory that is being cleared"):
         mark = _Mark(*_BODY.unpack(body))
-        if mark.stage >= _STAGES:
-            raise ValueError(mark.stage)
+        _Stage(mark.stage)
     return mark
 
 
@@ -109,15 +119,17 @@ def clear_step(book: Book) -> tuple[int, bool]:
     need_free(book.txn, book.scope, what="the user's memory")
     mark = _unpacked(row, value)
     count = 0
-    if mark.stage == 0:
+    if mark.stage == _Stage.ENTRIES:
         count, is_whole = clear_piece(book, mark.end)
-    elif mark.stage == 1:
+    elif mark.stage == _Stage.OUTCOMES:
         is_whole = clear_outcomes(book, mark.until_ms)
-    else:
+    elif mark.stage == _Stage.STRAYS:
         is_whole = clear_strays(book, mark.end)
+    else:
+        is_whole = clear_jobs(book)
     if not is_whole:
         return count, False
-    if mark.stage + 1 < _STAGES:
+    if mark.stage < _Stage.JOBS:
         _write(book, mark._replace(stage=mark.stage + 1))
         return count, False
     book.txn.delete(row)

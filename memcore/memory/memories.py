@@ -22,6 +22,9 @@ from memcore.memory.consolidate import (
     carry_out,
     plan_consolidation,
 )
+from memcore.memory.extract import ExtractionReport, MemoryPlace, extract, list_jobs, retry_job
+from memcore.memory.jobs import ExtractionJob
+from memcore.memory.judge import Extractor
 from memcore.memory.playbook import (
     Outcome,
     SessionPath,
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Memories",
     "Sources",
+    "place_of",
 ]
 
 
@@ -537,6 +541,41 @@ class Memories:
             count += gone
         return count
 
+    def extract(
+        self,
+        session: Named | str | None = None,
+        extractor: Extractor | None = None,
+        *,
+        upto: int | None = None,
+        kinds: Iterable[str] | None = None,
+    ) -> ExtractionReport:
+        """Read what an extractor has not read of a session, and remember what the engine believes.
+
+        Args:
+            session: a session of this user or its name; None: the session whose handle this is.
+            extractor: None: rules, which need no model.
+            upto: the last seq to read; None: that of the last item.
+            kinds: kinds of statements that the user consents to; None: all.
+
+        Raises:
+            NotFoundError, InvalidOptionError, InvalidItemError, OptedOutError, ReadOnlyError
+        """
+        self._need_writable()
+        name = self._session if session is None else self._name_of(session)
+        names.check_name(name, "session")
+        checked_optional_int("upto", upto, least=1)
+        return extract(place_of(self), str(name), extractor, upto=upto, kinds=kinds)
+
+    def retry(self, job: ExtractionJob) -> ExtractionJob:
+        """Let a dead or waiting job be done at once, with all its attempts; return it.
+
+        Raises:
+            NotFoundError: it was done, or its session is gone.
+            InvalidOptionError, OptedOutError, ReadOnlyError
+        """
+        self._need_writable()
+        return retry_job(place_of(self), job)
+
     # --- tools of a model -------------------------------------------------------------------------
 
     def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
@@ -571,6 +610,10 @@ class Memories:
         return self._grants()
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def jobs(self) -> list[ExtractionJob]:
+        """List what extractors have still to read, or have given up, by session."""
+        return list_jobs(place_of(self))
 
     def get(
         self,
@@ -926,6 +969,14 @@ class Memories:
         if found.version == version or found.is_gone:
             return found
         return next((v for v in versions_of(txn, scope, number) if v.version == version), found)
+
+
+def place_of(of: Memories) -> MemoryPlace:
+    """Return a memory as extractions need it; for this package."""
+    store, owner = of._store, of._owner or ("", "")  # noqa: SLF001 - this module's
+    tools = of._admitted, of._named, of.search  # noqa: SLF001
+    rest = of._seed, of._drafts, of._uses  # noqa: SLF001
+    return MemoryPlace(store, of._find, of._now_ms, *rest, owner, *tools)  # noqa: SLF001
 
 
 _TRUE: Final = ("active", "superseded")

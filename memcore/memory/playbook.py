@@ -52,6 +52,7 @@ __all__ = [
     "mend_playbooks",
     "move_outcomes",
     "outcome_at",
+    "outcomes_of",
     "path_of",
     "playbooks_in",
     "put_outcome",
@@ -493,13 +494,13 @@ def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
 # --- What removes outcomes, or moves them ---------------------------------------------------------
 
 
-def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome | None]]:
+def _of_session(txn: ReadTxn, scope: int, session: int) -> list[tuple[bytes, Outcome | None]]:
     """Return the outcomes of a session with their keys; None for a damaged one."""
-    txn, prefix = book.txn, source_rows(book.scope, session, 0)
+    prefix = source_rows(scope, session, 0)
     halves = {key[-8:] for key, _ in txn.scan(prefix, keys.after(prefix))}
     found: list[tuple[bytes, Outcome | None]] = []
     for half in sorted(halves):
-        rows = keys.memory_rows(book.scope, MemoryRow.OUTCOME, half)
+        rows = keys.memory_rows(scope, MemoryRow.OUTCOME, half)
         for key, value in list(txn.scan(rows, keys.after(rows))):
             if keys.number_of(key) == session:
                 outcome = None
@@ -509,9 +510,15 @@ def _of_session(book: Book, session: int) -> list[tuple[bytes, Outcome | None]]:
     return found
 
 
+def outcomes_of(txn: ReadTxn, scope: int, session: int) -> list[Outcome]:
+    """Return how a session ended, for each scenario; damaged rows are left out."""
+    found = _of_session(txn, scope, session)
+    return [outcome for _, outcome in found if outcome is not None]
+
+
 def forget_outcomes(book: Book, session: int) -> None:
     """Remove what a session contributed to playbooks."""
-    for key, outcome in _of_session(book, session):
+    for key, outcome in _of_session(book.txn, book.scope, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
         with suppress(CorruptValueError):  # check() reports it; a session can be removed anyway
@@ -600,7 +607,7 @@ def move_outcomes(book: Book, session: int, to: int, root_after: int) -> None:
 
     ``root_after``: root of those whose root was the session.
     """
-    for key, outcome in _of_session(book, session):
+    for key, outcome in _of_session(book.txn, book.scope, session):
         book.txn.delete(key)
         book.txn.delete(_index_at(book.scope, key))
         if outcome is None:

@@ -24,6 +24,7 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
@@ -734,6 +735,7 @@ def forget_items(
     txn, scope = book.txn, book.scope
     if seqs is None:
         forget_outcomes(book, session)
+        forget_jobs(book, session)
         numbers = with_source(txn, scope, session)
         cut = partial(_cut_session, book, session)
     else:
@@ -905,6 +907,7 @@ def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) ->
     """
     root = root_after(book.txn, book.scope, session, to, 0)
     move_outcomes(book, session, to, root)
+    move_jobs(book, session, to, moved)
     for number in with_source(book.txn, book.scope, session):
         known = read_entry(book.txn, book.scope, number)
         if known is None or known.is_gone:
@@ -1024,6 +1027,7 @@ def mend(book: Book, now_ms: int) -> int:
             lost += _strip(book, each, partial(_cut_lost, book), now_ms)
     _settle_slots(book)
     mend_playbooks(book)
+    mend_jobs(book, now_ms)
     return lost
 
 

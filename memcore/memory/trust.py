@@ -36,6 +36,7 @@ __all__ = [
     "own_texts",
     "own_words",
     "shown_name",
+    "split_pasted",
     "weakest",
 ]
 
@@ -171,18 +172,18 @@ def is_pasted(statement: str, texts: Iterable[str], *, foreign: bool = False) ->
         foreign: True if the user's items hold more than that, such as documents. The statement is
             the user's only if all of its words are.
     """
-    own, pasted = _split_pasted(texts)
+    own, pasted = split_pasted(texts)
     words, of_user = _words(statement), _words(own)
     return bool(words - of_user if foreign else words & (_words(pasted) - of_user))
 
 
 def own_words(texts: Iterable[str]) -> str:
     """Return a user's texts without their pasted parts. Takes linear time."""
-    return _split_pasted(texts)[0]
+    return split_pasted(texts)[0]
 
 
-def _split_pasted(texts: Iterable[str]) -> tuple[str, str]:
-    """Return the user's own words in texts, and the pasted ones."""
+def split_pasted(texts: Iterable[str]) -> tuple[str, str]:
+    """Return the user's own words in texts that a user wrote, and the pasted parts."""
     own: list[str] = []
     pasted: list[str] = []
     for text in texts:

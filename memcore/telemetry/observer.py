@@ -390,6 +390,9 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "list memory.grants . count",
         "received memory.grants . count",
         "get memory.get",
+        "extract memory.extract . . session",
+        "jobs memory.jobs . count",
+        "retry memory.retry",
     ),
     "Ladder": _ops("run ladder.run", "due ladder.due . count"),
     "Quarantine": _ops(

@@ -188,6 +188,7 @@ def _memories(found: Observed, db: memcore.Database, app: str, user: str) -> Non
     found.ask(("playbooks", app, user), lambda: repr(memory.playbooks()))
     found.ask(("grants", app, user), lambda: repr([memory.grants.list(), memory.grants.received()]))
     found.ask(("shared", app, user), lambda: repr(memory.list(shared=True)))
+    found.ask(("jobs", app, user), lambda: repr(memory.jobs()))
 
 
 def _value(space: Any, key: str) -> str | None:

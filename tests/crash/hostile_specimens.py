@@ -118,6 +118,15 @@ def _observed(path: Path, content: bytes, atlas: Atlas) -> Observed:
     return found
 
 
+class Down:
+    """An extractor that fails, so that its job waits."""
+
+    name, version = "down", "1"
+
+    def __call__(self, _: memcore.Extraction) -> list[memcore.Candidate]:
+        raise ConnectionError
+
+
 def _small(
     path: Path, dice: random.Random, atlas: Atlas, *, durability: str = "full"
 ) -> tuple[bytes, bytes]:
@@ -129,6 +138,8 @@ def _small(
         db.scope().kv("state").put("key", {"a": [1, 2, 3]})
         chat.memory.remember("Likes tea", slot="drink", source=1)
         chat.memory.record_outcome(scenario="chat", passed=True)
+        chat.memory.extract(upto=4)
+        chat.memory.extract(extractor=Down())
         atlas.learn(db)
     before = path.read_bytes()
     with memcore.open(path, map_bytes=MAP_BYTES) as db:

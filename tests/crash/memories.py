@@ -7,9 +7,12 @@ force; ``y/name``: what was learned from a session's items, which goes with the 
 
 from __future__ import annotations
 
-from memcore import Memory, Source
+from unittest.mock import patch
 
-from .verbs import VERBS, Place, State, Step, content, tag_in, verb
+from memcore import Candidate, Extraction, Memory, Source
+from memcore.memory import jobs
+
+from .verbs import VERBS, Place, State, Step, WrongValueError, content, tag_in, verb
 
 _SLOT = "r/"
 _LEARNED = "y/"
@@ -119,6 +122,31 @@ def _standing(found: list[Memory]) -> list[Memory]:
 
 def _session_of(found: Memory) -> str:
     return found.sources[0].session
+
+
+class _Everything:
+    """An extractor that proposes each item, word for word."""
+
+    name, version = "everything", "1"
+
+    def __call__(self, extraction: Extraction) -> list[Candidate]:
+        return [Candidate(each.text, (each.number,), "note") for each in extraction.items]
+
+
+def _extracted(state: State, step: Step) -> None:
+    (name,) = step.arguments
+    state[f"{_LEARNED}{name}"] = state[f"s/{name}"]
+
+
+@verb(_extracted)
+def extract(place: Place, step: Step) -> None:
+    """``extract name``: all items of a session that were not read before, by a job."""
+    (name,) = step.arguments
+    memory = place.scope.memory
+    with patch.object(jobs, "LEASE_MS", 0):  # that of a killed process has ended
+        report = memory.extract(name, _Everything())
+    if report.error is not None or memory.jobs():
+        raise WrongValueError(f"not extracted: {report}")
 
 
 def _unlearned(state: State, step: Step) -> None:

@@ -649,6 +649,12 @@ def memories(lane: Lane) -> Iterator[Operation]:
             yield "unite", chat
         if turn % 5 == 4:
             yield "unlearn", chat
+        told = f"t{turn % 2}"
+        yield "append", told, *[lane.rng.choice((60, 900))] * lane.rng.randint(1, 3)
+        if turn % 3:
+            yield "extract", told
+        if turn == 7:
+            yield "unlearn", told
 
 
 @workload(threads=2, processes=2, kills=6)

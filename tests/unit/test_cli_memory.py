@@ -66,6 +66,37 @@ def test_playbooks(store, capsys):
     assert (code, json.loads(out)["playbooks"][0]["successes"]) == (0, 1)
 
 
+def test_extract_and_jobs(store, capsys, path):
+    asked = ("--store", store, "--user", "alice")
+    with memcore.open(path) as db:
+        session = db.session("talk", user="alice")
+        session.append({"role": "user", "content": "I always prefer green tea."})
+    code, out, _ = run(capsys, "extract", "talk", *asked)
+    assert code == 0
+    assert "stored" in out
+    code, out, _ = run(capsys, "extract", "talk", *asked, "--json")
+    assert (code, json.loads(out)["reports"][0]["items"]) == (0, 0)
+    code, out, _ = run(capsys, "extract", *asked, "--json")
+    assert (code, json.loads(out)["reports"]) == (0, [])
+    assert run(capsys, "extract", "nowhere", *asked)[0] == 3
+    code, out, _ = run(capsys, "jobs", *asked, "--json")
+    assert (code, json.loads(out)["jobs"]) == (0, [])
+
+    class Down:
+        name, version = "down", "1"
+
+        def __call__(self, _: memcore.Extraction) -> list[memcore.Candidate]:
+            raise ConnectionError
+
+    with memcore.open(path) as db:
+        session = db.session("talk", user="alice")
+        session.memory.extract(session, Down())
+    code, out, _ = run(capsys, "jobs", *asked)
+    assert code == 0
+    assert "down 1" in out
+    assert "waiting" in out
+
+
 def test_asynchronous_memory(path):
     import asyncio
 

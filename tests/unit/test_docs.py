@@ -35,6 +35,7 @@ RUN = [
             "compaction",
             "envelope",
             "erasure",
+            "extraction",
             "format",
             "state",
             "retention",
