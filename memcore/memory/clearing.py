@@ -32,7 +32,7 @@ _BODY: Final = Struct("<QQB")
 
 
 class _Stage(IntEnum):
-    """What is removed next; stored."""
+    """Stage of a clear: what is removed next. Stored; never changes."""
 
     ENTRIES = 0
     OUTCOMES = 1
