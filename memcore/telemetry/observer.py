@@ -382,6 +382,11 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "record_outcome memory.record_outcome . . session",
         "playbooks memory.playbooks . count",
         "call memory.call . count",
+        "consolidate memory.consolidate",
+        "apply memory.consolidate",
+        "extract memory.extract . . session",
+        "jobs memory.jobs . count",
+        "retry memory.retry",
         "grants . handle",
     ),
     "Grants": _ops(
@@ -390,9 +395,6 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "list memory.grants . count",
         "received memory.grants . count",
         "get memory.get",
-        "extract memory.extract . . session",
-        "jobs memory.jobs . count",
-        "retry memory.retry",
     ),
     "Ladder": _ops("run ladder.run", "due ladder.due . count"),
     "Quarantine": _ops(
