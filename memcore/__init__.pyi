@@ -18,6 +18,7 @@ from memcore.compaction import compaction_policy as compaction_policy
 from memcore.compaction import extractive as extractive
 from memcore.compaction import policy_mapping as policy_mapping
 from memcore.compaction import read_policy as read_policy
+from memcore.context import convert as convert
 from memcore.context import fit as fit
 from memcore.context import safe_cuts as safe_cuts
 from memcore.context import validate as validate
@@ -86,6 +87,7 @@ from memcore.model import CallRecord as CallRecord
 from memcore.model import Checkpoint as Checkpoint
 from memcore.model import CompactionResult as CompactionResult
 from memcore.model import Context as Context
+from memcore.model import Conversion as Conversion
 from memcore.model import Envelope as Envelope
 from memcore.model import Item as Item
 from memcore.model import ItemKind as ItemKind
@@ -193,6 +195,7 @@ __all__ = [
     "Compactor",
     "Context",
     "ContextOverflowError",
+    "Conversion",
     "CorruptStoreError",
     "CorruptValueError",
     "CounterUnavailableError",
@@ -317,6 +320,7 @@ __all__ = [
     "append_messages",
     "as_operator",
     "compaction_policy",
+    "convert",
     "count_messages",
     "count_tokens",
     "count_tools",
