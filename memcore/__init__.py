@@ -30,7 +30,7 @@ __all__, __getattr__, __dir__ = face(
             "OpenAISummarizer Pressure Recursive Stage SummaryStyle Trigger "
             "compaction_policy extractive policy_mapping read_policy"
         ),
-        "context": "fit safe_cuts validate",
+        "context": "convert fit safe_cuts validate",
         "database": "Database Scope open=open_database",
         "database.database": "KeyStatus Rotation",
         "database.stats": "Branch Difference",
@@ -56,6 +56,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "
+            "Calibration CallRecord Checkpoint CompactionResult Context Conversion Envelope Item "
             "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "
             "RecalledMemory RecountResult Repair RepairResult SearchHit SessionEntry Source "
             "Summarizer SummaryRequest TermScore View Violation"

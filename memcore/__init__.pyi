@@ -18,6 +18,7 @@ from memcore.compaction import compaction_policy as compaction_policy
 from memcore.compaction import extractive as extractive
 from memcore.compaction import policy_mapping as policy_mapping
 from memcore.compaction import read_policy as read_policy
+from memcore.context import convert as convert
 from memcore.context import fit as fit
 from memcore.context import safe_cuts as safe_cuts
 from memcore.context import validate as validate
@@ -102,6 +103,7 @@ from memcore.model import CallRecord as CallRecord
 from memcore.model import Checkpoint as Checkpoint
 from memcore.model import CompactionResult as CompactionResult
 from memcore.model import Context as Context
+from memcore.model import Conversion as Conversion
 from memcore.model import Envelope as Envelope
 from memcore.model import Grant as Grant
 from memcore.model import Item as Item
@@ -216,6 +218,7 @@ __all__ = [
     "ConsolidationStep",
     "Context",
     "ContextOverflowError",
+    "Conversion",
     "CorruptStoreError",
     "CorruptValueError",
     "CounterUnavailableError",
@@ -351,6 +354,7 @@ __all__ = [
     "append_messages",
     "as_operator",
     "compaction_policy",
+    "convert",
     "count_messages",
     "count_tokens",
     "count_tools",

@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from memcore._fast import Ledger, classify, pack_facts
-from memcore.errors import ContextOverflowError, HistoryViolationError, InvalidItemError
+from memcore.errors import (
+    ContextOverflowError,
+    HistoryViolationError,
+    InvalidItemError,
+    InvalidOptionError,
+)
 from memcore.log import AnyLedger, count_message, new_ledger
-from memcore.model import Context, ItemKind, Message, Repair, Violation
+from memcore.model import Context, Conversion, ItemKind, Message, Repair, Violation
 from memcore.options import checked_int
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
@@ -32,6 +37,7 @@ __all__ = [
     "Selection",
     "build",
     "choose",
+    "convert",
     "fit",
     "safe_cuts",
     "validate",
@@ -338,6 +344,28 @@ def validate(
         msg = f"{len(found)} violations; the first at position {first.position}: {first.reason}"
         raise HistoryViolationError(msg, violations=tuple(found))
     return found
+
+
+def convert(messages: Sequence[Mapping[str, Any]], *, to: str | PairPolicy) -> Conversion:
+    """Convert messages of any wire formats into a legal list of one provider's format.
+
+    Args:
+        messages: in OpenAI chat, OpenAI Responses, Anthropic, Gemini or LangChain format, mixed or
+            not. Messages that are in the requested format already stay as they are.
+        to: the policy of the requested format; any but ``seed``, which has no format of its own.
+
+    Raises:
+        InvalidItemError: as ``validate``; or a message cannot be written as JSON.
+        InvalidOptionError: the policy is unknown, or makes no repairs.
+    """
+    from memcore.wire.convert import convert_entries  # noqa: PLC0415 - contexts do not need it
+
+    policy = get_policy(to)
+    if not policy.repairs:
+        msg = f"to: expected the policy of a wire format, got {policy.name!r}"
+        raise InvalidOptionError(msg)
+    found = _checked(messages)
+    return convert_entries([WireItem(at, message) for at, message in enumerate(found)], policy)
 
 
 def safe_cuts(

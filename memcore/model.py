@@ -27,6 +27,7 @@ __all__ = [
     "Checkpoint",
     "CompactionResult",
     "Context",
+    "Conversion",
     "Envelope",
     "Grant",
     "Item",
@@ -428,6 +429,17 @@ class Repair:
     seq: int | None
     """Seq of the item it concerns (its position in a plain list)."""
     call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Result of ``memcore.convert``."""
+
+    messages: list[Message]
+    """Legal in the requested format; messages that were in this format already are not copied."""
+    repairs: tuple[Repair, ...] = ()
+    """Omissions and changes: as in contexts, and ``media``, ``opaque``, ``arguments`` (not a
+    JSON object), ``status`` (a failed result), ``role`` or ``empty`` (nothing is left to show)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ def body_path(message: Message) -> Path:
     if kind == "constructor" and "lc" in message and isinstance(message.get("kwargs"), dict):
         nested = isinstance(message["kwargs"].get("data"), dict)
         return ("kwargs", "data") if nested else ("kwargs",)
-    nested = kind in _LANGCHAIN_TYPES and isinstance(message.get("data"), dict)
+    known = isinstance(kind, str) and kind in _LANGCHAIN_TYPES
+    nested = known and isinstance(message.get("data"), dict)
     return ("data",) if nested else ()
 
 
@@ -632,14 +633,14 @@ def _block_texts(content: Any, path: Path) -> Iterator[Text]:
 
 
 def _is_text(block: Any) -> bool:
-    if not isinstance(block, dict) or block.get("type") not in _TEXT_BLOCKS:
+    if not isinstance(block, dict) or not isinstance(block.get("text"), str):
         return False
-    return isinstance(block.get("text"), str)
+    return isinstance(block.get("type"), str) and block["type"] in _TEXT_BLOCKS
 
 
 def _responses_result(body: dict[str, Any], path: Path, key: Key | None) -> list[Result]:
     kind = body.get("type")
-    if kind in _RESPONSES_WHOLE:
+    if isinstance(kind, str) and kind in _RESPONSES_WHOLE:
         return [_content_result(body, path, key, name_in(body.get("name")))]
     if kind == "shell_call_output":
         leaves = tuple(

@@ -1,0 +1,238 @@
+"""Conversion between wire formats: legal in the format asked for, and what is lost is listed."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import memcore
+import strategies
+
+WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
+PNG = "iVBORw0KGgo="
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+        {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ],
+}
+CHAT = [
+    {"role": "system", "content": "be kind"},
+    {"role": "user", "content": "hello"},
+    CALL,
+    {"role": "tool", "tool_call_id": "c2", "content": "two"},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    {"role": "assistant", "content": "done"},
+]
+
+
+def actions(made: memcore.Conversion) -> list[str]:
+    return [repair.action for repair in made.repairs]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("via", WIRES)
+def test_there_and_back_keeps_ids_pairs_and_texts(via, wire):
+    there = memcore.convert(memcore.convert(CHAT, to=via).messages, to=wire).messages
+    assert memcore.validate(there, wire) == []
+    back = memcore.convert(there, to="openai_chat").messages
+    calls = back[2]["tool_calls"]
+    assert [(call["id"], call["function"]["name"]) for call in calls] == [("c1", "f"), ("c2", "g")]
+    assert json.loads(calls[0]["function"]["arguments"]) == {"a": 1}
+    answers = {message["tool_call_id"]: message["content"] for message in back[3:5]}
+    assert answers == {"c1": "one", "c2": "two"}
+    assert [back[at]["content"] for at in (0, 1, 5)] == ["be kind", "hello", "done"]
+    assert [back[at]["role"] for at in (0, 1, 5)] == ["system", "user", "assistant"]
+
+
+def test_messages_of_the_format_stay_the_same_objects():
+    made = memcore.convert(CHAT, to="openai_chat")
+    assert all(one is other for one, other in zip(made.messages, CHAT, strict=True))
+    assert made.repairs == ()
+
+
+def test_a_chat_result_in_an_anthropic_history_answers_its_call():
+    history = [
+        {"role": "user", "content": "hello"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    ]
+    made = memcore.convert(history, to="anthropic").messages
+    assert made[1] is history[1]
+    assert made[2] == {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "one"}],
+    }
+
+
+def test_a_responses_result_in_an_anthropic_history_answers_its_call():
+    history = [
+        {"role": "user", "content": "hello"},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "one"},
+        {"type": "function_call_output", "call_id": "c2", "output": "two"},
+    ]
+    made = memcore.convert(history, to="anthropic").messages
+    assert memcore.validate(made, "anthropic") == []
+    assert [block["id"] for block in made[1]["content"]] == ["c1", "c2"]
+    assert [block["content"] for block in made[2]["content"]] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"}]},
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
+        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
+        {"role": "model", "parts": [{"text": "x", "thought": True}]},
+    ],
+)
+def test_reasoning_has_no_counterpart_and_is_listed(message):
+    made = memcore.convert([{"role": "user", "content": "hello"}, message], to="openai_chat")
+    assert len(made.messages) == 1
+    assert "reasoning" in actions(made)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+        {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{PNG}"},
+        {"type": "image", "base64": PNG, "mime_type": "image/png"},
+    ],
+)
+def test_images_are_kept(wire, block):
+    kind = {"type": "human"} if "base64" in block else {"role": "user"}
+    made = memcore.convert([kind | {"content": [block]}], to=wire)
+    assert memcore.validate(made.messages, wire) == []
+    assert PNG in json.dumps(made.messages)
+    assert "media" not in actions(made)
+
+
+def test_media_that_a_format_lacks_are_listed():
+    sound = {"type": "input_audio", "input_audio": {"data": PNG, "format": "wav"}}
+    text = {"type": "text", "text": "listen"}
+    made = memcore.convert([{"role": "user", "content": [text, sound]}], to="anthropic")
+    assert made.messages == [{"role": "user", "content": "listen"}]
+    assert made.repairs == (memcore.Repair("media", 0),)
+
+
+def test_a_gemini_call_without_an_id_gets_one():
+    history = [
+        {"role": "user", "parts": [{"text": "hello"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}}}] * 2},
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"name": "f", "response": {"output": text}}}
+                for text in ("one", "two")
+            ],
+        },
+    ]
+    for wire in WIRES:
+        made = memcore.convert(history, to=wire)
+        assert memcore.validate(made.messages, wire) == [], wire
+    calls = memcore.convert(history, to="openai_chat").messages
+    ids = [call["id"] for call in calls[1]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [(m["tool_call_id"], m["content"]) for m in calls[2:]] == [
+        (ids[0], "one"),
+        (ids[1], "two"),
+    ]
+
+
+def test_instructions_in_the_middle_become_the_users():
+    history = [*CHAT[:2], {"role": "system", "content": "be brief"}]
+    made = memcore.convert(history, to="anthropic")
+    assert [message["role"] for message in made.messages] == ["system", "user", "user"]
+    assert memcore.Repair("role", 2) in made.repairs
+
+
+def test_ids_and_arguments_that_a_provider_refuses_are_replaced():
+    call = {"id": "a:b" * 30, "type": "function", "function": {"name": "f", "arguments": "no JSON"}}
+    history = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "one"},
+    ]
+    made = memcore.convert(history, to="anthropic")
+    use, answer = made.messages[1]["content"][0], made.messages[2]["content"][0]
+    assert use["id"] == answer["tool_use_id"]
+    assert ":" not in use["id"]
+    assert use["input"] == {"input": "no JSON"}
+    assert {"renamed", "arguments"} <= set(actions(made))
+
+
+def test_what_is_no_list_of_mappings_and_no_format_is_refused():
+    with pytest.raises(memcore.InvalidItemError):
+        memcore.convert([5], to="gemini")
+    for policy in ("seed", "other", 5):
+        with pytest.raises(memcore.InvalidOptionError):
+            memcore.convert([], to=policy)
+
+
+@given(strategies.mixed_histories(), st.sampled_from(WIRES), st.sampled_from(WIRES))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_mixture_becomes_legal(history, first, second):
+    messages = [item for item in history if isinstance(item, dict)]
+    made = memcore.convert(messages, to=first)
+    assert memcore.validate(made.messages, first) == []
+    again = memcore.convert(made.messages, to=second)
+    assert memcore.validate(again.messages, second) == []
+
+
+_FIELDS = (
+    "role", "type", "content", "parts", "text", "id", "name", "tool_calls", "function", "output",
+    "arguments", "functionCall", "functionResponse", "response", "call_id", "tool_use_id", "args",
+    "tool_call_id", "input", "data", "lc", "kwargs", "source", "image_url", "additional_kwargs",
+    "function_call", "inlineData", "file", "action", "status", "error", "thought", "url", "format",
+)  # fmt: skip
+_WORDS = (
+    "user", "assistant", "tool", "model", "system", "message", "function_call", "ai", "human",
+    "function_call_output", "computer_call_output", "shell_call_output", "constructor", "chat",
+    "text", "tool_use", "tool_result", "image", "input_image", "thinking", "tool_call", "c1", "",
+    "input_audio", "document", "file", "reasoning", "custom_tool_call", "local_shell_call",
+)  # fmt: skip
+
+
+def _odd_value(rng: random.Random, depth: int) -> Any:
+    kind = rng.randrange(10 if depth else 6)
+    if kind < 4:
+        return rng.choice(_WORDS)
+    if kind < 6:
+        return rng.choice((None, True, False, 0, -1, 2**70, 0.5))
+    if kind < 8:
+        return [_odd_value(rng, depth - 1) for _ in range(rng.randrange(4))]
+    return _odd_message(rng, depth - 1)
+
+
+def _odd_message(rng: random.Random, depth: int) -> dict[str, Any]:
+    return {rng.choice(_FIELDS): _odd_value(rng, depth) for _ in range(rng.randrange(1, 7))}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_hostile_messages_raise_nothing(wire):
+    rng = random.Random(wire)
+    for _ in range(2_000):
+        messages = [
+            _odd_message(rng, 4) | {rng.choice(("role", "type")): rng.choice(_WORDS)}
+            for _ in range(rng.randrange(5))
+        ]
+        made = memcore.convert(messages, to=wire)
+        assert isinstance(made.messages, list)
