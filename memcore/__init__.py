@@ -37,7 +37,8 @@ __all__, __getattr__, __dir__ = face(
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
             "ContextOverflowError CorruptStoreError CorruptValueError "
-            "CounterUnavailableError DemandError DuplicateRequestError FencedError HeldError "
+            "CounterUnavailableError DemandError DuplicateRequestError EmbedderError FencedError "
+            "HeldError "
             "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
@@ -62,6 +63,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "privacy.keyring": "KeyProvider",
         "retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
+        "search": "Embedder",
         "session": "Compactor Lease Session SessionState",
         "session.recovery": "Recovery RecoveryStep",
         "session.retry": "LadderRules",
