@@ -37,7 +37,7 @@ __all__, __getattr__, __dir__ = face(
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
             "ContextOverflowError CorruptStoreError CorruptValueError "
-            "CounterUnavailableError DemandError DuplicateRequestError ExtractorError "
+            "CounterUnavailableError DemandError DuplicateRequestError EmbedderError ExtractorError "
             "FencedError HeldError "
             "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
@@ -68,6 +68,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "privacy.keyring": "KeyProvider",
         "retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
+        "search": "Embedder",
         "session": "Compactor Lease Session SessionState",
         "session.recovery": "Recovery RecoveryStep",
         "session.retry": "LadderRules",

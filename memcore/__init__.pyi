@@ -41,6 +41,7 @@ from memcore.errors import CorruptValueError as CorruptValueError
 from memcore.errors import CounterUnavailableError as CounterUnavailableError
 from memcore.errors import DemandError as DemandError
 from memcore.errors import DuplicateRequestError as DuplicateRequestError
+from memcore.errors import EmbedderError as EmbedderError
 from memcore.errors import ExtractorError as ExtractorError
 from memcore.errors import FencedError as FencedError
 from memcore.errors import HeldError as HeldError
@@ -145,6 +146,7 @@ from memcore.retention import Hold as Hold
 from memcore.retention import RetentionRule as RetentionRule
 from memcore.retention import SweepReport as SweepReport
 from memcore.retention import verify_receipt as verify_receipt
+from memcore.search import Embedder as Embedder
 from memcore.session import Compactor as Compactor
 from memcore.session import Lease as Lease
 from memcore.session import Session as Session
@@ -227,6 +229,8 @@ __all__ = [
     "DemandError",
     "Difference",
     "DuplicateRequestError",
+    "Embedder",
+    "EmbedderError",
     "Envelope",
     "ErasureReceipt",
     "ExactCounter",

@@ -532,4 +532,7 @@ class SearchTable:
         until: int,
         authors: bytes,
         ranges: bytes | None,
+        vectors: list[tuple[int, bytes]] | None = None,
+        query: bytes = b"",
+        mix: float = 0.0,
     ) -> tuple[list[tuple[int, float, float]], list[int]]: ...

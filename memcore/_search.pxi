@@ -17,6 +17,8 @@ cdef enum:
     BLOCK_POSTINGS = 512    # at most, in one block
     RECORD_BYTES = 32       # of a document: see memcore.search.index
     CHAINED = 1             # flag of a document: it has neighbours, by number within its group
+    VECTOR_SCALE = 4        # of a vector: 1 / its length, float32; 0: there is none
+    VECTOR_DIMENSIONS = 4096  # of a vector, at most
 
 cdef struct Words:
     const void *data
@@ -59,6 +61,11 @@ cdef struct Matches:
     double *scores          # by ordinal
     uint32_t *touched       # ordinals with a score
     Py_ssize_t count
+
+cdef struct Similarity:
+    double *cosines         # by ordinal; below -1: a document without a vector
+    double least
+    double most
 
 cdef struct Wanted:
     uint64_t kinds          # one bit each
@@ -706,7 +713,8 @@ cdef class SearchTable:
     def rank(self, list terms not None, list pending not None, list absent not None, *,
              Py_ssize_t k, double total, double k1, double b, double average, double lend,
              uint64_t kinds, uint64_t roles, uint32_t since, uint32_t until,
-             bytes authors not None, bytes ranges):
+             bytes authors not None, bytes ranges, list vectors=None, bytes query=b"",
+             double mix=0.0):
         """Return the best documents, ``(ordinal, score, own score)``, best first, and frequencies.
 
         The frequencies are the numbers of documents that have each term.
@@ -731,9 +739,14 @@ cdef class SearchTable:
             authors: hashes u32 of the authors wanted; empty: all.
             ranges: ``group u64, first number u64, last number u64`` of the documents wanted; None:
                 all.
+            vectors: ``(first ordinal, block)`` of vectors; None: BM25 alone counts. Otherwise the
+                scores of all documents of the kinds wanted and the cosine similarities of those
+                with a vector are each scaled to 0..1 and mixed.
+            query: the query's vector, float32 scale and int8 numbers.
+            mix: the part of the similarity in a score, 0 to 1.
 
         Raises:
-            ValueError: a block or packed terms are damaged.
+            ValueError: a block, packed terms or vectors are damaged.
         """
         cdef Wanted wanted
         cdef Matches found
@@ -760,6 +773,8 @@ cdef class SearchTable:
                 raise MemoryError
             frequencies = self._match(&found, terms, pending, absent, total, k1,
                                       1.0 - b, b / average if average > 0.0 else 0.0)
+            if vectors is not None:
+                self._mix(&found, vectors, query, mix, kinds)
             own = found.count
             for at in range(own):
                 ordinal = found.touched[at]
@@ -784,6 +799,92 @@ cdef class SearchTable:
             free(found.scores)
             free(found.touched)
             free(heap)
+
+    cdef int _mix(self, Matches *found, list vectors, bytes query, double mix,
+                  uint64_t kinds) except -1:
+        """Replace the scores of BM25 by their mixture with the similarity of vectors."""
+        cdef Similarity similar
+        cdef Py_ssize_t at, first, dims = PyBytes_GET_SIZE(query) - VECTOR_SCALE
+        cdef bytes block
+        if not 0 < dims <= VECTOR_DIMENSIONS or not 0.0 <= mix <= 1.0:
+            raise ValueError("the vector of a query is damaged")
+        similar.least, similar.most = 2.0, -2.0
+        similar.cosines = <double *>malloc((<size_t>self.count + 1) * sizeof(double))
+        if similar.cosines == NULL:
+            raise MemoryError
+        try:
+            for at in range(self.count):
+                similar.cosines[at] = -2.0
+            for first, block in vectors:
+                if not 0 <= first <= self.count or PyBytes_GET_SIZE(block) % (VECTOR_SCALE + dims):
+                    raise ValueError("a block of vectors is damaged")
+                if self._compare(&similar, first, block, query, dims, kinds) < 0:
+                    raise ValueError("a block of vectors is damaged")
+            with nogil:
+                self._blend(found, &similar, mix, kinds)
+        finally:
+            free(similar.cosines)
+        return 0
+
+    cdef int _compare(self, Similarity *similar, Py_ssize_t first, bytes block, bytes query,
+                      Py_ssize_t dims, uint64_t kinds) noexcept:
+        """Compare the vectors of a block with the query's; return -1 if a scale is impossible."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(block)
+        cdef const uint8_t *q = <const uint8_t *>PyBytes_AS_STRING(query)
+        cdef Py_ssize_t rows = PyBytes_GET_SIZE(block) // (VECTOR_SCALE + dims), at
+        cdef float scale, wanted
+        cdef double value
+        cdef int damaged = 0
+        memcpy(&wanted, q, VECTOR_SCALE)
+        with nogil:
+            for at in range(min(rows, self.count - first)):
+                memcpy(&scale, p + VECTOR_SCALE * at, VECTOR_SCALE)
+                if not 0.0 <= scale <= 1.0 or not 0.0 <= wanted <= 1.0:
+                    damaged = -1
+                    break
+                if scale == 0.0 or not kinds >> self.documents[first + at].kind & 1:
+                    continue
+                if not self.documents[first + at].kind:
+                    continue
+                value = memcore_dot(<const int8_t *>p + VECTOR_SCALE * rows + at * dims,
+                                    <const int8_t *>q + VECTOR_SCALE, <int>dims)
+                value = max(-1.0, min(1.0, value * scale * wanted))
+                similar.cosines[first + at] = value
+                similar.least = min(similar.least, value)
+                similar.most = max(similar.most, value)
+        return damaged
+
+    cdef Py_ssize_t _blend(self, Matches *found, const Similarity *similar, double mix,
+                           uint64_t kinds) noexcept nogil:
+        """Scale scores and similarities to 0..1 over all documents, and mix them.
+
+        Where all values of a side are the same, each is 1.
+        """
+        cdef Py_ssize_t at
+        cdef double least = -1.0, most = 0.0, score
+        for at in range(self.count):
+            if self.documents[at].kind and kinds >> self.documents[at].kind & 1:
+                score = found.scores[at]
+                least = score if least < 0.0 else min(least, score)
+                most = max(most, score)
+        found.count = 0
+        for at in range(self.count):
+            score = found.scores[at]
+            found.scores[at] = 0.0
+            if not self.documents[at].kind or not kinds >> self.documents[at].kind & 1:
+                continue
+            if score > 0.0:
+                score = (score - least) / (most - least) if most > least else 1.0
+            score *= 1.0 - mix
+            if similar.cosines[at] >= -1.0:
+                score += mix * ((similar.cosines[at] - similar.least)
+                                / (similar.most - similar.least)
+                                if similar.most > similar.least else 1.0)
+            if score > 0.0:
+                found.scores[at] = score
+                found.touched[found.count] = <uint32_t>at
+                found.count += 1
+        return found.count
 
     cdef double _lent(self, const Matches *found, uint32_t ordinal) noexcept nogil:
         """The scores of a document's neighbours."""

@@ -33,6 +33,7 @@ MemcoreError
 │   ├── WrongKeyError          the key does not open the key file
 │   ├── UnreadableItemsError   items cannot be decrypted: written with another key, or changed
 │   ├── AuditError             no key for an audited file, or its audit cannot be anchored
+│   ├── EmbedderError          the embedder failed, or its answer is not a vector for each text
 │   ├── SummarizerError        the model's answer is not a summary; a fallback is used
 │   └── ExtractorError         the model's answer holds no memories; the job is tried again
 ├── StorageError               the file or the device failed
@@ -66,6 +67,7 @@ __all__ = [
     "CounterUnavailableError",
     "DemandError",
     "DuplicateRequestError",
+    "EmbedderError",
     "ExtractorError",
     "FencedError",
     "HeldError",
@@ -329,6 +331,13 @@ class UnreadableItemsError(CallerError):
 
 class AuditError(CallerError):
     """An audited file has no key or the wrong one, or its audit cannot be anchored now."""
+
+
+class EmbedderError(CallerError):
+    """The embedder failed, or did not return a vector of finite numbers for each text.
+
+    Nothing of its answer is stored. ``mode="lexical"`` searches without it.
+    """
 
 
 class SummarizerError(CallerError):

@@ -341,6 +341,8 @@ class SearchHit:
     """With ``explain``: the terms of the query that the item has."""
     neighbours: float = 0.0
     """With ``explain``: the part of the score that the items before and after it lent."""
+    similarity: float = 0.0
+    """With ``explain``: cosine similarity of the item's vector to the query's; 0 without one."""
 
 
 class Receipt(NamedTuple):

@@ -345,6 +345,7 @@ class AsyncDatabase:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Search the sessions of all users, or of one user or application; see ``Scope.search``.
 
@@ -352,8 +353,8 @@ class AsyncDatabase:
         wrote; scores of different scopes are comparable only roughly.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
-                ``Session.search``.
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError,
+            StorageError: as for ``Session.search``.
         """
         return await asyncio.to_thread(
             self._database.search,
@@ -367,6 +368,7 @@ class AsyncDatabase:
             since=since,
             until=until,
             explain=explain,
+            mode=mode,
         )
 
     async def index_sessions(
@@ -919,6 +921,7 @@ class AsyncScope:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Return the live items of the sessions that best match the words of a query, best first.
 
@@ -926,8 +929,8 @@ class AsyncScope:
         names. A session that the authorizer does not let the actor search is left out.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
-                ``Session.search``.
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError,
+            StorageError: as for ``Session.search``.
         """
         return await asyncio.to_thread(
             self._scope.search,
@@ -939,6 +942,7 @@ class AsyncScope:
             since=since,
             until=until,
             explain=explain,
+            mode=mode,
         )
 
     async def index_sessions(self) -> int:

@@ -442,6 +442,7 @@ class AsyncSession:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Return the live items of the session that best match the words of a query, best first.
 
@@ -455,9 +456,10 @@ class AsyncSession:
             since: only what was stored at this time or later, in seconds since 1970.
             until: only what was stored before this time.
             explain: tell what the scores are made of.
+            mode: ``"lexical"``, ``"vector"`` or ``"hybrid"``; ``"auto"``: hybrid with an embedder.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError, StorageError
         """
         return await asyncio.to_thread(
             self._session.search,
@@ -468,6 +470,7 @@ class AsyncSession:
             since=since,
             until=until,
             explain=explain,
+            mode=mode,
         )
 
     async def hold(

@@ -188,6 +188,8 @@ class SearchRow:
     TABLE: Final = 0x05
     POSTINGS: Final = 0x06
     SOURCE: Final = 0x07
+    VECTOR_HEAD: Final = 0x08
+    VECTORS: Final = 0x09
 
 
 class Counter:
@@ -551,6 +553,11 @@ def search_table(scope: int, page: int) -> bytes:
 def search_postings(scope: int, term: bytes) -> bytes:
     """Build ``14 | scope u64 | 06 | term 8``; the first ordinal of a block, u64, follows."""
     return search_rows(scope, SearchRow.POSTINGS) + term
+
+
+def search_vectors(scope: int, block: int) -> bytes:
+    """Build ``14 | scope u64 | 09 | block u64``."""
+    return search_rows(scope, SearchRow.VECTORS) + U64.pack(block)
 
 
 # --- Rows of a state: of a session, or of a scope's shared state ----------------------------------

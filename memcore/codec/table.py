@@ -175,6 +175,8 @@ ROWS: Final = (
             ("table", SearchRow.TABLE, "scope row number"),
             ("postings", SearchRow.POSTINGS, "scope row term number"),
             ("source", SearchRow.SOURCE, "scope row sort"),
+            ("head of vectors", SearchRow.VECTOR_HEAD, "scope row"),
+            ("vectors", SearchRow.VECTORS, "scope row number"),
         )
     ),
 )  # fmt: skip

@@ -338,6 +338,7 @@ class Database:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Search the sessions of all users, or of one user or application; see ``Scope.search``.
 
@@ -345,8 +346,8 @@ class Database:
         wrote; scores of different scopes are comparable only roughly.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
-                ``Session.search``.
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError,
+            StorageError: as for ``Session.search``.
         """
         self._need("search", app=app, user=user)
         asked = session.search_request(
@@ -358,6 +359,7 @@ class Database:
             since=since,
             until=until,
             explain=explain,
+            mode=mode,
         )
         found: list[SearchHit] = []
         for its_app, its_user in self._pairs_of(user, app):

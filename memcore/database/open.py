@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from memcore import audit as auditing
 from memcore import compaction as compacting
 from memcore import retention as retaining
-from memcore import session
+from memcore import search, session
 from memcore.access import Access, AccessRequest, Authorizer, checked_actor, checked_authorizer
 from memcore.database.database import Database
 from memcore.errors import InvalidOptionError, NotFoundError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from memcore.compaction.reducers import Embed
     from memcore.privacy.keyring import Key
     from memcore.retention import RetentionRule
+    from memcore.search import Embedder
     from memcore.session.content_filter import Admission, Guards, Redact
 
 __all__ = [
@@ -63,6 +64,7 @@ def open_database(
     policy: str = "openai_chat",
     compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
     embed: Embed | None = None,
+    embedder: Embedder | None = None,
     retention: Any = None,
     allow_unsafe: bool = False,
     map_bytes: int = MAP_BYTES_DEFAULT,
@@ -99,6 +101,7 @@ def open_database(
         compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
             ``memcore.PRESETS``; None: ``"default"``.
         embed: returns a vector for each of a list of texts; for reducers that compare by meaning.
+        embedder: turns texts into vectors for searches; a ``memcore.Embedder`` (docs/search.md).
         retention: rules to store in the database, as for ``Retention.set``; None keeps its rules.
         allow_unsafe: consent to ``durability="none"``.
         map_bytes: initial size of the memory map in bytes; it grows as needed.
@@ -149,6 +152,7 @@ def open_database(
     by, preset = get_counter(counter), policy_name(policy)
     rule = None if compaction is None else compacting.compaction_policy(compaction)
     _check_objects(embed, audit)
+    model = None if embedder is None else search.checked_embedder(embedder)
     admitted = session.admission(redact, guard)
     sizes = size_guard(item_bytes, oversize)
     rules = None if retention is None else retaining.retention_rules(retention)
@@ -159,7 +163,7 @@ def open_database(
     )  # fmt: skip
     try:
         engine = Engine(
-            store, by, preset, recount, rule, embed,
+            store, by, preset, recount, rule, embed, model,
             size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
         )  # fmt: skip
         return bound(_opened(store, engine, rules, admitted, telemetry), store, telemetry)

@@ -213,6 +213,7 @@ class Scope:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Return the live items of the sessions that best match the words of a query, best first.
 
@@ -220,8 +221,8 @@ class Scope:
         names. A session that the authorizer does not let the actor search is left out.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError: as for
-                ``Session.search``.
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError,
+            StorageError: as for ``Session.search``.
         """
         self._need("search")
         return self._search(
@@ -233,6 +234,7 @@ class Scope:
             since=since,
             until=until,
             explain=explain,
+            mode=mode,
         )
 
     def _search(self, query: object, **options: object) -> list[SearchHit]:

@@ -19,6 +19,10 @@ __all__, __getattr__, __dir__ = face(
         ),
         "items": "forget_items forget_session",
         "query": "IndexCache Match Query Ranking checked_query parts_of_score rank",
+        "vectors": (
+            "Embedder VectorHead Vectors checked_embedder checked_mode cosine drop_vectors embed "
+            "put_vectors read_vector_head"
+        ),
         "text": "ANALYSIS folded highlights month_words snippet_of",
     },
 )

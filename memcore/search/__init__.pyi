@@ -36,12 +36,23 @@ from memcore.search.text import folded as folded
 from memcore.search.text import highlights as highlights
 from memcore.search.text import month_words as month_words
 from memcore.search.text import snippet_of as snippet_of
+from memcore.search.vectors import Embedder as Embedder
+from memcore.search.vectors import VectorHead as VectorHead
+from memcore.search.vectors import Vectors as Vectors
+from memcore.search.vectors import checked_embedder as checked_embedder
+from memcore.search.vectors import checked_mode as checked_mode
+from memcore.search.vectors import cosine as cosine
+from memcore.search.vectors import drop_vectors as drop_vectors
+from memcore.search.vectors import embed as embed
+from memcore.search.vectors import put_vectors as put_vectors
+from memcore.search.vectors import read_vector_head as read_vector_head
 
 __all__ = [
     "ANALYSIS",
     "LINE_BYTES_MAX",
     "Document",
     "DocumentKind",
+    "Embedder",
     "IndexCache",
     "IndexHead",
     "IndexWriter",
@@ -50,12 +61,19 @@ __all__ = [
     "Quality",
     "Query",
     "Ranking",
+    "VectorHead",
+    "Vectors",
     "Watermark",
     "check_rows",
+    "checked_embedder",
+    "checked_mode",
     "checked_query",
+    "cosine",
     "document_terms",
     "documents_of",
     "drop_index",
+    "drop_vectors",
+    "embed",
     "folded",
     "forget_items",
     "forget_session",
@@ -66,9 +84,11 @@ __all__ = [
     "measure",
     "month_words",
     "parts_of_score",
+    "put_vectors",
     "rank",
     "read_head",
     "read_questions",
+    "read_vector_head",
     "read_watermarks",
     "remove_documents",
     "remove_index_piece",

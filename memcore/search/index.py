@@ -37,6 +37,7 @@ from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError, InternalError
 from memcore.search.text import ANALYSIS, packed_terms
+from memcore.search.vectors import BLOCK_PAGES, blank_vectors, check_vectors, is_vector_row
 from memcore.store.datafile import SEARCHED
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
@@ -58,6 +59,7 @@ __all__ = [
     "documents_of",
     "drop_index",
     "forward_of",
+    "forward_rows",
     "is_absent",
     "is_index_error",
     "is_index_row",
@@ -286,6 +288,16 @@ def forward_of(txn: ReadTxn, scope: int, ordinal: int) -> Forward | None:
     return None if value is None else _forward(key, value)
 
 
+def forward_rows(txn: ReadTxn, scope: int, start: int, stop: int) -> Iterator[Forward]:
+    """Yield the forward rows of a range of ordinals.
+
+    Raises:
+        CorruptValueError: one of them is damaged.
+    """
+    for row in txn.scan(keys.search_forward(scope, start), keys.search_forward(scope, stop)):
+        yield _forward(*row)
+
+
 def ordinal_of(txn: ReadTxn, scope: int, kind: int, id_: bytes) -> int | None:
     """Return the ordinal of a document; None if it is not indexed.
 
@@ -312,10 +324,7 @@ def pending_documents(txn: ReadTxn, scope: int, head: IndexHead) -> list[Forward
     Raises:
         CorruptValueError: one of them is damaged.
     """
-    if head.merged == head.next:
-        return []
-    start = keys.search_forward(scope, head.merged)
-    return [_forward(*row) for row in txn.scan(start, keys.search_forward(scope, head.next))]
+    return [] if head.merged == head.next else [*forward_rows(txn, scope, head.merged, head.next)]
 
 
 def table_pages(txn: ReadTxn, scope: int) -> Iterator[tuple[int, bytes]]:
@@ -402,12 +411,13 @@ class IndexWriter:
         CorruptValueError: the head is damaged.
     """
 
-    __slots__ = ("_changed", "exists", "head", "scope", "txn")
+    __slots__ = ("_blanked", "_changed", "exists", "head", "scope", "txn")
 
     def __init__(self, txn: Txn, scope: int, *, create: bool = False) -> None:
         self.txn = txn
         self.scope = scope
         self._changed = False
+        self._blanked: set[int] = set()
         found = read_head(txn, scope)
         self.exists = found is not None
         if found is None and create and is_absent(txn, scope):
@@ -513,6 +523,7 @@ class IndexWriter:
             self.txn.delete(keys.search_forward(self.scope, ordinal))
             gone.append(found)
         self._forget([each for each in gone if each.ordinal < self.head.merged])
+        self._blanked |= blank_vectors(self.txn, self.scope, [each.ordinal for each in gone])
         self.head.documents -= len(gone)
         self.head.length -= sum(each.length for each in gone)
         if self.head.documents < 0 or self.head.length < 0:
@@ -524,7 +535,8 @@ class IndexWriter:
     def remove_piece(self, kind: int, id_: bytes, most: int) -> int:
         """Remove at most ``most`` terms of a document, and the document with its last ones.
 
-        Returns the number of terms removed, at least 1 if there was a document.
+        Returns the number of terms removed, at least 1 if there was a document, and of pages that
+        took its vector.
 
         Raises:
             CorruptValueError: as ``remove``.
@@ -535,8 +547,9 @@ class IndexWriter:
         found = forward_of(self.txn, self.scope, ordinal)
         entries = 0 if found is None else len(found.packed) // ENTRY_BYTES
         if found is None or entries <= most or ordinal >= self.head.merged:
+            before = len(self._blanked)
             self.remove(kind, (id_,))
-            return max(entries, 1)
+            return max(entries, 1) + BLOCK_PAGES * (len(self._blanked) - before)
         now, rest = found.packed[: most * ENTRY_BYTES], found.packed[most * ENTRY_BYTES :]
         for term, _ in invert_terms([(ordinal, now)]):
             self._drop_postings(keys.search_postings(self.scope, term), [ordinal])
@@ -772,6 +785,7 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
         yield "its table has records without a document"
     if terms % 2**64 != sum(_posting_sums(txn, scope, head)) % 2**64:
         yield "its postings are not those of its documents"
+    yield from check_vectors(txn, scope, head.next)
 
 
 def _sum_of(*documents: tuple[int, bytes]) -> int:
@@ -809,4 +823,6 @@ def is_index_row(key: bytes, value: bytes) -> bool:
     elif row == SearchRow.POSTINGS:
         with decoding(key, "postings of a search index"):
             unpack_postings(open_value(key, value)[1], keys.number_of(key), _ORDINAL_MAX)
+    elif row in (SearchRow.VECTOR_HEAD, SearchRow.VECTORS):
+        return is_vector_row(key, value)
     return SearchRow.HEAD <= row <= SearchRow.SOURCE

@@ -32,6 +32,7 @@ from memcore.search.index import (
     table_pages,
 )
 from memcore.search.text import folded
+from memcore.search.vectors import VECTOR_SCALE, Vectors, read_vector_head, read_vectors
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -56,6 +57,8 @@ QUERY_TERMS_MAX: Final = 256
 """Distinct terms of a query that are used: its first ones."""
 _CACHED_SCOPES: Final = 64
 _DECODED_SCOPES: Final = 16
+_CACHED_VECTOR_BYTES: Final = 256 * 1024**2
+"""Bytes of vectors that are kept in memory; those of the last search always are."""
 _TIME_END: Final = 2**32 - 1
 _WEIGHT_AT: Final = 30
 """Place of the weight in a record."""
@@ -79,7 +82,7 @@ class _Cached(NamedTuple):
 class IndexCache:
     """Tables of the most recently searched indexes of a database. Thread-safe."""
 
-    __slots__ = ("_decoded", "_lock", "_seen", "_tables", "wanted")
+    __slots__ = ("_decoded", "_lock", "_seen", "_tables", "_vectors", "wanted")
 
     def __init__(self) -> None:
         self.wanted: set[int] = set()
@@ -88,6 +91,7 @@ class IndexCache:
         self._decoded: OrderedDict[int, dict[bytes, tuple[bytes, Any]]] = OrderedDict()
         self._tables: OrderedDict[int, _Cached] = OrderedDict()
         self._seen: dict[int, tuple[int, Any]] = {}
+        self._vectors: OrderedDict[int, tuple[bytes, Vectors]] = OrderedDict()
 
     def forget(self, scope: int) -> None:
         """Drop what is known of a scope."""
@@ -95,6 +99,7 @@ class IndexCache:
             self._tables.pop(scope, None)
             self._seen.pop(scope, None)
             self._decoded.pop(scope, None)
+            self._vectors.pop(scope, None)
 
     def decoded(self, scope: int) -> dict[bytes, tuple[bytes, Any]]:
         """Return a scope's values that were decoded: by key, the value and what it holds."""
@@ -133,6 +138,29 @@ class IndexCache:
                 while len(self._tables) > _CACHED_SCOPES:
                     self._tables.popitem(last=False)
         return known.table, known.pending
+
+    def vectors(self, txn: ReadTxn, scope: int, head: IndexHead) -> Vectors | None:
+        """Return the vectors of a scope's index; None if there are none.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        now = read_vector_head(txn, scope)
+        if now is None:
+            return None
+        with self._lock:
+            key, known = self._vectors.get(scope, (b"", None))
+        if key != head.key:
+            known = None
+        if known is None or known.head != now:
+            known = read_vectors(txn, scope, now, known)
+        with self._lock:
+            self._vectors[scope] = head.key, known
+            self._vectors.move_to_end(scope)
+            size = sum(each.size for _, each in self._vectors.values())
+            while size > _CACHED_VECTOR_BYTES and len(self._vectors) > 1:
+                size -= self._vectors.popitem(last=False)[1][1].size
+        return known
 
     @staticmethod
     def _load(txn: ReadTxn, scope: int, head: IndexHead, known: _Cached | None) -> _Cached:
@@ -261,6 +289,8 @@ class Ranking:
     """Average length of a document, in terms."""
     frequencies: list[int]
     """Number of documents with each term."""
+    vectors: Vectors | None = None
+    """Vectors that took part."""
 
 
 def rank(
@@ -273,10 +303,14 @@ def rank(
     k: int,
     beside: Sequence[PreparedDocument] = (),
     absent: Iterable[tuple[int, bytes]] = (),
+    vectors: Vectors | None = None,
+    vector: bytes = b"",
+    mix: float = 0.0,
 ) -> Ranking:
     """Rank the documents of a scope's index, and those ``beside`` it, by BM25.
 
-    It is as if those that are ``absent``, by kind and id, had been removed.
+    It is as if those that are ``absent``, by kind and id, had been removed. With ``vectors``, the
+    similarity of each document's to the query's is ``mix`` of its score.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
@@ -285,7 +319,7 @@ def rank(
     gone = _forwards(txn, scope, absent)
     total = head.documents + len(beside) - len(gone)
     length = head.length + sum(each.length for each in beside) - sum(e.length for e in gone)
-    if not terms or total <= 0 or length <= 0:
+    if not (terms or vectors) or total <= 0 or (length <= 0 and not vectors):
         return Ranking(head, beside, terms, [], total, 0.0, [])
     if cache is None or beside or gone:
         pages = [] if not head.next else list(table_pages(txn, scope))
@@ -315,11 +349,20 @@ def rank(
             until=query.until,
             authors=b"".join(each.to_bytes(4, "little") for each in sorted(hashes)),
             ranges=query.ranges,
+            vectors=None if vectors is None else _blocks_for(vectors, vector, len(table)),
+            query=vector,
+            mix=mix,
         )
-    found = Ranking(head, beside, terms, [], total, length / total, frequencies)
+    found = Ranking(head, beside, terms, [], total, length / total, frequencies, vectors)
     for ordinal, score, own in best:
         found.matches.append(Match(*_place(txn, scope, found, table, ordinal), score, own, ordinal))
     return found
+
+
+def _blocks_for(vectors: Vectors, vector: bytes, count: int) -> list[tuple[int, bytes]]:
+    """Return the blocks of ``count`` documents; none if the query's vector is zero."""
+    blank = not any(vector[:VECTOR_SCALE])
+    return [] if blank else [each for each in vectors.blocks if each[0] < count]
 
 
 def _forwards(txn: ReadTxn, scope: int, ids: Iterable[tuple[int, bytes]]) -> list[Forward]:

@@ -25,7 +25,7 @@ __all__, __getattr__, __dir__ = face(
         "memory": "open_memory",
         "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
-        "search": "check_index index_sessions reindex search_request search_scope",
+        "search": "check_index index_sessions reindex search_request search_scope search_session",
         "session": "Session",
         "state": "SessionState",
     },

@@ -51,6 +51,7 @@ from memcore.session.search import index_sessions as index_sessions
 from memcore.session.search import reindex as reindex
 from memcore.session.search import search_request as search_request
 from memcore.session.search import search_scope as search_scope
+from memcore.session.search import search_session as search_session
 from memcore.session.session import Session as Session
 from memcore.session.state import SessionState as SessionState
 
@@ -104,6 +105,7 @@ __all__ = [
     "rewrite_items",
     "search_request",
     "search_scope",
+    "search_session",
     "settled",
     "shown_context",
     "shown_items",

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from memcore.compaction.reducers import Embed
     from memcore.graph import Cache
     from memcore.privacy.write_filter import RedactsPlaces, ScopeFilter, WriteFilter
-    from memcore.search import IndexCache
+    from memcore.search import Embedder, IndexCache
     from memcore.state import StateSchema
 
 __all__ = [
@@ -534,6 +534,8 @@ class Engine:
     """Compaction policy of sessions, unless overridden by their handle or a call."""
     embed: Embed | None = None
     """Embedding function with which semantic de-duplication compares texts."""
+    embedder: Embedder | None = None
+    """Model that turns texts into vectors for searches."""
     audit: Audit | None = None
     """The audit's key and anchoring."""
     access: Access | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -32,15 +33,24 @@ from memcore.log import Head
 from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.model import Item, ItemKind, SearchHit
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_choice
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
 from memcore.rows.lifecycle import is_erased, is_opted_out
-from memcore.search.index import UNFINISHED, Segments, is_leaving, is_sparse
+from memcore.search.index import (
+    UNFINISHED,
+    Forward,
+    Segments,
+    forward_of,
+    forward_rows,
+    is_leaving,
+    is_sparse,
+)
 from memcore.search.items import first_of, ids_in, item_id, size_of, subtract, united
+from memcore.search.vectors import MODES
 from memcore.session.delete import resume_removals
-from memcore.session.engine import Engine
+from memcore.session.engine import Engine, SessionRef
 from memcore.store.interface import ReadTxn, Stale, Txn
 from memcore.store.transaction import stored
 
@@ -51,6 +61,7 @@ __all__ = [
     "reindex",
     "search_request",
     "search_scope",
+    "search_session",
 ]
 
 
@@ -445,12 +456,12 @@ def index_sessions(engine: Engine, app: str, user: str) -> int:
     if scope is None or engine.store.read(lambda txn: is_opted_out(txn, scope)):
         return 0
     try:
-        return _catch_up(engine, scope)
+        return _indexed(engine, scope)
     except CorruptValueError as error:
         if not search.is_index_error(error):
             raise
         _drop(engine, scope)
-        return _catch_up(engine, scope)
+        return _indexed(engine, scope)
 
 
 def reindex(engine: Engine, app: str, user: str) -> int:
@@ -466,7 +477,122 @@ def reindex(engine: Engine, app: str, user: str) -> int:
     _drop(engine, scope)
     if engine.store.read(lambda txn: is_opted_out(txn, scope)):
         return 0
-    return _catch_up(engine, scope)
+    return _indexed(engine, scope)
+
+
+def _indexed(engine: Engine, scope: int) -> int:
+    """Index what is not, and embed it if there is an embedder; returns the items indexed."""
+    added = _catch_up(engine, scope)
+    if engine.embedder is not None:
+        _embed_missing(engine, scope, engine.embedder)
+    return added
+
+
+# --- Embedding ------------------------------------------------------------------------------------
+# The embedder runs outside any transaction: a short commit then stores the vectors of those
+# documents that are still the same. An ordinal is never given to another document.
+
+EMBED_ITEMS: Final = 128
+"""Items that the embedder is given at once, at most."""
+EMBED_CHARS: Final = 16_384
+"""Characters of an item that it is given: models read less."""
+EMBED_BATCH_CHARS: Final = 2**19
+_EMBED_ROWS: Final = 4096
+"""Documents that one step goes through, most of which are of other kinds."""
+HYBRID_MIX: Final = 0.4
+"""Part of the similarity in the score of a hybrid search; docs/search.md has the measurement."""
+
+
+class _Unembedded(NamedTuple):
+    """Documents to embed next."""
+
+    key: bytes
+    """The index's key."""
+    before: search.VectorHead | None
+    """Head of the vectors as stored."""
+    stop: int
+    """The first ordinal that is not among them."""
+    texts: list[tuple[Forward, str]]
+
+
+def _embed_missing(engine: Engine, scope: int, embedder: search.Embedder) -> None:
+    """Embed the documents of items that have no vector of this embedder yet.
+
+    Raises:
+        EmbedderError: the embedder failed.
+    """
+    lost = 0
+    while lost < _TRIES:
+        part = engine.store.read(lambda txn: _unembedded(txn, scope, embedder))
+        if part is None:
+            return
+        texts = [text for _, text in part.texts]
+        made = search.embed(embedder, texts) if texts else []
+        try:
+            engine.store.transact(partial(_put_embedded, scope, embedder, part, made))
+            lost = 0
+        except Stale:
+            lost += 1
+    msg = "embedding cannot keep up: others change the sessions all the time; try again"
+    raise StorageError(msg)
+
+
+def _unembedded(txn: ReadTxn, scope: int, embedder: search.Embedder) -> _Unembedded | None:
+    """Return what to embed next; None if there is nothing."""
+    head = search.read_head(txn, scope)
+    if head is None or _is_closed(txn, scope):
+        return None
+    before = search.read_vector_head(txn, scope)
+    start = before.embedded if before is not None and before.is_of(embedder) else 0
+    if start >= head.next:
+        return None
+    texts: list[tuple[Forward, str]] = []
+    size = 0
+    for seen, each in enumerate(forward_rows(txn, scope, start, head.next)):
+        full = len(texts) == EMBED_ITEMS or size > EMBED_BATCH_CHARS
+        if full or seen == _EMBED_ROWS:
+            return _Unembedded(head.key, before, each.ordinal, texts)
+        text = _text_to_embed(txn, scope, each)
+        if text:
+            texts.append((each, text))
+            size += len(text)
+    return _Unembedded(head.key, before, head.next, texts)
+
+
+def _text_to_embed(txn: ReadTxn, scope: int, row: Forward) -> str:
+    """Return an item's speaker and text; nothing for other documents."""
+    if row.kind != search.DocumentKind.ITEM or len(row.id) != _ITEM_ID.size:
+        return ""
+    owner, seq = _ITEM_ID.unpack(row.id)
+    item = _item_at(txn, scope, owner, seq)
+    document = None if item is None else document_of(owner, item)
+    return "" if document is None else document.text.rpartition("\n")[0][:EMBED_CHARS]
+
+
+def _put_embedded(
+    scope: int, embedder: search.Embedder, part: _Unembedded, made: list[bytes], txn: Txn
+) -> None:
+    """Store vectors of the documents that are still there.
+
+    Raises:
+        Stale: the index, its vectors or the user's wishes have changed since they were read.
+    """
+    head = search.read_head(txn, scope)
+    if head is None or head.key != part.key or _is_closed(txn, scope):
+        raise Stale
+    if search.read_vector_head(txn, scope) != part.before:
+        raise Stale
+    after = search.VectorHead(embedder.id, embedder.dimensions, part.stop)
+    if part.before is not None and part.before.is_of(embedder):
+        after = after._replace(removals=part.before.removals)
+    else:
+        search.drop_vectors(txn, scope)
+    pairs = zip((row for row, _ in part.texts), made, strict=True)
+    same = (
+        (row.ordinal, packed) for row, packed in pairs
+        if forward_of(txn, scope, row.ordinal) == row
+    )  # fmt: skip
+    search.put_vectors(txn, scope, after, same)
 
 
 def _drop(engine: Engine, scope: int) -> None:
@@ -479,6 +605,7 @@ def _drop(engine: Engine, scope: int) -> None:
 # --- Searching ------------------------------------------------------------------------------------
 
 _RANGE: Final = Struct("=QQQ")
+_ITEM_ID: Final = Struct(">QQ")
 _TIME_MAX: Final = 2**32 - 1
 
 
@@ -493,6 +620,9 @@ class SearchRequest(NamedTuple):
     since: int
     until: int
     explain: bool
+    mode: str = "auto"
+    vector: bytes = b""
+    """The query's vector, once it is embedded."""
 
 
 def search_request(
@@ -505,6 +635,7 @@ def search_request(
     since: object = None,
     until: object = None,
     explain: object = False,
+    mode: object = "auto",
 ) -> SearchRequest:
     """Check the arguments of a search.
 
@@ -522,6 +653,7 @@ def search_request(
         _seconds("since", since, 0),
         _seconds("until", until, _TIME_MAX),
         checked_bool("explain", explain),
+        checked_choice("mode", mode, MODES),
     )
 
 
@@ -568,6 +700,12 @@ _RANKED_MAX: Final = 2**16
 """Hits that one ranking returns at most, while it is not known which sessions are refused."""
 
 
+def search_session(ref: SessionRef, query: object, **options: object) -> list[SearchHit]:
+    """Search the live items of one session; the options are those of ``search_request``."""
+    asked = search_request(query, sessions=[ref.name], **options)
+    return search_scope(ref.engine, ref.app, ref.user, asked)
+
+
 class _Found(NamedTuple):
     """A hit as read from the snapshot, with its text yet to be cut."""
 
@@ -575,6 +713,7 @@ class _Found(NamedTuple):
     item: Item
     match: search.Match
     why: tuple[Any, ...]
+    similarity: float
 
 
 def search_scope(
@@ -583,14 +722,19 @@ def search_scope(
     """Search the live items of a scope's sessions.
 
     Raises:
+        InvalidOptionError: the mode needs an embedder.
+        EmbedderError: the embedder failed.
         CorruptValueError: the index is damaged and the handle is read-only; a writable one builds
             it anew.
     """
     if engine.write_filter is not None:  # what is stored was redacted, so the query has to be
         asked = asked._replace(query=engine.write_filter.at(app, user).again(asked.query))
+    asked = asked._replace(mode=search.checked_mode(asked.mode, engine.embedder))
+    if engine.embedder is not None and asked.mode != "lexical":
+        asked = asked._replace(vector=search.embed(engine.embedder, [asked.query])[0])
     if not engine.store.read_only:
         try:
-            _index_backlog(engine, app, user)
+            _index_backlog(engine, app, user, 1 if asked.vector else BEHIND_MAX)
         except StoreFullError as error:  # reading needs no room
             logger("memcore.search").warning("searching without indexing: %s", error)
     try:
@@ -603,8 +747,8 @@ def search_scope(
         return _allowed(engine, app, user, asked, access)
 
 
-def _index_backlog(engine: Engine, app: str, user: str) -> None:
-    """Index what a search would otherwise have to read, if it is much."""
+def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
+    """Index and embed what a search would otherwise have to read, from ``most`` items on."""
 
     def is_behind(txn: ReadTxn) -> int | None:
         scope = names.scope_of(txn, app, user)
@@ -615,7 +759,8 @@ def _index_backlog(engine: Engine, app: str, user: str) -> None:
             size_of(coverage.fresh(each)) + size_of(coverage.gone(each))
             for each in coverage.stale()
         )
-        return scope if behind >= BEHIND_MAX else None
+        embedder = engine.embedder if most < BEHIND_MAX else None
+        return scope if behind >= most or _lacks_vectors(txn, scope, embedder) else None
 
     try:
         scope = engine.store.read(is_behind)
@@ -625,6 +770,15 @@ def _index_backlog(engine: Engine, app: str, user: str) -> None:
         return  # the search itself deals with it
     if scope is not None:
         index_sessions(engine, app, user)
+
+
+def _lacks_vectors(txn: ReadTxn, scope: int, embedder: search.Embedder | None) -> bool:
+    """Return True if indexed documents were not embedded yet."""
+    head = None if embedder is None else search.read_head(txn, scope)
+    if head is None or embedder is None:
+        return False
+    known = search.read_vector_head(txn, scope)
+    return head.next > (known.embedded if known is not None and known.is_of(embedder) else 0)
 
 
 def _current(engine: Engine, txn: ReadTxn, scope: int) -> Coverage:
@@ -708,6 +862,9 @@ def _find(
             k=asked.k,
             beside=beside,
             absent=((search.DocumentKind.ITEM, id_) for id_ in ids_in(first_of(gone, GONE_MAX))),
+            vectors=_vectors(engine, txn, scope, head) if asked.vector else None,
+            vector=asked.vector,
+            mix=1.0 if asked.mode == "vector" else HYBRID_MIX,
         )
         terms = ranking.terms
         for match in ranking.matches:
@@ -716,17 +873,33 @@ def _find(
             item = None if session is None else _item_at(txn, scope, owner, seq)
             if item is not None and session is not None:
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-                found.append(_Found(session, item, match, why))
+                near = _nearness(ranking, match, asked) if asked.explain else 0.0
+                found.append(_Found(session, item, match, why, near))
 
     def cut(hit: _Found) -> SearchHit:
         snippet, shown = search.snippet_of(text_of(hit.item), head.key, terms)
         lent = hit.match.score - hit.match.own if asked.explain else 0.0
         return SearchHit(
             hit.session, hit.item.seq, hit.match.score, hit.item, snippet, shown, *place,
-            hit.why, lent,
+            hit.why, lent, hit.similarity,
         )  # fmt: skip
 
     return found, cut
+
+
+def _vectors(engine: Engine, txn: ReadTxn, scope: int, head: search.IndexHead) -> search.Vectors:
+    """Return the vectors that the handle's embedder made; none are left of another one's."""
+    embedder = engine.embedder
+    found = engine.indexes.vectors(txn, scope, head) if head.next else None
+    if found is not None and embedder is not None and found.head.is_of(embedder):
+        return found
+    return search.Vectors(search.VectorHead("", 0), [])
+
+
+def _nearness(ranking: search.Ranking, match: search.Match, asked: SearchRequest) -> float:
+    if ranking.vectors is None or not ranking.vectors.blocks:
+        return 0.0
+    return search.cosine(ranking.vectors, match.ordinal, asked.vector)
 
 
 def _beside(

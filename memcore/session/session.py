@@ -155,6 +155,7 @@ class Session:
         since: float | None = None,
         until: float | None = None,
         explain: bool = False,
+        mode: str = "auto",
     ) -> list[SearchHit]:
         """Return the live items of the session that best match the words of a query, best first.
 
@@ -168,17 +169,16 @@ class Session:
             since: only what was stored at this time or later, in seconds since 1970.
             until: only what was stored before this time.
             explain: tell what the scores are made of.
+            mode: ``"lexical"``, ``"vector"`` or ``"hybrid"``; ``"auto"``: hybrid with an embedder.
 
         Raises:
-            InvalidOptionError, AccessDeniedError, CorruptValueError, StorageError
+            InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError, StorageError
         """
-        at = self._ref
-        at.need("search")
-        asked = session.search_request(
-            query, k=k, sessions=[at.name], kinds=kinds, authors=authors, since=since, until=until,
-            explain=explain,
+        self._ref.need("search")
+        return session.search_session(
+            self._ref, query, k=k, kinds=kinds, authors=authors, since=since, until=until,
+            explain=explain, mode=mode,
         )  # fmt: skip
-        return session.search_scope(at.engine, at.app, at.user, asked)
 
     def hold(self, *, reason: str) -> bool:
         """Put the session under a legal hold; return False if it already had one of its own.
