@@ -37,8 +37,8 @@ __all__, __getattr__, __dir__ = face(
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
             "ContextOverflowError CorruptStoreError CorruptValueError "
-            "CounterUnavailableError DemandError DuplicateRequestError EmbedderError ExtractorError "
-            "FencedError HeldError "
+            "CounterUnavailableError DemandError DuplicateRequestError EmbedderError "
+            "ExtractorError FencedError HeldError "
             "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
