@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from random import Random
 
 import pytest
@@ -60,6 +62,22 @@ def test_a_user_has_a_backup_that_is_older_than_an_erasure() -> None:
     names = [each[0] for each in WORKLOADS["keepsakes"].lane(lane)]
 
     assert "erase" in names[names.index("backup") :]
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_bug_can_be_planted(name: str) -> None:
+    """What it replaces is still there; most of them are not run in the short gate."""
+    control = CONTROLS[name]
+    child = os.fork()
+    if not child:
+        try:
+            control.plant()
+            control.plant_in_judge()
+        except BaseException:  # noqa: BLE001 - told by the exit code
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("name", thinned(CONTROLS, 6))
