@@ -462,7 +462,7 @@ def test_planted_rows_are_findings(db, chat):
         (Candidate("I like tea", (1,), labels={"x": 1}), "labels"),
         (Candidate("I like coffee and cake", (1,)), "not grounded"),
         (Candidate("I like tea with Mallory", (1,)), "not grounded"),
-        (Candidate("I like tea at 5", (1,)), "not grounded"),
+        (Candidate("I like tea at 77", (1,)), "not grounded"),
         (Candidate("The and of", (1,)), "not grounded"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,15 +131,15 @@ def test_what_was_remembered_decoded_is_forgotten(db, session) -> None:
     session.extend(turns(3))
     fork = session.fork("branch")
     recalls = [
-        DecodedCache(ref_of(each), lambda found: found, most_bytes=10**6)
+        partial(DecodedCache(lambda found: found, most_bytes=10**6).last, ref_of(each))
         for each in (session, fork)
     ]
-    for recall in recalls:
-        assert asyncio.run(recall.last(None))[0][0]["content"] == "q0"
+    for last in recalls:
+        assert asyncio.run(last(None))[0][0]["content"] == "q0"
     db.retention.set([{"what": "items", "keep_last": 0}], app="default", session="chat")
     assert db.sweep().items == 6
-    for recall in recalls:
-        assert asyncio.run(recall.last(None)) is None  # each row needs a look of its own
+    for last in recalls:
+        assert asyncio.run(last(None)) is None  # each row needs a look of its own
 
 
 def test_items_of_a_parent_that_was_deleted_expire_too(db, session, clock) -> None:
