@@ -48,7 +48,10 @@ __all__, __getattr__, __dir__ = face(
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
-        "memory": ("Consolidation ConsolidationPolicy ConsolidationStep Grants Memories Recall"),
+        "memory": (
+            "Consolidation ConsolidationPolicy ConsolidationStep Grants Memories MemoryWindow "
+            "Profile Recall"
+        ),
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "
             "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "

@@ -84,6 +84,8 @@ from memcore.memory import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory import ConsolidationStep as ConsolidationStep
 from memcore.memory import Grants as Grants
 from memcore.memory import Memories as Memories
+from memcore.memory import MemoryWindow as MemoryWindow
+from memcore.memory import Profile as Profile
 from memcore.memory import Recall as Recall
 from memcore.model import Calibration as Calibration
 from memcore.model import CallRecord as CallRecord
@@ -246,6 +248,7 @@ __all__ = [
     "Memories",
     "Memory",
     "MemoryHit",
+    "MemoryWindow",
     "Merge",
     "MigrationReport",
     "NoWrites",
@@ -266,6 +269,7 @@ __all__ = [
     "PolicyMismatchError",
     "Pressure",
     "Private",
+    "Profile",
     "ProtectedKeys",
     "ReadOnlyError",
     "Recall",

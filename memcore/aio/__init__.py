@@ -12,7 +12,7 @@ a retry safe.
 from memcore.aio.compactor import CompactionFailure, Compactor
 from memcore.aio.database import AsyncBlobStore, AsyncDatabase, AsyncKeyValue, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
-from memcore.aio.memory import AsyncGrants, AsyncMemories
+from memcore.aio.memory import AsyncGrants, AsyncMemories, AsyncProfile
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
 
@@ -23,6 +23,7 @@ __all__ = [
     "AsyncKeyValue",
     "AsyncLease",
     "AsyncMemories",
+    "AsyncProfile",
     "AsyncScope",
     "AsyncSession",
     "AsyncSessionState",
