@@ -27,8 +27,17 @@ from memcore.memory.rows import (
     memory_of,
     read_entry,
     with_slot,
+    write_entry,
+    write_head,
 )
-from memcore.memory.statement import Statement, cite, remember, revise
+from memcore.memory.statement import (
+    Statement,
+    begin_change,
+    cite,
+    next_version,
+    remember,
+    revise,
+)
 from memcore.memory.trust import KINDS, checked_attributes, checked_labels, checked_name, is_weaker
 from memcore.model import Memory
 from memcore.options import checked_choice, checked_int
@@ -322,7 +331,12 @@ def put_value(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> 
         return found
     kept = ("attributes", "confidence", "expires_ms")
     anew = {name: said.values[name] for name in kept if name in said.values}
-    return revise(book, drafts, found.id, replace(said, values=anew), now_ms, expected=None)
+    made = revise(book, drafts, found.id, replace(said, values=anew), now_ms, expected=None)
+    if encode_json(made.attributes) == encode_json(told):
+        return made
+    # Python holds 1, 1.0 and True to be equal, so that was no change to ``revise``
+    write_head(book.txn, book.scope, begin_change(book, now_ms))
+    return write_entry(book, next_version(made, now_ms, attributes=told), made)
 
 
 # --- The profile ----------------------------------------------------------------------------------

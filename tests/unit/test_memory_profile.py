@@ -284,6 +284,27 @@ def test_a_memory_of_the_same_words_without_a_value_gets_it(alice) -> None:
     assert profile.values() == {"age": 30}
 
 
+def test_a_bool_takes_the_place_of_a_number_that_equals_it(db, alice) -> None:
+    schema = of({"type": "boolean"})
+    one = {"subject": "profile", "slot": "a", "attributes": {"a": 1}}
+    planted = alice.memory.remember("a: true", **one, by="operator")
+    profile = alice.memory.profile(schema)
+    assert (profile.values(), len(profile.misfits())) == ({}, 1)
+
+    assert profile.set("a", True, by="operator").id == planted.id
+
+    assert profile.values() == {"a": True}
+    assert [each.version for each in alice.memory.history(planted.id)] == [1, 2]
+    assert db.check() == []
+
+
+def test_what_stands_beside_an_attachment_waits_in_quarantine(alice) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+    alice.session("b").append(user([{"type": "text", "text": "I am Dora"}, image]))
+    made = alice.memory.profile(Person).set("name", "Dora", source=Source("b", seqs=(1,)))
+    assert (made.status, made.by) == ("quarantined", "import")
+
+
 def test_a_value_expires_is_forgotten_and_goes_with_its_sources(db, clock, alice) -> None:
     profile = alice.memory.profile(Person)
     profile.set("age", 30, by="operator", expires_at=clock() + DAY)
