@@ -44,7 +44,16 @@ class AsyncMemories:
     def profile(
         self, schema: type | Mapping[str, Any], *, consent: Mapping[str, bool] | None = None
     ) -> AsyncProfile:
-        """Return the user's typed profile; as ``Memories.profile``."""
+        """Return the user's typed profile: each field of a schema is the value of a slot.
+
+        Args:
+            schema: a dataclass, a TypedDict, or a JSON schema of the type ``object``.
+            consent: by field, True if the user consented to it, False if not: such a field is
+                neither stored nor shown. One that the schema marks needs a True.
+
+        Raises:
+            InvalidOptionError: the schema holds an unknown construct, or consent names no field.
+        """
         return AsyncProfile(self._memories.profile(schema, consent=consent))
 
     # --- written by scripts/make_aio from Memories: not to be edited by hand ---
