@@ -382,7 +382,18 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "record_outcome memory.record_outcome . . session",
         "playbooks memory.playbooks . count",
         "call memory.call . count",
+        "consolidate memory.consolidate",
+        "apply memory.consolidate",
         "grants . handle",
+        "profile . handle",
+    ),
+    "Profile": _ops(
+        "set memory.remember",
+        "get memory.profile",
+        "values memory.profile . count",
+        "misfits memory.profile . count",
+        "history memory.get . count",
+        "window memory.list",
     ),
     "Grants": _ops(
         "give memory.grant",
