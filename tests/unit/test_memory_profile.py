@@ -24,6 +24,7 @@ from memcore.errors import (
     OptedOutError,
 )
 from memcore.memory.profile import Shape, fits, spelt
+from memcore.telemetry import Sink
 from messages import user
 
 DAY = 86_400
@@ -368,6 +369,22 @@ def test_a_value_is_redacted_in_text_and_attributes_alike(open_db) -> None:
         choice = {"type": "object", "properties": {"mail": {"enum": ["alice@example.com"]}}}
         with pytest.raises(InvalidItemError, match="redaction"):
             memory.profile(choice).set("mail", "alice@example.com", by="operator")
+
+
+def test_a_profile_is_measured(open_db) -> None:
+    told: list[str] = []
+
+    class Told(Sink):
+        names = "none"
+
+        def tell(self, record: Any) -> None:
+            told.append(record.operation)
+
+    db = open_db(telemetry=[Told()])
+    profile = db.scope(user="alice").memory.profile(Person)
+    profile.set("name", "Alice", by="operator")
+    assert profile.get() == Person("Alice")
+    assert told[-2:] == ["memory.remember", "memory.profile"]
 
 
 def test_users_have_profiles_of_their_own(db, alice) -> None:
