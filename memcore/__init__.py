@@ -52,7 +52,7 @@ __all__, __getattr__, __dir__ = face(
         "memory": (
             "AnthropicExtractor Candidate CandidateOutcome Consolidation ConsolidationPolicy "
             "ConsolidationStep Extraction ExtractionItem ExtractionJob ExtractionReport Extractor "
-            "Grants Memories MemoryWorker OpenAIExtractor Recall RuleExtractor"
+            "Grants Memories MemoryWindow MemoryWorker OpenAIExtractor Profile Recall RuleExtractor"
         ),
         "model": (
             "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "

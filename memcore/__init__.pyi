@@ -95,8 +95,10 @@ from memcore.memory import ExtractionReport as ExtractionReport
 from memcore.memory import Extractor as Extractor
 from memcore.memory import Grants as Grants
 from memcore.memory import Memories as Memories
+from memcore.memory import MemoryWindow as MemoryWindow
 from memcore.memory import MemoryWorker as MemoryWorker
 from memcore.memory import OpenAIExtractor as OpenAIExtractor
+from memcore.memory import Profile as Profile
 from memcore.memory import Recall as Recall
 from memcore.memory import RuleExtractor as RuleExtractor
 from memcore.model import Calibration as Calibration
@@ -274,6 +276,7 @@ __all__ = [
     "Memories",
     "Memory",
     "MemoryHit",
+    "MemoryWindow",
     "MemoryWorker",
     "Merge",
     "MigrationReport",
@@ -296,6 +299,7 @@ __all__ = [
     "PolicyMismatchError",
     "Pressure",
     "Private",
+    "Profile",
     "ProtectedKeys",
     "ReadOnlyError",
     "Recall",

@@ -16,7 +16,9 @@ from memcore.memory import (
     Extractor,
     Grants,
     Memories,
+    MemoryWindow,
     MemoryWorker,
+    Profile,
     Remembering,
 )
 from memcore.memory.consolidate import Consolidator
@@ -27,6 +29,7 @@ __all__ = [
     "AsyncGrants",
     "AsyncMemories",
     "AsyncMemoryWorker",
+    "AsyncProfile",
 ]
 
 
@@ -45,6 +48,21 @@ class AsyncMemories:
     def grants(self) -> AsyncGrants:
         """Views of this memory that other users have, and those that this user has of theirs."""
         return AsyncGrants(self._memories.grants)
+
+    def profile(
+        self, schema: type | Mapping[str, Any], *, consent: Mapping[str, bool] | None = None
+    ) -> AsyncProfile:
+        """Return the user's typed profile: each field of a schema is the value of a slot.
+
+        Args:
+            schema: a dataclass, a TypedDict, or a JSON schema of the type ``object``.
+            consent: by field, True if the user consented to it, False if not: such a field is
+                neither stored nor shown. One that the schema marks needs a True.
+
+        Raises:
+            InvalidOptionError: the schema holds an unknown construct, or consent names no field.
+        """
+        return AsyncProfile(self._memories.profile(schema, consent=consent))
 
     # --- written by scripts/make_aio from Memories: not to be edited by hand ---
 
@@ -526,6 +544,142 @@ class AsyncMemories:
             limit=limit,
             after=after,
             shared=shared,
+        )
+
+    # --- end of what scripts/make_aio writes ---
+
+
+class AsyncProfile:
+    """As ``Profile``."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
+    # --- written by scripts/make_aio from Profile: not to be edited by hand ---
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return self._profile.fields
+
+    async def set(
+        self,
+        field: str,
+        value: Any,
+        *,
+        source: Sources = None,
+        by: str | None = None,
+        confidence: float | None = None,
+        observed_at: float | None = None,
+        valid_from: float | None = None,
+        valid_to: float | None = None,
+        expires_at: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Memory:
+        """Store the value of a field; return its memory as it is then known.
+
+        Trust follows from the sources: what a model or a tool says waits in quarantine, and is not
+        part of the profile until it is promoted. A value that was forgotten stays so: its tombstone
+        is returned, unless an operator says it again.
+
+        Args:
+            field: the field.
+            value: its value; the member or the value of an Enum.
+            source: as for ``remember``, like all that follow.
+            by: who says it, to lower the trust; ``operator`` and ``import`` need no source.
+            confidence: of the extractor, 0 to 1.
+            observed_at: time of the observation, seconds since 1970.
+            valid_from: time from which it is true; None: from now on.
+            valid_to: time until which it is true.
+            expires_at: time from which it is hidden.
+            idempotency_key: a repeat with the same content changes nothing.
+
+        Raises:
+            InvalidItemError: the value does not fit the schema, or would not once it is redacted.
+            InvalidOptionError: there is no such field, or as for ``remember``.
+            BlockedError: the user did not consent to this field; or a guard or the redaction policy
+                refuses it.
+            NotFoundError, OptedOutError, DuplicateRequestError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._profile.set,
+            field,
+            value,
+            source=source,
+            by=by,
+            confidence=confidence,
+            observed_at=observed_at,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            expires_at=expires_at,
+            idempotency_key=idempotency_key,
+        )
+
+    async def values(self) -> dict[str, Any]:
+        """Return the values that are known by field: in force, trusted, and fitting the schema.
+
+        Fields without consent are left out, and so are those that ``misfits`` lists.
+
+        Raises:
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._profile.values)
+
+    async def get(self) -> Any:
+        """Return the profile: an instance of a dataclass, else a dict of the known values.
+
+        Raises:
+            NotFoundError: a field of the dataclass that has no default is not known.
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._profile.get)
+
+    async def misfits(self) -> list[Memory]:
+        """Return the values in force that do not fit the schema, such as those of an older one.
+
+        Raises:
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._profile.misfits)
+
+    async def history(
+        self,
+        field: str,
+    ) -> list[Memory]:
+        """Return all values of a field but forgotten ones, the oldest first, whatever their status.
+
+        ``memory.history(id)`` has the versions of each.
+
+        Raises:
+            InvalidOptionError: there is no such field.
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._profile.history, field)
+
+    async def window(
+        self,
+        kind: str = "event",
+        *,
+        days: float = 30,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
+    ) -> MemoryWindow:
+        """Return the active memories of a kind that are dated within the last days.
+
+        The date of a memory is the time from which it is true, else that of its observation, else
+        that of its recording. Reads all memories of the user.
+
+        Args:
+            kind: as of a memory.
+            days: length of the window, up to 100,000 days.
+            labels: only those with all of these labels, such as ``{"type": "mistake"}``.
+            limit: most memories to return; all are counted.
+
+        Raises:
+            InvalidOptionError, InvalidItemError, CorruptValueError
+        """
+        return await asyncio.to_thread(
+            self._profile.window, kind, days=days, labels=labels, limit=limit
         )
 
     # --- end of what scripts/make_aio writes ---

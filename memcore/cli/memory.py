@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +15,7 @@ import typer
 from memcore import ConsolidationPolicy, Grant, Memories, Memory, MemoryWorker, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
+from memcore.errors import InvalidOptionError
 
 __all__ = [
     "verbs",
@@ -341,6 +343,33 @@ def consolidate_memories(
         for step in found.steps
     ]  # fmt: skip
     print_table(headings, rows, flexible=-1)
+
+
+@verbs.command("profile", epilog=_EPILOG)
+def show_profile(
+    store: StorePath,
+    *,
+    schema: Annotated[Path, typer.Option(metavar="PATH", help="JSON schema of the profile.")],
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show a user's profile: the values of its fields, and those that do not fit the schema."""
+    try:
+        said = json.loads(schema.read_bytes())
+    except (ValueError, RecursionError) as exc:
+        msg = f"schema: {schema} is no JSON: {exc}"
+        raise InvalidOptionError(msg) from exc
+    with _memory(store, app, user) as memory:
+        profile = memory.profile(said)
+        known, odd = profile.values(), profile.misfits()
+    if as_json:
+        misfits = [_mapping(each) for each in odd]
+        emit_json("memory profile", {"values": known, "misfits": misfits})
+        return
+    rows = [(name, json.dumps(value, ensure_ascii=False), "") for name, value in known.items()]
+    rows += [(each.slot or "", each.text, "does not fit") for each in odd]
+    print_table(("field", "value", "note"), rows, flexible=1)
 
 
 def _grant_table(grants: list[Grant]) -> None:

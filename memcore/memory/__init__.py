@@ -16,6 +16,7 @@ __all__, __getattr__, __dir__ = face(
         "lineage": "note_roots",
         "memories": "Memories",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
+        "profile": "MemoryWindow Profile",
         "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
         "rows": (
             "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "

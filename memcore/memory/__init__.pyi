@@ -30,6 +30,8 @@ from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
 from memcore.memory.playbook import texts_of_outcomes as texts_of_outcomes
+from memcore.memory.profile import MemoryWindow as MemoryWindow
+from memcore.memory.profile import Profile as Profile
 from memcore.memory.recall import LAST_USER as LAST_USER
 from memcore.memory.recall import Recall as Recall
 from memcore.memory.recall import RecallPlace as RecallPlace
@@ -95,8 +97,10 @@ __all__ = [
     "Memories",
     "MemoryFiles",
     "MemoryVersion",
+    "MemoryWindow",
     "MemoryWorker",
     "OpenAIExtractor",
+    "Profile",
     "Recall",
     "RecallPlace",
     "Recalled",

@@ -87,6 +87,7 @@ from memcore.store.interface import ReadTxn, Store, Txn
 
 if TYPE_CHECKING:
     from memcore.memory.grants import Grants
+    from memcore.memory.profile import Profile
 
 __all__ = [
     "Memories",
@@ -234,35 +235,16 @@ class Memories:
             BlockedError: a guard or the redaction policy refuses it.
             DuplicateRequestError, ReadOnlyError, StorageError
         """
-        values: dict[str, Any] = {"kind": checked_choice("kind", kind, KINDS)}
-        values |= _times(observed_at=observed_at, valid_from=valid_from, valid_to=valid_to)
-        if slot is not None and valid_to is not None and valid_from is None:
-            msg = "valid_from: a value of a slot that ends needs the time from which it is true"
-            raise InvalidOptionError(msg)
-        values |= self._described(
-            subject=subject, slot=slot, extractor=extractor, confidence=confidence,
-            importance=importance,
+        said = self._statement(
+            text, kind=kind, subject=subject, slot=slot, source=source, by=by,
+            attributes=attributes, labels=labels, extractor=extractor, confidence=confidence,
+            importance=importance, observed_at=observed_at, valid_from=valid_from,
+            valid_to=valid_to, derived_from=derived_from, expires_at=expires_at,
         )  # fmt: skip
-        if expires_at is not None:
-            values["expires_ms"] = _ms("expires_at", expires_at)
-        values["derived_from"] = _checked_ids("derived_from", derived_from)
-        told = self._admitted(
-            {
-                "text": checked_text(text),
-                "attributes": checked_attributes(attributes or {}),
-                "labels": checked_labels(labels or {}),
-            }
-        )
-        values |= {"attributes": told["attributes"], "labels": told["labels"]}
-        said = Statement(
-            told["text"], self._cited(source), None if by is None else checked_choice("by", by, BY),
-            values,
-        )  # fmt: skip
-        content = (said.text, said.sources, said.by, values)
         found = self._change(
             lambda book: remember(book, self._drafts, said, self._now_ms()),
             idempotency_key,
-            content,
+            (said.text, said.sources, said.by, said.values),
             ensure=True,
         )
         if self._indexes.wanted:
@@ -576,6 +558,21 @@ class Memories:
         self._need_writable()
         return retry_job(place_of(self), job)
 
+    def profile(
+        self, schema: type | Mapping[str, Any], *, consent: Mapping[str, bool] | None = None
+    ) -> Profile:
+        """Return the user's typed profile: each field of a schema is the value of a slot.
+
+        Args:
+            schema: a dataclass, a TypedDict, or a JSON schema of the type ``object``.
+            consent: by field, True if the user consented to it, False if not: such a field is
+                neither stored nor shown. One that the schema marks needs a True.
+
+        Raises:
+            InvalidOptionError: the schema holds an unknown construct, or consent names no field.
+        """
+        return memory.Profile(memory.tool_handle(self), self._statement, schema, consent or {})
+
     # --- tools of a model -------------------------------------------------------------------------
 
     def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
@@ -833,6 +830,47 @@ class Memories:
 
     # --- arguments --------------------------------------------------------------------------------
 
+    def _statement(
+        self,
+        text: str,
+        *,
+        kind: str,
+        subject: str | None = None,
+        slot: str | None = None,
+        source: Sources = None,
+        by: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        expires_at: float | None = None,
+        derived_from: Iterable[int] = (),
+        **described: Any,
+    ) -> Statement:
+        """Return a statement to ``remember``, checked and redacted.
+
+        Raises:
+            InvalidItemError, InvalidOptionError, BlockedError
+        """
+        times = {each: described.pop(each, None) for each in _TIMES}
+        values: dict[str, Any] = {"kind": checked_choice("kind", kind, KINDS)}
+        values |= _times(**times)
+        if slot is not None and times["valid_to"] is not None and times["valid_from"] is None:
+            msg = "valid_from: a value of a slot that ends needs the time from which it is true"
+            raise InvalidOptionError(msg)
+        values |= self._described(subject=subject, slot=slot, **described)
+        if expires_at is not None:
+            values["expires_ms"] = _ms("expires_at", expires_at)
+        values["derived_from"] = _checked_ids("derived_from", derived_from)
+        told = self._admitted(
+            {
+                "text": checked_text(text),
+                "attributes": checked_attributes(attributes or {}),
+                "labels": checked_labels(labels or {}),
+            }
+        )
+        values |= {"attributes": told["attributes"], "labels": told["labels"]}
+        trust = None if by is None else checked_choice("by", by, BY)
+        return Statement(told["text"], self._cited(source), trust, values)
+
     def _cited(self, source: Sources) -> tuple[Source, ...]:
         """Return the sources, checked, each session once.
 
@@ -980,6 +1018,7 @@ def place_of(of: Memories) -> MemoryPlace:
 
 
 _TRUE: Final = ("active", "superseded")
+_TIMES: Final = ("observed_at", "valid_from", "valid_to")
 
 
 def _plain(content: Any) -> Any:

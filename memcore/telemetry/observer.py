@@ -388,6 +388,15 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "jobs memory.jobs . count",
         "retry memory.retry",
         "grants . handle",
+        "profile . handle",
+    ),
+    "Profile": _ops(
+        "set memory.remember",
+        "get memory.profile",
+        "values memory.profile . count",
+        "misfits memory.profile . count",
+        "history memory.get . count",
+        "window memory.list",
     ),
     "Grants": _ops(
         "give memory.grant",

@@ -6,14 +6,22 @@ import inspect
 
 import pytest
 
-from memcore import Database, Grants, Memories, Scope, Session
-from memcore.aio import AsyncDatabase, AsyncGrants, AsyncMemories, AsyncScope, AsyncSession
+from memcore import Database, Grants, Memories, Profile, Scope, Session
+from memcore.aio import (
+    AsyncDatabase,
+    AsyncGrants,
+    AsyncMemories,
+    AsyncProfile,
+    AsyncScope,
+    AsyncSession,
+)
 
 PAIRS = (
     (AsyncSession, Session),
     (AsyncDatabase, Database),
     (AsyncScope, Scope),
     (AsyncMemories, Memories),
+    (AsyncProfile, Profile),
     (AsyncGrants, Grants),
 )
 BY_HAND = {
@@ -23,6 +31,7 @@ BY_HAND = {
     },
     "AsyncDatabase": {"as_user", "compare", "scope", "session", "sweeper", "sync"},
     "AsyncMemories": {"grants", "sync"},
+    "AsyncProfile": set(),
     "AsyncGrants": set(),
     "AsyncScope": {
         "app_state", "blobs", "delete_session", "kv", "memory", "session", "state", "sync",

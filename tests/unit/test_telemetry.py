@@ -274,6 +274,7 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
         },
         "BlobStore": set(),
         "Memories": {"tools"},
+        "Profile": set(),
         "Grants": {"memories", "hits"},
         "GraphStore": {"plan_put", "plan_put_writes", "plan_copy_thread", "place"},
     }  # fmt: skip
@@ -281,6 +282,7 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
         "Database": memcore.Database, "Scope": memcore.Scope, "Session": memcore.Session,
         "KeyValue": KeyValue, "SessionState": SessionState, "BlobStore": BlobStore,
         "GraphStore": GraphStore, "Memories": memcore.Memories, "Grants": memcore.Grants,
+        "Profile": memcore.Profile,
     }  # fmt: skip
     for name, cls in classes.items():
         public = {
