@@ -58,6 +58,7 @@ __all__ = [
     "is_indexed",
     "is_memory_row",
     "is_of_outcome",
+    "is_same",
     "is_stored",
     "known_at",
     "known_entries",
@@ -270,6 +271,11 @@ def pack_record(record: MemoryVersion) -> dict[str, Any]:
     if record.sources:
         said["sources"] = [[*source[:4], list(source.seqs), source.by] for source in record.sources]
     return said
+
+
+def is_same(one: MemoryVersion, other: MemoryVersion) -> bool:
+    """Return True if two versions are stored as the same bytes: True and 1 are equal, but differ."""
+    return one == other and encode_json(pack_record(one)) == encode_json(pack_record(other))
 
 
 def unpack_record(number: int, said: Any) -> MemoryVersion:

@@ -36,6 +36,7 @@ from memcore.memory.rows import (
     SourceRow,
     all_versions,
     entries,
+    is_same,
     is_stored,
     overlaps,
     read_entry,
@@ -353,7 +354,7 @@ def _support(
     beside: tuple[_Change, ...] = ()
     if known.status != "active" and found.by == new.by and new.by in ACTIVE_BY:
         found, beside = _placed(book, found, now_ms, force=False)
-    if found == known:
+    if is_same(found, known):
         return known
     write_head(book.txn, book.scope, head)
     return _write(book, next_version(found, now_ms), known, beside)
@@ -513,7 +514,7 @@ def revise(
         raise InvalidOptionError(msg)
     found = _told(book, drafts, known, said)
     _check_span(found)
-    if found == known:
+    if is_same(found, known):
         return known
     if said.text is not None:
         _need_new(book, found, now_ms)

@@ -1236,3 +1236,11 @@ def test_a_salvage_brings_nothing_back(open_db, path, is_damaged):
     assert fresh.playbooks() == playbooks
     assert fresh.history(kept.id) == history
     assert len(fresh.list(status="forgotten")) == 20
+
+
+def test_values_that_python_calls_equal_are_still_changes(db) -> None:
+    memory = db.scope(user="u").memory
+    first = memory.remember("Has cats", by="operator", attributes={"n": 1})
+    second = memory.update(first.id, by="operator", attributes={"n": True})
+    assert (second.version, second.attributes["n"]) == (2, True)
+    assert memory.update(first.id, by="operator", attributes={"n": True}).version == 2
