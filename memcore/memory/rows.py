@@ -274,7 +274,7 @@ def pack_record(record: MemoryVersion) -> dict[str, Any]:
 
 
 def is_same(one: MemoryVersion, other: MemoryVersion) -> bool:
-    """Return True if two versions are stored as the same bytes: True and 1 are equal, but differ."""
+    """Return True if two versions are stored alike: to Python, ``True`` is the same as 1."""
     return one == other and encode_json(pack_record(one)) == encode_json(pack_record(other))
 
 
