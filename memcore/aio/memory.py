@@ -22,7 +22,8 @@ from memcore.memory import (
     Remembering,
 )
 from memcore.memory.consolidate import Consolidator
-from memcore.memory.memories import Named, Sources
+from memcore.memory.memories import Named
+from memcore.memory.statement import Sources
 from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
 
 __all__ = [

@@ -56,6 +56,7 @@ from memcore.memory.search import (
 )
 from memcore.memory.statement import (
     SOURCES_MAX,
+    Sources,
     Statement,
     forget_entry,
     promote,
@@ -97,8 +98,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-Sources = Source | int | Iterable[Source] | Iterable[int] | None
-"""Items that a statement rests on; plain seqs are of the session whose handle this is."""
 _KEEP: Final = ...
 """Default of an option whose value stays unless another is given."""
 

@@ -44,7 +44,7 @@ from memcore.options import checked_choice, checked_int
 from memcore.store.interface import ReadTxn, Txn
 
 if TYPE_CHECKING:
-    from memcore.memory.memories import Sources
+    from memcore.memory.statement import Sources
     from memcore.memory.tools import ToolHandle
 
 __all__ = [

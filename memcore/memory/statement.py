@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore.audit import record_event
 from memcore.codec import keys
@@ -71,6 +71,7 @@ __all__ = [
     "CONSOLIDATED",
     "SOURCES_MAX",
     "TOLD",
+    "Sources",
     "Statement",
     "begin_change",
     "cite",
@@ -92,6 +93,8 @@ __all__ = [
 ]
 
 
+Sources: TypeAlias = Source | int | Iterable[Source] | Iterable[int] | None
+"""Items that a statement rests on; plain seqs are of the session whose handle it is."""
 TOLD: Final = ("text", "attributes", "labels", "extractor", "reason", "promoted_by")
 """Fields whose texts are redacted."""
 SOURCES_MAX: Final = 64
