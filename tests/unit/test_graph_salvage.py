@@ -76,8 +76,15 @@ def of_thread(row: int, *, thread: int = 1, at: int = 0) -> Callable[[memcore.Da
     return lambda db: [k for k in rows_under(db, Kind.THREAD) if k.startswith(prefix)][at]
 
 
-def chunk(at: int) -> Callable[[memcore.Database], bytes]:
-    return lambda db: [key for key in rows_under(db, Kind.CHUNK) if len(key) > 17][at]
+def chunk(content: str) -> Callable[[memcore.Database], bytes]:
+    """The chunk with a text: their order is that of random ids."""
+
+    def find(db: memcore.Database) -> bytes:
+        rows = rows_under(db, Kind.CHUNK)
+        values = db._engine.store.read(lambda txn: {key: txn.get(key) for key in rows})
+        return next(key for key, value in values.items() if content.encode() in value)
+
+    return find
 
 
 # --- copies ---------------------------------------------------------------------------------------
@@ -130,7 +137,7 @@ def test_a_value_with_a_lost_part_is_told_of_and_never_reads_as_another(
     made: tuple[Path, list[object]],
 ) -> None:
     path, _ = made
-    report, db = saved(broken(path, damaged(chunk(5))))
+    report, db = saved(broken(path, damaged(chunk(texts(6, size=900)[5]))))
 
     assert report.threads == 3
     assert any("of which a part is lost" in told for told in report.lost)
