@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -104,6 +104,22 @@ def checked_callable(name: str, value: Any) -> Any:
         msg = f"{name}: expected a callable or None, got {type(value).__name__}"
         raise InvalidOptionError(msg)
     return value
+
+
+def checked_method(client: Any, path: str, expected: str) -> Callable[..., Any]:
+    """The method of a model's client at a dotted path.
+
+    Raises:
+        InvalidOptionError: the client has no such method.
+    """
+    found = client
+    for step in path.split("."):
+        found = getattr(found, step, None)
+    if not callable(found):
+        msg = f"client: expected {expected}, with a method {path}; got {type(client).__name__}"
+        raise InvalidOptionError(msg)
+    method: Callable[..., Any] = found
+    return method
 
 
 def checked_idempotency_key(value: Any) -> str:

@@ -20,7 +20,7 @@ from memcore.compaction.transcript import DEFAULT_CAPS, Caps, fitted, parts_of, 
 from memcore.errors import InvalidItemError, InvalidOptionError, SummarizerError
 from memcore.limits import CALLS_PER_ITEM_MAX
 from memcore.model import Message, Summarizer, SummaryRequest
-from memcore.options import checked_int, checked_optional_int
+from memcore.options import checked_int, checked_method, checked_optional_int
 from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.message import json_text
 from memcore.wire import get_policy
@@ -501,22 +501,6 @@ def _check_number(name: str, value: Any, *, zero: bool) -> None:
     raise InvalidOptionError(msg)
 
 
-def _method(client: Any, path: str, expected: str) -> Callable[..., Any]:
-    """The client's method at a dotted path.
-
-    Raises:
-        InvalidOptionError: the client has no such method.
-    """
-    found = client
-    for step in path.split("."):
-        found = getattr(found, step, None)
-    if not callable(found):
-        msg = f"client: expected {expected}, with a method {path}; got {type(client).__name__}"
-        raise InvalidOptionError(msg)
-    method: Callable[..., Any] = found
-    return method
-
-
 @dataclass(frozen=True, slots=True)
 class OpenAISummarizer(ModelSummarizer):
     """Calls a model through ``openai.OpenAI`` or ``openai.AsyncOpenAI``, or a compatible server.
@@ -542,7 +526,7 @@ class OpenAISummarizer(ModelSummarizer):
 
     def _create(self) -> Callable[..., Any]:
         path = "chat.completions.create" if self.api == "chat" else "responses.create"
-        return _method(self.client, path, "an openai.OpenAI or openai.AsyncOpenAI")
+        return checked_method(self.client, path, "an openai.OpenAI or openai.AsyncOpenAI")
 
     def _send(self, prompt: Prompt) -> Any:
         user = {"role": "user", "content": prompt.user}
@@ -575,7 +559,7 @@ class AnthropicSummarizer(ModelSummarizer):
 
     def _create(self) -> Callable[..., Any]:
         expected = "an anthropic.Anthropic or anthropic.AsyncAnthropic"
-        return _method(self.client, "messages.create", expected)
+        return checked_method(self.client, "messages.create", expected)
 
     def _send(self, prompt: Prompt) -> Any:
         options = self._options("max_tokens", self.max_tokens or ANTHROPIC_MAX_TOKENS)

@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = face(
         "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row version_of_job",
         "judge": "Candidate Extraction ExtractionItem Extractor",
         "lineage": "note_roots",
-        "memories": "Memories",
+        "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "profile": "MemoryWindow Profile",
         "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
@@ -24,7 +24,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "rules": "RuleExtractor",
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
-        "tools": "ToolHandle answer_calls answer_named tool_handle tool_schemas",
+        "tools": "ToolHandle answer_calls answer_named tool_schemas",
         "transfer": (
             "Arrival arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"

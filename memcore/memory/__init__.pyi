@@ -26,6 +26,7 @@ from memcore.memory.judge import ExtractionItem as ExtractionItem
 from memcore.memory.judge import Extractor as Extractor
 from memcore.memory.lineage import note_roots as note_roots
 from memcore.memory.memories import Memories as Memories
+from memcore.memory.memories import tool_handle as tool_handle
 from memcore.memory.playbook import check_playbooks as check_playbooks
 from memcore.memory.playbook import export_outcomes as export_outcomes
 from memcore.memory.playbook import redact_outcomes as redact_outcomes
@@ -61,7 +62,6 @@ from memcore.memory.statement import texts_in as texts_in
 from memcore.memory.tools import ToolHandle as ToolHandle
 from memcore.memory.tools import answer_calls as answer_calls
 from memcore.memory.tools import answer_named as answer_named
-from memcore.memory.tools import tool_handle as tool_handle
 from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import arrived_entry as arrived_entry

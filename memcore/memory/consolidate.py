@@ -190,7 +190,7 @@ def _place(record: MemoryVersion) -> _Place:
     """Return what memories have in common that can be united."""
     return (
         record.kind, record.subject, tuple(sorted(record.labels.items())), record.valid_from_ms,
-        record.valid_to_ms, record.expires_ms is None,
+        record.valid_to_ms, record.expires_ms,
     )  # fmt: skip
 
 
@@ -420,7 +420,6 @@ def united(
     for each in records[1:]:
         sources = merged_sources(sources, each.sources)
     said = [by for each in records if (by := stated_by(each)) is not None]
-    expiries = [each.expires_ms for each in records if each.expires_ms is not None]
     return replace(
         strongest,
         id=number,
@@ -429,7 +428,6 @@ def united(
         sources=sources[:SOURCES_MAX],
         unsourced=min(said, key=BY.index) if said and sources else None,
         attributes=_merged_attributes(records, policy.merge),
-        expires_ms=max(expiries, default=None),
         derived_from=tuple(sorted(each.id for each in records)),
         extractor=CONSOLIDATED,
         superseded_by=None,

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from memcore.errors import ExtractorError, InvalidOptionError
 from memcore.memory.judge import CANDIDATES_MAX, CITED_MAX, Candidate, Extraction
 from memcore.memory.trust import KINDS
-from memcore.options import checked_int
+from memcore.options import checked_int, checked_method
 
 __all__ = [
     "AnthropicExtractor",
@@ -178,22 +178,6 @@ def _seconds(said: Any) -> float | None:
     return None
 
 
-def _method(client: Any, path: str, expected: str) -> Callable[..., Any]:
-    """Return a client's method at a dotted path.
-
-    Raises:
-        InvalidOptionError: the client has no such method.
-    """
-    found = client
-    for step in path.split("."):
-        found = getattr(found, step, None)
-    if not callable(found):
-        msg = f"client: expected {expected}, with a method {path}; got {type(client).__name__}"
-        raise InvalidOptionError(msg)
-    method: Callable[..., Any] = found
-    return method
-
-
 def _sent(who: str, send: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Return a client's answer.
 
@@ -279,7 +263,7 @@ class OpenAIExtractor:
         return _Options(self.model, self.max_tokens, self.timeout_seconds, self.extra)
 
     def _create(self) -> Callable[..., Any]:
-        return _method(self.client, "chat.completions.create", "an openai.OpenAI")
+        return checked_method(self.client, "chat.completions.create", "an openai.OpenAI")
 
     @property
     def version(self) -> str:
@@ -342,7 +326,7 @@ class AnthropicExtractor:
         return _Options(self.model, self.max_tokens, self.timeout_seconds, self.extra)
 
     def _create(self) -> Callable[..., Any]:
-        return _method(self.client, "messages.create", "an anthropic.Anthropic")
+        return checked_method(self.client, "messages.create", "an anthropic.Anthropic")
 
     @property
     def version(self) -> str:

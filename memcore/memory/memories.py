@@ -53,6 +53,7 @@ from memcore.memory.search import (
     drop_damaged,
     find_memories,
     index_memories,
+    index_wanted,
 )
 from memcore.memory.statement import (
     SOURCES_MAX,
@@ -75,6 +76,7 @@ from memcore.memory.trust import (
 from memcore.model import Memory, MemoryHit, Message, Playbook, Source
 from memcore.options import (
     checked_bool,
+    checked_callable,
     checked_choice,
     checked_int,
     checked_optional_int,
@@ -89,11 +91,13 @@ from memcore.store.interface import ReadTxn, Store, Txn
 if TYPE_CHECKING:
     from memcore.memory.grants import Grants
     from memcore.memory.profile import Profile
+    from memcore.memory.tools import ToolHandle
 
 __all__ = [
     "Memories",
     "Sources",
     "place_of",
+    "tool_handle",
 ]
 
 
@@ -246,11 +250,7 @@ class Memories:
             (said.text, said.sources, said.by, said.values),
             ensure=True,
         )
-        if self._indexes.wanted:
-            scope = self._store.read(self._find)
-            if scope in self._indexes.wanted:  # by a context, which writes nothing itself
-                self._indexes.wanted.discard(scope)
-                index_memories(self._store, self._find)
+        index_wanted(self._store, self._find, self._indexes)
         return found
 
     def update(
@@ -464,6 +464,7 @@ class Memories:
         Raises:
             InvalidOptionError, ReadOnlyError, OptedOutError
         """
+        checked_callable("consolidator", consolidator)
         if not checked_bool("dry_run", dry_run):
             self._need_writable()
         nothing: tuple[MemoryVersion, ...] = ()
@@ -570,7 +571,7 @@ class Memories:
         Raises:
             InvalidOptionError: the schema holds an unknown construct, or consent names no field.
         """
-        return memory.Profile(memory.tool_handle(self), self._statement, schema, consent or {})
+        return memory.Profile(tool_handle(self), self._statement, schema, consent or {})
 
     # --- tools of a model -------------------------------------------------------------------------
 
@@ -598,7 +599,7 @@ class Memories:
             InvalidOptionError: it is none of these.
             StorageError
         """
-        return memory.answer_calls(tool_call, memory.tool_handle(self))
+        return memory.answer_calls(tool_call, tool_handle(self))
 
     @property
     def grants(self) -> Grants:
@@ -1014,6 +1015,13 @@ def place_of(of: Memories) -> MemoryPlace:
     tools = of._admitted, of._named, of.search  # noqa: SLF001
     rest = of._seed, of._drafts, of._uses  # noqa: SLF001
     return MemoryPlace(store, of._find, of._now_ms, *rest, owner, *tools)  # noqa: SLF001
+
+
+def tool_handle(of: Memories) -> ToolHandle:
+    """Return the operations of a memory that tools, files and profiles use; for this package."""
+    basics = of.search, of._change, of._admitted, of._named, of._drafts  # noqa: SLF001 - as above
+    rest = of._seed, of._indexes, of._uses, of._grants, of._session  # noqa: SLF001
+    return memory.ToolHandle(*basics, of._now_ms, of._read, *rest)  # noqa: SLF001
 
 
 _TRUE: Final = ("active", "superseded")

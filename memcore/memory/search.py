@@ -14,7 +14,7 @@ from memcore import search
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import decoding
-from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError
 from memcore.faces import logger
 from memcore.memory.rows import (
     MemoryVersion,
@@ -40,6 +40,7 @@ __all__ = [
     "drop_damaged",
     "find_memories",
     "index_memories",
+    "index_wanted",
 ]
 
 
@@ -105,6 +106,24 @@ def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
         return
     while not store.transact(lambda txn: index_piece(txn, scope)):
         pass
+
+
+def index_wanted(
+    store: Store, find: Callable[[ReadTxn], int | None], indexes: search.IndexCache
+) -> None:
+    """Bring the index up to date if a context, which writes nothing, had to do without it.
+
+    The statement before it is stored already, so a failure is told to the log alone: the index is
+    derived, and a search that finds it damaged builds it anew.
+    """
+    scope = store.read(find) if indexes.wanted else None
+    if scope is None or scope not in indexes.wanted:
+        return
+    indexes.wanted.discard(scope)
+    try:
+        index_memories(store, find)
+    except MemcoreError as error:
+        logger("memcore.search").warning("memories were not indexed: %s", error)
 
 
 def find_memories(

@@ -55,7 +55,6 @@ __all__ = [
     "answer_calls",
     "answer_named",
     "reason_of",
-    "tool_handle",
     "tool_schemas",
 ]
 
@@ -357,18 +356,6 @@ class ToolHandle:
             return nothing
         found: Turn = self.read(lambda txn, scope: read_turn(txn, scope, name), nothing)
         return found
-
-
-_FIELDS: Final = (
-    "_change", "_admitted", "_named", "_drafts", "_now_ms", "_read", "_seed", "_indexes", "_uses",
-    "_grants", "_session",
-)  # fmt: skip
-"""Attributes of a ``Memories`` that a ``ToolHandle`` has, in its order, behind ``search``."""
-
-
-def tool_handle(of: Any) -> ToolHandle:
-    """Return the operations of a ``Memories``, for itself and for memcore's own adapters."""
-    return ToolHandle(of.search, *(getattr(of, name) for name in _FIELDS))
 
 
 def _answer(call: _Call, handle: ToolHandle) -> Answer:

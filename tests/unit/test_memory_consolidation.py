@@ -80,6 +80,7 @@ def test_what_differs_in_a_word_is_not_united(alice, one: str, other: str) -> No
         ({"labels": {"agent": "x"}}, {"labels": {"agent": "y"}}),
         ({}, {"valid_to": 4_000_000_000.0}),
         ({}, {"expires_at": 4_000_000_000.0}),
+        ({"expires_at": 3_000_000_000.0}, {"expires_at": 4_000_000_000.0}),
     ],
 )
 def test_what_is_about_something_else_is_not_united(alice, values: Any) -> None:
@@ -278,6 +279,7 @@ def test_bad_input_is_refused(alice, open_db, tmp_path) -> None:
     for call in (
         lambda: alice.memory.consolidate({"merge": {}}),
         lambda: alice.memory.consolidate(consolidator=lambda *_: "maybe"),
+        lambda: alice.memory.consolidate(consolidator=5),
         lambda: alice.memory.apply([]),
         lambda: alice.memory.consolidate(dry_run=1),
     ):

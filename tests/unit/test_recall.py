@@ -409,3 +409,19 @@ def test_what_a_context_had_to_look_through_is_indexed_by_the_next_statement(db)
     assert is_there()
     assert 42 in {each.id for each in session.context(8_000, memory=recall).memories}
     assert engine_of(scope).indexes.wanted == set()
+
+
+def test_an_index_that_cannot_be_written_does_not_undo_a_statement(db, monkeypatch, caplog) -> None:
+    scope = db.scope(user="u")
+    scope.memory.remember("Likes tea", by="operator")
+    engine_of(scope).indexes.wanted.add(
+        engine_of(scope).store.read(lambda txn: names.scope_of(txn, "default", "u"))
+    )
+
+    def fails(*_: Any) -> None:
+        raise memcore.StoreFullError("no room")
+
+    monkeypatch.setattr("memcore.memory.search.index_memories", fails)
+    assert scope.memory.remember("Likes milk", by="operator").id == 2
+    assert "memories were not indexed: no room" in caplog.text
+    assert [each.text for each in scope.memory.list()] == ["Likes tea", "Likes milk"]
