@@ -7,6 +7,7 @@ of the clear in ms u64, and the stage u8. What is remembered after it stays.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -14,9 +15,18 @@ from typing import Final, NamedTuple
 from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow
 from memcore.codec.values import decoding, open_value, seal_value
+from memcore.errors import CorruptValueError
 from memcore.memory.jobs import clear_jobs
 from memcore.memory.playbook import clear_outcomes
-from memcore.memory.rows import Book, clear_piece, clear_strays, entry_at, entry_of_version
+from memcore.memory.rows import (
+    Book,
+    clear_piece,
+    clear_strays,
+    entry_at,
+    entry_of_version,
+    read_head,
+    write_head,
+)
 from memcore.rows.lifecycle import is_erased, need_free
 
 __all__ = [
@@ -94,6 +104,12 @@ def begin_clear(book: Book, end: int, now_ms: int) -> None:
         HeldError: a legal hold covers the scope or a session of it.
     """
     need_free(book.txn, book.scope, what="the user's memory")
+    with suppress(CorruptValueError):  # what a damaged head said of the time is unknown
+        head = read_head(book.txn, book.scope)
+        # Times of outcomes run ahead of a clock that stands still or goes back. The outcomes that
+        # are there go, and those recorded from here on are later than this time.
+        now_ms = max(now_ms, head.last_ms)
+        write_head(book.txn, book.scope, head._replace(last_ms=now_ms))
     _write(book, _Mark(end, now_ms, 0))
 
 

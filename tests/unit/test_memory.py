@@ -18,7 +18,7 @@ from memcore.codec.keys import MemoryRow
 from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.database.redact import redact_all
 from memcore.maintenance.check import plan_repairs
-from memcore.memory import clearing
+from memcore.memory import clearing, memories
 from memcore.memory import rows as rows_of_memory
 from memcore.memory.trust import is_pasted, normalised
 from memcore.privacy import Redaction, redaction_policy
@@ -940,6 +940,34 @@ def test_a_clear_that_is_cut_off_is_finished_by_who_comes_next(path, open_db, mo
     assert db.check() == []
     rows = stored_rows(db.engine.store)
     assert not [key for key in rows if key[:1] == bytes((keys.Kind.REMOVAL,))]
+
+
+def begun(monkeypatch, memory) -> None:
+    """Begin a clear, and stop after its mark."""
+
+    def cut(_: Any) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr(memories, "clear_step", cut)
+        memory.clear()
+
+
+@pytest.mark.parametrize("goes", [0, -5_000_000])
+def test_a_clear_knows_outcomes_by_order_and_not_by_the_clock(db, scope, monkeypatch, goes):
+    """Outcomes of one millisecond, or of a clock that goes back, have times ahead of the clock."""
+    now = db.engine.now_us()
+    db.engine.now_us = lambda: now
+    memory, session = scope.memory, say_session(db)
+    for _ in range(5):
+        memory.record_outcome(session, scenario="a", passed=True)
+    now += goes
+    begun(monkeypatch, memory)
+    say(db, "later", "x")
+    memory.record_outcome("later", scenario="b", passed=True)
+    resume_removals(db.engine.store)
+    assert [each.scenario for each in memory.playbooks()] == ["b"]
+    assert db.check() == []
 
 
 def test_a_user_whose_clear_was_cut_off_can_be_erased(db, scope, monkeypatch):
