@@ -42,9 +42,9 @@ __all__, __getattr__, __dir__ = face(
             "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
-            "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
-            "StateSchemaError StorageError StoreAccessError StoreFormatError StoreFullError "
-            "StoreLockedError SummarizerError TamperedError UnreadableItemsError "
+            "OutpacedError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
+            "ScopeError StateSchemaError StorageError StoreAccessError StoreFormatError "
+            "StoreFullError StoreLockedError SummarizerError TamperedError UnreadableItemsError "
             "WrongKeyError"
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
@@ -52,12 +52,12 @@ __all__, __getattr__, __dir__ = face(
         "memory": (
             "AnthropicExtractor Candidate CandidateOutcome Consolidation ConsolidationPolicy "
             "ConsolidationStep Extraction ExtractionItem ExtractionJob ExtractionReport Extractor "
-            "Grants Memories MemoryWindow MemoryWorker OpenAIExtractor Profile Recall RuleExtractor"
+            "Grants Memories MemoryWindow MemoryWorker OpenAIExtractor Profile Recall "
+            "RollingSummary RuleExtractor"
         ),
         "model": (
-            "Calibration CallRecord Checkpoint CompactionResult Context Envelope Grant Item "
-            "Calibration CallRecord Checkpoint CompactionResult Context Conversion Envelope Item "
-            "ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "
+            "Calibration CallRecord Checkpoint CompactionResult Context Conversion Envelope Grant "
+            "Item ItemKind Mask Memory MemoryHit OpenCall Plan Playbook PlaybookPatch Receipt "
             "RecalledMemory RecountResult Repair RepairResult SearchHit SessionEntry Source "
             "Summarizer SummaryRequest TermScore View Violation"
         ),

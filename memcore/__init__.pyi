@@ -59,6 +59,7 @@ from memcore.errors import NotFoundError as NotFoundError
 from memcore.errors import OptedOutError as OptedOutError
 from memcore.errors import OrphanResultError as OrphanResultError
 from memcore.errors import OutcomeUnknownError as OutcomeUnknownError
+from memcore.errors import OutpacedError as OutpacedError
 from memcore.errors import PlanStaleError as PlanStaleError
 from memcore.errors import PolicyMismatchError as PolicyMismatchError
 from memcore.errors import ReadOnlyError as ReadOnlyError
@@ -100,6 +101,7 @@ from memcore.memory import MemoryWorker as MemoryWorker
 from memcore.memory import OpenAIExtractor as OpenAIExtractor
 from memcore.memory import Profile as Profile
 from memcore.memory import Recall as Recall
+from memcore.memory import RollingSummary as RollingSummary
 from memcore.memory import RuleExtractor as RuleExtractor
 from memcore.model import Calibration as Calibration
 from memcore.model import CallRecord as CallRecord
@@ -291,6 +293,7 @@ __all__ = [
     "OptedOutError",
     "OrphanResultError",
     "OutcomeUnknownError",
+    "OutpacedError",
     "Overwrite",
     "Plan",
     "PlanStaleError",
@@ -318,6 +321,7 @@ __all__ = [
     "RestoreReport",
     "RetentionRule",
     "RevisionConflict",
+    "RollingSummary",
     "Rotation",
     "RuleExtractor",
     "SalvageReport",

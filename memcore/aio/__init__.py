@@ -12,7 +12,13 @@ a retry safe.
 from memcore.aio.compactor import CompactionFailure, Compactor
 from memcore.aio.database import AsyncBlobStore, AsyncDatabase, AsyncKeyValue, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
-from memcore.aio.memory import AsyncGrants, AsyncMemories, AsyncMemoryWorker, AsyncProfile
+from memcore.aio.memory import (
+    AsyncGrants,
+    AsyncMemories,
+    AsyncMemoryWorker,
+    AsyncProfile,
+    AsyncRollingSummary,
+)
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
 
@@ -25,6 +31,7 @@ __all__ = [
     "AsyncMemories",
     "AsyncMemoryWorker",
     "AsyncProfile",
+    "AsyncRollingSummary",
     "AsyncScope",
     "AsyncSession",
     "AsyncSessionState",

@@ -20,17 +20,19 @@ from memcore.memory import (
     MemoryWorker,
     Profile,
     Remembering,
+    RollingSummary,
 )
 from memcore.memory.consolidate import Consolidator
 from memcore.memory.memories import Named
 from memcore.memory.statement import Sources
-from memcore.model import Grant, Memory, MemoryHit, Message, Playbook
+from memcore.model import Grant, Memory, MemoryHit, Message, Playbook, Summarize
 
 __all__ = [
     "AsyncGrants",
     "AsyncMemories",
     "AsyncMemoryWorker",
     "AsyncProfile",
+    "AsyncRollingSummary",
 ]
 
 
@@ -64,6 +66,17 @@ class AsyncMemories:
             InvalidOptionError: the schema holds an unknown construct, or consent names no field.
         """
         return AsyncProfile(self._memories.profile(schema, consent=consent))
+
+    def summary(self, name: str = "sessions") -> AsyncRollingSummary:
+        """Return a rolling summary over the user's sessions: extended with what is new.
+
+        Args:
+            name: the summary's name: 1 to 256 characters.
+
+        Raises:
+            InvalidOptionError, InvalidItemError, BlockedError: it is no name that may be stored.
+        """
+        return AsyncRollingSummary(self._memories.summary(name))
 
     # --- written by scripts/make_aio from Memories: not to be edited by hand ---
 
@@ -681,6 +694,72 @@ class AsyncProfile:
         """
         return await asyncio.to_thread(
             self._profile.window, kind, days=days, labels=labels, limit=limit
+        )
+
+    # --- end of what scripts/make_aio writes ---
+
+
+class AsyncRollingSummary:
+    """As ``RollingSummary``."""
+
+    def __init__(self, summary: RollingSummary) -> None:
+        self._summary = summary
+
+    # --- written by scripts/make_aio from RollingSummary: not to be edited by hand ---
+
+    async def get(self) -> Memory | None:
+        """Return the summary as it is; None if there is none, or the user opted out.
+
+        Raises:
+            CorruptValueError
+        """
+        return await asyncio.to_thread(self._summary.get)
+
+    async def extend(
+        self,
+        summarize: Summarize,
+        *,
+        sessions: Iterable[str] | None = None,
+        users_only: bool = False,
+        max_items: int = 100,
+        max_tokens: int | None = None,
+        instructions: str | None = None,
+    ) -> Memory | None:
+        """Let a model extend the summary with what it has not read; return the summary.
+
+        The model is given the summary and the new items, as often as there are more than it gets
+        at once; each extension is a commit of its own. Without new items it is not called. System
+        prompts, events, tools of memory and recalled memories are left out, as are damaged items.
+
+        Trust is that of the weakest item that the summary has read, so one of whole conversations
+        waits in quarantine until somebody promotes it.
+
+        Args:
+            summarize: a summarizer as for compaction, such as ``OpenAISummarizer``: called with a
+                ``SummaryRequest``; returns the new text, up to 16 KiB.
+            sessions: names of the sessions to read, the oldest first; None: all of the user.
+            users_only: read only what the user wrote, without what is pasted. If all numbers and
+                names of the text and half of its words stand there, it is active at once.
+            max_items: most items to give at once, up to 100.
+            max_tokens: size that the summary is asked to have.
+            instructions: more instructions for the model.
+
+        Raises:
+            NotFoundError: there is no such session.
+            InvalidItemError: the text is empty, too long, or holds hidden characters.
+            InvalidOptionError: an option is invalid, or the text was forgotten before.
+            BlockedError: a guard or the redaction policy refuses the text.
+            OutpacedError: others changed the summary or the items three times meanwhile.
+            OptedOutError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._summary.extend,
+            summarize,
+            sessions=sessions,
+            users_only=users_only,
+            max_items=max_items,
+            max_tokens=max_tokens,
+            instructions=instructions,
         )
 
     # --- end of what scripts/make_aio writes ---

@@ -156,11 +156,16 @@ def show_memory(
     """Show one memory with all its fields."""
     with _memory(store, app, user) as memory:
         found = memory.get(number)
+    _show(found, f"memory {number}", command="memory show" if as_json else None)
+
+
+def _show(found: Memory | None, what: str, *, command: str | None) -> None:
+    """Print one memory with all its fields, as JSON for a ``command``."""
     if found is None:
-        complain(f"there is no memory {number}")
+        complain(f"there is no {what}")
         raise typer.Exit(ExitCode.NOT_FOUND)
-    if as_json:
-        emit_json("memory show", _mapping(found))
+    if command is not None:
+        emit_json(command, _mapping(found))
         return
     for name, value in _mapping(found).items():
         if value not in (None, [], {}, ()):
@@ -370,6 +375,21 @@ def show_profile(
     rows = [(name, json.dumps(value, ensure_ascii=False), "") for name, value in known.items()]
     rows += [(each.slot or "", each.text, "does not fit") for each in odd]
     print_table(("field", "value", "note"), rows, flexible=1)
+
+
+@verbs.command("summary", epilog=_EPILOG)
+def show_summary(
+    store: StorePath,
+    *,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the summary.")] = "sessions",
+    user: User = "default",
+    app: App = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show a rolling summary over a user's sessions."""
+    with _memory(store, app, user) as memory:
+        found = memory.summary(name).get()
+    _show(found, f"summary {name!r}", command="memory summary" if as_json else None)
 
 
 def _grant_table(grants: list[Grant]) -> None:

@@ -176,6 +176,7 @@ class MemoryRow:
     RECEIVED: Final = 0x41
     JOB: Final = 0x20
     WATERMARK: Final = 0x21
+    COVERAGE: Final = 0x22
 
 
 class SearchRow:

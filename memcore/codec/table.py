@@ -162,6 +162,7 @@ ROWS: Final = (
             ("received grant", MemoryRow.RECEIVED, " scope number", ""),
             ("job", MemoryRow.JOB, " session veil number", "extraction_jobs"),
             ("watermark", MemoryRow.WATERMARK, " session veil", ""),
+            ("coverage", MemoryRow.COVERAGE, " number session", ""),
         )
     ),
     *(

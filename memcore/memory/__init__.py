@@ -24,6 +24,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "rules": "RuleExtractor",
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
+        "summary": "RollingSummary",
         "tools": "ToolHandle answer_calls answer_named tool_schemas",
         "transfer": (
             "Arrival arrived_entry export_entries import_entry import_outcome "

@@ -59,6 +59,7 @@ from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.summary import RollingSummary as RollingSummary
 from memcore.memory.tools import ToolHandle as ToolHandle
 from memcore.memory.tools import answer_calls as answer_calls
 from memcore.memory.tools import answer_named as answer_named
@@ -105,6 +106,7 @@ __all__ = [
     "RecallPlace",
     "Recalled",
     "Remembering",
+    "RollingSummary",
     "RuleExtractor",
     "ToolHandle",
     "answer_calls",

@@ -237,8 +237,9 @@ def make_plan(
 
 
 def _takes_part(record: MemoryVersion, now_ms: int) -> bool:
-    """Return True for an active memory that is not the value of a slot: slots settle themselves."""
-    return record.status == "active" and record.slot is None and record.is_visible(now_ms)
+    """Return True for an active memory, but not for values of slots and rolling summaries."""
+    is_free = record.slot is None and not record.is_summary
+    return record.status == "active" and is_free and record.is_visible(now_ms)
 
 
 def _strength(record: MemoryVersion) -> tuple[Any, ...]:

@@ -77,9 +77,11 @@ __all__ = [
     "extract",
     "extractor_or_rules",
     "list_jobs",
+    "live_history",
     "pending_rows",
     "retry_job",
     "run_row",
+    "text_in_row",
     "unread",
     "updated_between",
 ]
@@ -201,7 +203,7 @@ class _Material(NamedTuple):
         return [each for each in self.texts if each.number is not None]
 
 
-def _history(txn: ReadTxn, scope: int, session: int) -> tuple[Head, History] | None:
+def live_history(txn: ReadTxn, scope: int, session: int) -> tuple[Head, History] | None:
     """Return the head and the live history of a session; None if it was deleted."""
     key = head_key(scope, session)
     value = txn.get(key)
@@ -217,7 +219,7 @@ def _gather(txn: ReadTxn, scope: int, row: JobRow, last: int) -> _Material | Non
     Raises:
         CorruptValueError: an item is damaged.
     """
-    found = _history(txn, scope, row.session)
+    found = live_history(txn, scope, row.session)
     if found is None:
         return None
     head, history = found
@@ -231,7 +233,7 @@ def _gather(txn: ReadTxn, scope: int, row: JobRow, last: int) -> _Material | Non
         for each in read_rows(txn, scope, owner, position=at, lo=lo, hi=hi):
             if isinstance(each, CorruptValueError):
                 raise each
-            made = _text_of(txn, scope, each, called)
+            made = text_in_row(txn, scope, each, called)
             if made is None:
                 continue
             is_given = each[0] >= first
@@ -248,7 +250,7 @@ def _gather(txn: ReadTxn, scope: int, row: JobRow, last: int) -> _Material | Non
     return _Material(head.epoch, upto, tuple(texts), proofs)
 
 
-def _text_of(
+def text_in_row(
     txn: ReadTxn, scope: int, row: tuple[int, int, int, bytes], called: dict[Any, str]
 ) -> GivenText | None:
     """Return the text of an item that may be extracted; None if it has none.
@@ -313,7 +315,7 @@ def _is_unchanged(txn: ReadTxn, scope: int, row: JobRow, material: _Material) ->
 
     What rewrites an item, such as an expiry or a redaction, begins another epoch.
     """
-    found = _history(txn, scope, row.session)
+    found = live_history(txn, scope, row.session)
     if found is None:
         return False
     return found[0].epoch == material.epoch or all(
@@ -329,7 +331,7 @@ def unread(txn: ReadTxn, scope: int, session: int, who: ExtractorId) -> Unread |
     Raises:
         CorruptValueError: a row is damaged.
     """
-    found = _history(txn, scope, session)
+    found = live_history(txn, scope, session)
     if found is None:
         return None
     head, history = found
@@ -364,7 +366,7 @@ def updated_between(
             return found, last
         last = name
         with suppress(CorruptValueError):  # check() reports it
-            told = _history(txn, scope, session)
+            told = live_history(txn, scope, session)
             if told is not None and times_ms[0] <= told[0].updated_ms < times_ms[1]:
                 found.append(name)
     return found, None
@@ -536,7 +538,7 @@ def _ask(place: MemoryPlace, name: str, who: ExtractorId, upto: int | None) -> J
     def look(txn: ReadTxn) -> tuple[int, int, int] | None:
         scope = place.find(txn)
         session = None if scope is None else names.session_of(txn, scope, name)
-        found = None if scope is None or session is None else _history(txn, scope, session)
+        found = None if scope is None or session is None else live_history(txn, scope, session)
         if scope is None or session is None or found is None:
             msg = f"there is no session {name[:80]!r}"
             raise NotFoundError(msg)

@@ -19,6 +19,7 @@ from memcore.codec.keys import MemoryRow
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.log import Head
+from memcore.memory.coverage import RESERVED
 from memcore.memory.rows import Book
 from memcore.memory.trust import checked_name
 from memcore.rows import names
@@ -133,6 +134,9 @@ class ExtractorId(NamedTuple):
             if len(checked_name(f"extractor.{part}", value)) > _PART_CHARS:
                 msg = f"extractor.{part}: expected at most {_PART_CHARS} characters"
                 raise InvalidOptionError(msg)
+        if str(parts[0]).startswith(RESERVED):
+            msg = f"extractor.name: names that begin with {RESERVED!r} are memcore's own"
+            raise InvalidOptionError(msg)
         return cls(str(parts[0]), str(parts[1]))
 
 

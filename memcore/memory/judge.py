@@ -42,6 +42,7 @@ __all__ = [
     "Given",
     "GivenText",
     "Verdict",
+    "is_grounded",
     "is_repeated",
     "judged",
     "spelt",
@@ -469,6 +470,11 @@ def _has_numbers(found: Words, numbers: Iterable[str]) -> bool:
 def _stem(word: str) -> str:
     stems = search_words(word)
     return stems[0] if stems else word
+
+
+def is_grounded(text: str, ground: Iterable[str]) -> bool:
+    """Return True if all numbers and names of a text, and half of its stems, stand in others."""
+    return _grounds(_NOTHING.union(map(words_of, ground)), words_of(text))
 
 
 # --- The loop from memory to model and back -------------------------------------------------------

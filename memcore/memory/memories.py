@@ -22,6 +22,7 @@ from memcore.memory.consolidate import (
     carry_out,
     plan_consolidation,
 )
+from memcore.memory.coverage import RESERVED
 from memcore.memory.extract import ExtractionReport, MemoryPlace, extract, list_jobs, retry_job
 from memcore.memory.jobs import ExtractionJob
 from memcore.memory.judge import Extractor
@@ -91,6 +92,7 @@ from memcore.store.interface import ReadTxn, Store, Txn
 if TYPE_CHECKING:
     from memcore.memory.grants import Grants
     from memcore.memory.profile import Profile
+    from memcore.memory.summary import RollingSummary
     from memcore.memory.tools import ToolHandle
 
 __all__ = [
@@ -573,6 +575,18 @@ class Memories:
         """
         return memory.Profile(tool_handle(self), self._statement, schema, consent or {})
 
+    def summary(self, name: str = "sessions") -> RollingSummary:
+        """Return a rolling summary over the user's sessions: extended with what is new.
+
+        Args:
+            name: the summary's name: 1 to 256 characters.
+
+        Raises:
+            InvalidOptionError, InvalidItemError, BlockedError: it is no name that may be stored.
+        """
+        checked = self._named("name", name)
+        return memory.RollingSummary(place_of(self), checked, read_only=self._read_only)
+
     # --- tools of a model -------------------------------------------------------------------------
 
     def tools(self, format: str) -> list[dict[str, Any]]:  # noqa: A002 - the term for it
@@ -915,6 +929,9 @@ class Memories:
         for name, text in (("subject", subject), ("slot", slot), ("extractor", extractor)):
             if text is not None:
                 values[name] = self._named(name, text)
+        if str(extractor).startswith(RESERVED):
+            msg = f"extractor: names that begin with {RESERVED!r} are memcore's own"
+            raise InvalidOptionError(msg)
         for name, share in (("confidence", confidence), ("importance", importance)):
             if share is not None:
                 values[name] = checked_share(name, share)

@@ -20,6 +20,13 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
+from memcore.memory.coverage import (
+    SUMMARIZED,
+    check_coverage,
+    coverage_rows,
+    is_coverage_row,
+    uncover,
+)
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, STATUSES, UNSOURCED_BY, normalised
 from memcore.model import Memory, Source
 from memcore.rows.lifecycle import is_erased, is_opted_out
@@ -181,6 +188,11 @@ class MemoryVersion:
     def is_file(self) -> bool:
         """True if it is a file that a model edits, which only the tool for files shows."""
         return self.extractor == FILES_BY
+
+    @property
+    def is_summary(self) -> bool:
+        """True if it is a rolling summary, which has coverage and which only extensions change."""
+        return self.extractor == SUMMARIZED
 
     def is_visible(self, now_ms: int) -> bool:
         """Return True if it has not expired."""
@@ -620,6 +632,8 @@ def write_entry(
         txn.delete(key)
     for key in sorted(has - had):
         txn.put(key, seal_value(key, b""))
+    if after.is_gone and before is not None and before.is_summary:
+        uncover(txn, scope, after.id)
     _write_expiry(txn, scope, before, after)
     _write_document(txn, scope, before, after)
     return after
@@ -675,6 +689,7 @@ def clear_piece(book: Book, end: int) -> tuple[int, bool]:
             is_living = not record.is_gone
             own |= {_version_at(scope, number, old.version) for old in versions}
             own |= index_rows(book.seed, scope, record, versions)
+            own.update(coverage_rows(txn, scope, number))
             if record.expires_ms is not None:
                 own.add(keys.expiry_row(record.expires_ms, key))
         if not piece.admits(len(value), more_pages=_ENTRY_PAGES + len(own)):
@@ -707,10 +722,10 @@ def clear_strays(book: Book, end: int) -> bool:
     """
     txn, scope = book.txn, book.scope
     piece, gone, is_whole = DeleteBudget(), [], True
-    for kind in (MemoryRow.VERSION, *INDEXES):
+    for kind in (MemoryRow.VERSION, MemoryRow.COVERAGE, *INDEXES):
         prefix = keys.memory_rows(scope, kind)
         for key, value in txn.scan(prefix, keys.after(prefix)):
-            number = keys.number_of(key[:-8] if kind == MemoryRow.VERSION else key)
+            number = keys.number_of(key if kind in INDEXES else key[:-8])
             if number >= end or (kind == MemoryRow.SOURCE and is_of_outcome(key)):
                 continue
             if not piece.admits(len(value), more_pages=1):
@@ -944,6 +959,8 @@ def is_memory_row(key: bytes, value: bytes) -> bool:
     if row == MemoryRow.VERSION:
         number = keys.number_of(key[:-8])
         return _opened(key, value, number).version == keys.number_of(key)
+    if row == MemoryRow.COVERAGE:
+        return is_coverage_row(key, value)
     known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK, MemoryRow.GRANT)
     return known and isinstance(decode_json(body, value[1]), dict)
 
@@ -1004,6 +1021,8 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
         yield from (f"memory {number}: versions without an entry" for number in versions)
         yield from _wrong_indexes(txn, scope, wanted)
         yield from _wrong_documents(txn, scope, documents)
+        summaries = {number for number, record in documents.items() if record.is_summary}
+        yield from check_coverage(txn, scope, summaries)
     try:
         if last and read_head(txn, scope).next_id <= last:
             yield f"the head of memory would give out number {last} again"

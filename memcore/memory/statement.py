@@ -24,11 +24,13 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.coverage import summaries_in, summaries_over, uncover
 from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
     INDEXES,
+    NUMBER_END,
     TIMELINE,
     Book,
     EntryHead,
@@ -102,6 +104,7 @@ SOURCES_MAX: Final = 64
 CONSOLIDATED: Final = "memcore.consolidate 1"
 """Extractor of a memory that was united from others."""
 _LIVING: Final = ("active", "quarantined", "archived")
+_SOURCES_GONE: Final = "its sources were removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +325,7 @@ def _alike(
             stone = known
         elif (
             known.status in _LIVING
+            and not known.is_summary
             and known.is_visible(now_ms)
             and (ended_ms is None or ended_ms > now_ms)
             and (known.kind, known.subject, known.slot) == (new.kind, new.subject, new.slot)
@@ -504,14 +508,18 @@ def revise(
     Raises:
         NotFoundError: there is no such memory, or no such source.
         RevisionConflict: it is at another version.
-        InvalidOptionError: it is superseded; what is new has no source or less trust; its text was
-            forgotten, or another memory says the same; or its expiry is past.
+        InvalidOptionError: it is superseded, or a rolling summary; what is new has no source or
+            less trust; its text was forgotten, or another memory says the same; or its expiry is
+            past.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
     _need_future(said.values, now_ms)
     known = _need(book, number, now_ms)
     _need_version(known, expected)
+    if known.is_summary:
+        msg = f"memory {number} is a rolling summary: only extend() changes it"
+        raise InvalidOptionError(msg)
     if known.status == "superseded":
         msg = f"memory {number} is superseded: it says what was true; remember a new one"
         raise InvalidOptionError(msg)
@@ -737,22 +745,28 @@ def forget_items(
         seqs: the items; None: the whole session, as which others may cite items of its parent.
     """
     txn, scope = book.txn, book.scope
-    if seqs is None:
+    gone = None if seqs is None else frozenset(seqs)
+    first_gone = None if gone is None else min(gone, default=NUMBER_END)
+    count = 0
+    for summary in summaries_over(txn, scope, session, first_gone):
+        count += _forget_summary(book, summary, now_ms)
+        if gone is None:  # also of one that a legal hold keeps
+            uncover(txn, scope, summary, session)
+    if gone is None:
         forget_outcomes(book, session)
         forget_jobs(book, session)
         numbers = with_source(txn, scope, session)
         cut = partial(_cut_session, book, session)
     else:
-        gone = frozenset(seqs)
         first = next(
             iter(txn.scan(source_rows(scope, session), source_rows(scope, session + 1), limit=1)),
             None,
         )
         if first is None:
-            return 0
+            return count
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
         cut = partial(_cut_items, session, gone)
-    count, todo = 0, set(numbers)
+    todo = set(numbers)
     while todo:
         number = min(todo)  # what was united before that in which it was united
         todo.remove(number)
@@ -764,6 +778,30 @@ def forget_items(
             if known.superseded_by is not None and known.superseded_by > number:
                 todo.add(known.superseded_by)
     return count
+
+
+def _forget_summary(book: Book, number: int, now_ms: int) -> bool:
+    """Remove a rolling summary that may hold words of removed items; return True if it is gone.
+
+    Which of its words were theirs is unknown, so it goes as a whole, and the next one begins anew.
+    Under a legal hold it stays, archived.
+    """
+    try:
+        known = read_entry(book.txn, book.scope, number)
+        versions = versions_of(book.txn, book.scope, number)
+    except CorruptValueError:  # check() reports it; items can be removed all the same
+        return False
+    if known is None or known.is_gone:
+        uncover(book.txn, book.scope, number)
+        return False
+    write_head(book.txn, book.scope, begin_change(book, now_ms))
+    if rests_on_hold(book.txn, book.scope, known, *versions):
+        if known.status != "archived":
+            write_entry(book, next_version(known, now_ms, status="archived"), known)
+        return False
+    stone = replace(_stone(known, now_ms), reason=_SOURCES_GONE)
+    write_entry(book, stone, known, versions=(versions, []))
+    return True
 
 
 Cut = Callable[[SourceRow], SourceRow | None]
@@ -824,7 +862,7 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
     if is_gone:
         kept = [each for each in kept if each.sources and rests_on_hold(txn, scope, each)]
         if not kept:
-            stone = replace(_stone(known, now_ms), reason="its sources were removed")
+            stone = replace(_stone(known, now_ms), reason=_SOURCES_GONE)
             write_entry(book, stone, known, versions=(versions, []))
             return True
         held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
@@ -897,6 +935,7 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
             by, said = each.by, each
     values = dict(_BARE) if said is None else {name: getattr(said, name) for name in _BARE}
     values["text"] = record.text if said is None else said.text
+    values["extractor"] = record.extractor if record.is_summary else values["extractor"]
     if record.status == "active" and by not in ACTIVE_BY:
         span = (None, None) if said is None else (said.valid_from_ms, said.valid_to_ms)
         values |= {"status": "quarantined", "valid_from_ms": span[0], "valid_to_ms": span[1]}
@@ -1026,6 +1065,10 @@ def mend(book: Book, now_ms: int) -> int:
         versions = versions_of(txn, scope, each.id)
         write_entry(book, each, None, versions=([], versions))
     lost = 0
+    summaries = {each.id for each in known.values() if each.is_summary}
+    for number in sorted(summaries.union(summaries_in(txn, scope))):
+        lost += _forget_summary(book, number, now_ms)  # which of its rows were lost is unknown
+        known.pop(number, None)
     for each in known.values():
         if not each.is_gone:
             lost += _strip(book, each, partial(_cut_lost, book), now_ms)

@@ -75,13 +75,13 @@ def export_entries(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield id and body of the line of each entry, from the one after an id on.
 
-    What has expired is hidden, here too.
+    What has expired is hidden, here too. A rolling summary is made anew from the sessions.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
     for record in entries(txn, scope, after):
-        if not record.is_visible(now_ms):
+        if not record.is_visible(now_ms) or record.is_summary:
             continue
         earlier = [export_record(each) for each in versions_of(txn, scope, record.id)]
         yield record.id, {"entry": export_record(record), "versions": earlier}
@@ -123,6 +123,7 @@ def _arrived(body: Any) -> MemoryVersion:
             or max(record.id, record.version) >= _NUMBER_END
             or len(record.sources) > SOURCES_MAX * SOURCES_MAX
             or sum(len(row.seqs) for row in record.sources) > 2 * SOURCES_MAX**2
+            or record.is_summary
         ):
             raise ValueError
     for row in record.sources:

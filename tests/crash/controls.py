@@ -18,7 +18,7 @@ from memcore import files, retention
 from memcore import session as sessions
 from memcore import store as stores
 from memcore.database import redact as redacting
-from memcore.memory import Memories, statement
+from memcore.memory import Memories, RollingSummary, statement, summary
 from memcore.memory.rows import write_entry
 from memcore.retention import erasure as compacting
 from memcore.retention import erasure as scanning
@@ -348,6 +348,23 @@ def torn_supersession() -> None:
 
     statement._write = torn
     Memories.remember = late  # type: ignore[method-assign]
+
+
+@control("full", "memories")
+def torn_summary() -> None:
+    """What a rolling summary has read is written in a commit behind that of its text."""
+    cover, stored = summary.cover, RollingSummary._stored
+    left: list[Any] = []
+
+    def late(self: Any, *arguments: Any, **options: Any) -> bool:
+        done = stored(self, *arguments, **options)
+        while left:
+            read = left.pop()
+            self._place.store.transact(lambda txn, read=read: cover(txn, *read))
+        return done
+
+    summary.cover = lambda _, *read: left.append(read)
+    RollingSummary._stored = late  # type: ignore[method-assign]
 
 
 @control("full", "quarantines")

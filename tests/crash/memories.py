@@ -1,22 +1,25 @@
 """Long-term memories that are stated, corrected and forgotten while the power fails: verbs.
 
 A state has ``r/name``: the values of a slot that were superseded, and the versions of the one in
-force; ``y/name``: what was learned from a session's items, which goes with the session; and
-``v/name``: the grant that another user has, as both sides know it.
+force; ``y/name``: what was learned from a session's items, which goes with the session; ``z/name``:
+the items that the rolling summary of a session tells of; and ``v/name``: the grant that another
+user has, as both sides know it.
 """
 
 from __future__ import annotations
 
 from unittest.mock import patch
 
-from memcore import Candidate, Extraction, Memory, Source
+from memcore import Candidate, Extraction, Memory, Source, SummaryRequest
 from memcore.memory import jobs
+from memcore.memory.coverage import SUMMARIZED
 
 from .verbs import VERBS, Place, State, Step, WrongValueError, content, tag_in, verb
 
 _SLOT = "r/"
 _LEARNED = "y/"
 _GRANTED = "v/"
+_TOLD = "z/"
 _ARTICLE = "The "
 
 
@@ -117,7 +120,11 @@ def unite(place: Place, step: Step) -> None:
 
 
 def _standing(found: list[Memory]) -> list[Memory]:
-    return [each for each in found if each.status != "superseded"]
+    return [each for each in found if each.status != "superseded" and not _is_summary(each)]
+
+
+def _is_summary(found: Memory) -> bool:
+    return found.extractor == SUMMARIZED
 
 
 def _session_of(found: Memory) -> str:
@@ -149,9 +156,28 @@ def extract(place: Place, step: Step) -> None:
         raise WrongValueError(f"not extracted: {report}")
 
 
+def _summarized(state: State, step: Step) -> None:
+    (name,) = step.arguments
+    state[f"{_TOLD}{name}"] = state[f"s/{name}"]
+
+
+def _joined(request: SummaryRequest) -> str:
+    """The tags of all items so far."""
+    tags = [tag_in(each["content"]) for each in request.messages[1:]]  # the first is the date
+    return " ".join(filter(None, [request.previous_summary, *tags]))
+
+
+@verb(_summarized)
+def summarize(place: Place, step: Step) -> None:
+    """``summarize name``: the rolling summary of a session reads what it has not read."""
+    (name,) = step.arguments
+    place.scope.memory.summary(name).extend(_joined, sessions=[name])
+
+
 def _unlearned(state: State, step: Step) -> None:
     VERBS["delete"].then(state, step)
-    state.pop(f"{_LEARNED}{step.arguments[0]}", None)
+    for prefix in (_LEARNED, _TOLD):
+        state.pop(f"{prefix}{step.arguments[0]}", None)
 
 
 @verb(_unlearned)
@@ -210,6 +236,9 @@ def memories_of(place: Place) -> State:
     state = grants_of(place)
     memory = place.scope.memory
     for found in memory.list():
+        if _is_summary(found):
+            state[f"{_TOLD}{found.subject}"] = tuple(found.text.split())
+            continue
         tag = tag_in(found.text.removeprefix(_ARTICLE))
         if found.slot is None:
             if found.status == "superseded":

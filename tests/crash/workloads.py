@@ -647,6 +647,8 @@ def memories(lane: Lane) -> Iterator[Operation]:
         if turn % 3 == 1:
             yield "restate", chat
             yield "unite", chat
+        if turn % 3 != 2:
+            yield "summarize", chat
         if turn % 5 == 4:
             yield "unlearn", chat
         told = f"t{turn % 2}"

@@ -134,6 +134,17 @@ def test_an_id_that_no_memory_can_have_is_no_bug(store, capsys):
         assert "bug" not in told
 
 
+def test_summary(store, capsys, path):
+    asked = ("--store", store, "--user", "carl")
+    assert "no summary" in run(capsys, "summary", *asked)[2]
+    with memcore.open(path) as db:
+        db.session("a", user="carl").append({"role": "user", "content": "hello"})
+        db.scope(user="carl").memory.summary("mine").extend(lambda _: "Says hello.")
+    assert "text: Says hello." in run(capsys, "summary", *asked, "--name", "mine")[1]
+    code, out, _ = run(capsys, "summary", *asked, "--name", "mine", "--json")
+    assert (code, json.loads(out)["text"]) == (0, "Says hello.")
+
+
 def test_grants(store, capsys, path):
     asked = ("--store", store, "--user", "alice")
     code, out, _ = run(capsys, "grant", *asked, "--to-user", "bob", "--kind", "fact", "--json")
