@@ -28,6 +28,7 @@ cdef struct Words:
     Py_ssize_t start        # the word found last
     Py_ssize_t stop
     bint paired             # the last character was the second of a pair
+    const uint8_t *firsts   # words wanted, by their first byte; NULL: all
     int size
     uint8_t text[TERM_BYTES + 8]
 
@@ -198,6 +199,8 @@ cdef bint _next_word(Words *words) noexcept nogil:
             _put_code(words, c)
             words.at += 1
         words.stop = words.at
+        if words.firsts != NULL and not words.firsts[words.text[0]]:
+            continue  # a stem begins like its word, so none is cut off for nothing
         if plain:
             if memcore_is_stop(words.text, words.size):
                 continue
@@ -213,6 +216,7 @@ cdef void _begin_words(Words *words, str text) noexcept:
     words.length = PyUnicode_GET_LENGTH(text)
     words.at = words.start = words.stop = 0
     words.paired = False
+    words.firsts = NULL
     words.size = 0
 
 
@@ -278,15 +282,31 @@ def search_terms(str text not None, bytes key not None, Py_ssize_t most):
         free(found)
 
 
-def search_spans(str text not None, bytes key not None):
-    """Return ``(hash, start, stop)`` of each term of a folded text, in order."""
+def search_spans(str text not None, bytes key not None, dict wanted=None):
+    """Return ``(hash, start, stop)`` of each term of a folded text, in order.
+
+    ``wanted``: only of these terms, by hash.
+    """
     cdef const uint8_t *seed = _seed(key)
     cdef uint64_t k0 = _load64(seed), k1 = _load64(seed + 8)
     cdef Words words
     cdef list found = []
+    cdef object term
+    cdef str word
+    cdef uint8_t firsts[256]
     _begin_words(&words, text)
+    if wanted is not None:
+        memset(firsts, 0, sizeof(firsts))
+        for word in wanted.values():
+            words.size = 0
+            _put_code(&words, word[0])
+            firsts[words.text[0]] = 1
+        firsts[0xED] |= firsts[0xEF]  # a lone surrogate is shown as U+FFFD
+        words.firsts = firsts
     while _next_word(&words):
-        found.append((_siphash13(k0, k1, words.text, words.size), words.start, words.stop))
+        term = _siphash13(k0, k1, words.text, words.size)
+        if wanted is None or term in wanted:
+            found.append((term, words.start, words.stop))
     return found
 
 

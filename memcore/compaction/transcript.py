@@ -42,6 +42,9 @@ _OPAQUE: Final = re.compile(
 )
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/_=-]*+)")
 _RESULT_ROLES: Final = ("tool", "function")
+_PLAIN: Final = 2
+_PLAIN_ROLES: Final = ("user", "assistant", "system", "developer")
+"""Roles of messages that are plain if they have nothing but a role and a text."""
 _CALL_BLOCKS: Final = ("tool_use", "server_tool_use", "mcp_tool_use", "program")
 _ARGUMENTS: Final = ("arguments", "args", "input", "action", "operation", "code", "queries")
 _ANSWERS: Final = ("output", "content", "outputs", "results", "response", "tools")
@@ -71,6 +74,9 @@ def parts_of(message: Message) -> list[Part]:
     Reads OpenAI Chat and Responses, Anthropic, Gemini, and LangChain's flat, nested and constructor
     forms. Unknown blocks are shown as JSON. Deterministic; never fails on a JSON object.
     """
+    content = message.get("content")
+    if len(message) == _PLAIN and isinstance(content, str) and message.get("role") in _PLAIN_ROLES:
+        return list(_blocks(content, 0))  # as most messages are
     body = _body_of(message)
     label = _str(body, "type")
     if _is_result(message, body):

@@ -139,14 +139,23 @@ def pages(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[
     Raises:
         CorruptValueError: a page fails its checksum, or no page covers ``lo``.
     """
-    start = page_key(scope, session, lo)
-    floor = page_key(scope, session, 0)
-    found = list(txn.scan(floor, page_key(scope, session, lo + 1), reverse=True, limit=1))
-    if not found:
-        msg = f"the index of session {session} does not hold seq {lo}; run 'memcore check'"
-        raise CorruptValueError(msg, key=start)
-    for key, value in txn.scan(found[0][0], page_key(scope, session, hi + 1)):
+    start = _page_at(txn, scope, session, lo)[0]
+    for key, value in txn.scan(start, page_key(scope, session, hi + 1)):
         yield keys.split_session_row(key)[3], open_value(key, value)[1]
+
+
+def _page_at(txn: ReadTxn, scope: int, session: int, seq: int) -> tuple[bytes, bytes]:
+    """Return the row of the page that begins last before a seq, or at it.
+
+    Raises:
+        CorruptValueError: there is none.
+    """
+    floor, stop = page_key(scope, session, 0), page_key(scope, session, seq + 1)
+    found = next(iter(txn.scan(floor, stop, reverse=True, limit=1)), None)
+    if found is None:
+        msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
+        raise CorruptValueError(msg, key=page_key(scope, session, seq))
+    return found
 
 
 def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
@@ -155,14 +164,14 @@ def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
     Raises:
         CorruptValueError: the index does not contain it.
     """
-    for first, body in pages(txn, scope, session, seq, seq):
-        spans = record_spans(body)
-        if spans is not None and seq - first < len(spans):
-            start, stop = spans[seq - first]
-            return body[start:stop]
-    key = page_key(scope, session, seq)
-    msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
-    raise CorruptValueError(msg, key=key)
+    key, value = _page_at(txn, scope, session, seq)
+    first, body = keys.number_of(key), open_value(key, value)[1]
+    spans = record_spans(body)
+    if spans is None or seq - first >= len(spans):
+        msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
+        raise CorruptValueError(msg, key=page_key(scope, session, seq))
+    start, stop = spans[seq - first]
+    return body[start:stop]
 
 
 def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:

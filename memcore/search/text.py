@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Container
 from typing import Final
 from unicodedata import normalize
 
@@ -63,22 +62,21 @@ def month_words(seconds: float) -> str:
     return f"{_MONTHS[when.tm_mon - 1]} {when.tm_year}"
 
 
-def highlights(text: str, key: bytes, wanted: Container[int]) -> list[tuple[int, int]]:
+def highlights(text: str, key: bytes, wanted: dict[int, str]) -> list[tuple[int, int]]:
     """Return ``(start, stop)`` of the words of a text whose terms are ``wanted``, in order.
 
     Folding may change lengths: a word whose length changes is highlighted as a whole.
     """
     found: list[tuple[int, int]] = []
     if text.isascii():
-        spans = search_spans(text, key)
-        return _merged([(start, stop) for term, start, stop in spans if term in wanted])
+        spans = search_spans(text, key, wanted)
+        return _merged([(start, stop) for _, start, stop in spans])
     for chunk in _CHUNK.finditer(text):
         start, word = chunk.start(), chunk[0]
         plain = folded(word)
-        for term, first, stop in search_spans(plain, key):
-            if term in wanted:
-                whole = len(plain) != len(word)
-                found.append((start, chunk.end()) if whole else (start + first, start + stop))
+        for _, first, stop in search_spans(plain, key, wanted):
+            whole = len(plain) != len(word)
+            found.append((start, chunk.end()) if whole else (start + first, start + stop))
     return _merged(found)
 
 
@@ -94,7 +92,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def snippet_of(
-    text: str, key: bytes, wanted: Container[int]
+    text: str, key: bytes, wanted: dict[int, str]
 ) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Return an extract of a text of about 200 characters, and its highlights.
 

@@ -8,7 +8,7 @@ ranks exactly the live items; only if there are many does it index them first, i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -143,7 +143,7 @@ _MARK: Final = slice(2, 10)
 """A head's checksum in its sealed value: another one means that the session changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Coverage:
     """Live histories of a scope's sessions in one snapshot, and what is indexed of them."""
 
@@ -157,14 +157,19 @@ class Coverage:
     """Sessions whose watermarks cover items of an owner."""
     rows: dict[int, bytes]
     """Watermarks as stored."""
+    compared: list[int] | None = None
+    """What ``stale`` found, until the next ``settle``."""
 
     def stale(self) -> list[int]:
         """Return the sessions whose watermark is behind, or left over, in order."""
-        found = [
-            each for each, mark in self.marks.items()
-            if each not in self.known or self.known[each].mark != mark
-        ]  # fmt: skip
-        return sorted({*found, *(each for each in self.known if each not in self.live)})
+        if self.compared is None:
+            found = [
+                each for each, mark in self.marks.items()
+                if each not in self.known or self.known[each].mark != mark
+            ]  # fmt: skip
+            left = (each for each in self.known if each not in self.live)
+            self.compared = sorted({*found, *left})
+        return self.compared
 
     def covered(self) -> Segments:
         """Return what the watermarks of all sessions cover."""
@@ -195,6 +200,7 @@ class Coverage:
 
     def settle(self, session: int, mark: search.Watermark | None) -> None:
         """Take over a session's new watermark; None: it has none any more."""
+        self.compared = None
         known = self.known.pop(session, None)
         for owner, _, _ in () if known is None else known.segments:
             self.covering.get(owner, set()).discard(session)
@@ -835,10 +841,12 @@ def _find(
     terms: dict[int, str] = {}
     if scope is not None and not is_opted_out(txn, scope):
         coverage = _current(engine, txn, scope)
-        visible = frozenset(
-            each for each, name in coverage.names.items()
-            if (asked.sessions is None or name in asked.sessions) and name not in refused
-        )  # fmt: skip
+        visible: Collection[int] = coverage.names.keys()
+        if refused or asked.sessions is not None:
+            visible = frozenset(
+                each for each, name in coverage.names.items()
+                if (asked.sessions is None or name in asked.sessions) and name not in refused
+            )  # fmt: skip
         stale = coverage.stale()
         beside = _beside(engine, txn, scope, coverage, head.key) if stale else ()
         gone = coverage.dead(stale) if stale else []
@@ -918,7 +926,7 @@ def _beside(
     return [each.prepared(key) for each in _documents(txn, scope, fresh)]
 
 
-def _session_of(coverage: Coverage, visible: frozenset[int], owner: int, seq: int) -> str | None:
+def _session_of(coverage: Coverage, visible: Collection[int], owner: int, seq: int) -> str | None:
     """Return the name of a visible session in which an item is live: its own, or the oldest fork.
 
     None: it is live in none of them.

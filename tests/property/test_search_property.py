@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore._fast import search_words
+from memcore._fast import search_spans, search_words
 from memcore.rows import names
 from memcore.search import index as index_rows
 from memcore.search import items as index_items
@@ -209,3 +209,22 @@ def test_a_search_is_what_the_definition_says(found, query, read_only) -> None:
             left = db.engine.store.read(lambda txn: [key for key, _ in txn.scan(b"\x14", b"\x15")])
             assert [key for key in left if key[9] != 1] == []  # nothing but the head
             assert db.check() == []
+
+
+_LETTERS = "aAbBéÉ 0_.漢字かなカ한국'-\u0301\u200d\ud800\U0001f600ß"
+
+
+@given(
+    st.text(st.sampled_from(_LETTERS) | st.characters(), max_size=60),
+    st.lists(st.text(st.sampled_from(_LETTERS), max_size=12), max_size=4),
+    st.lists(st.integers(0, 30), max_size=4),
+)
+def test_spans_of_wanted_terms_are_those_of_all_that_are_wanted(text, others, places) -> None:
+    """As a filter over all spans would find them; the wanted ones are looked for by their words."""
+    key = bytes(range(16))
+    words = search_words(text)
+    query = " ".join([*others, *(words[at % len(words)] for at in places if words)])
+    terms = zip(search_spans(query, key), search_words(query), strict=True)
+    wanted = {term: word for (term, _, _), word in terms}
+    spans = search_spans(text, key)
+    assert search_spans(text, key, wanted) == [each for each in spans if each[0] in wanted]
