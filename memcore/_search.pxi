@@ -734,7 +734,7 @@ cdef class SearchTable:
              Py_ssize_t k, double total, double k1, double b, double average, double lend,
              uint64_t kinds, uint64_t roles, uint32_t since, uint32_t until,
              bytes authors not None, bytes ranges, list vectors=None, bytes query=b"",
-             double mix=0.0):
+             double mix=0.0, list lent=None):
         """Return the best documents, ``(ordinal, score, own score)``, best first, and frequencies.
 
         The frequencies are the numbers of documents that have each term.
@@ -764,6 +764,7 @@ cdef class SearchTable:
                 with a vector are each scaled to 0..1 and mixed.
             query: the query's vector, float32 scale and int8 numbers.
             mix: the part of the similarity in a score, 0 to 1.
+            lent: ``(ordinal, score)`` that is added to the own scores of documents.
 
         Raises:
             ValueError: a block, packed terms or vectors are damaged.
@@ -774,6 +775,7 @@ cdef class SearchTable:
         cdef Py_ssize_t own, at, size = 0
         cdef uint32_t ordinal
         cdef Ranked each
+        cdef double value
         cdef list best = []
         cdef list frequencies
         wanted.kinds, wanted.roles, wanted.since, wanted.until = kinds, roles, since, until
@@ -799,6 +801,11 @@ cdef class SearchTable:
             for at in range(own):
                 ordinal = found.touched[at]
                 found.scores[ordinal] *= self.documents[ordinal].weight / 100.0
+            if lent is not None:
+                for at, value in lent:
+                    if 0 <= at < self.count:
+                        self._add(&found, <uint32_t>at, value)
+                own = found.count
             self._reach(&found)
             for at in range(found.count):
                 ordinal = found.touched[at]

@@ -346,6 +346,7 @@ class AsyncDatabase:
         until: float | None = None,
         explain: bool = False,
         mode: str = "auto",
+        memories: bool = False,
     ) -> list[SearchHit]:
         """Search the sessions of all users, or of one user or application; see ``Scope.search``.
 
@@ -369,6 +370,7 @@ class AsyncDatabase:
             until=until,
             explain=explain,
             mode=mode,
+            memories=memories,
         )
 
     async def index_sessions(
@@ -922,6 +924,7 @@ class AsyncScope:
         until: float | None = None,
         explain: bool = False,
         mode: str = "auto",
+        memories: bool = False,
     ) -> list[SearchHit]:
         """Return the live items of the sessions that best match the words of a query, best first.
 
@@ -943,6 +946,7 @@ class AsyncScope:
             until=until,
             explain=explain,
             mode=mode,
+            memories=memories,
         )
 
     async def index_sessions(self) -> int:

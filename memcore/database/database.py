@@ -339,6 +339,7 @@ class Database:
         until: float | None = None,
         explain: bool = False,
         mode: str = "auto",
+        memories: bool = False,
     ) -> list[SearchHit]:
         """Search the sessions of all users, or of one user or application; see ``Scope.search``.
 
@@ -360,6 +361,7 @@ class Database:
             until=until,
             explain=explain,
             mode=mode,
+            memories=memories,
         )
         found: list[SearchHit] = []
         for its_app, its_user in self._pairs_of(user, app):

@@ -214,6 +214,7 @@ class Scope:
         until: float | None = None,
         explain: bool = False,
         mode: str = "auto",
+        memories: bool = False,
     ) -> list[SearchHit]:
         """Return the live items of the sessions that best match the words of a query, best first.
 
@@ -235,6 +236,7 @@ class Scope:
             until=until,
             explain=explain,
             mode=mode,
+            memories=memories,
         )
 
     def _search(self, query: object, **options: object) -> list[SearchHit]:

@@ -23,6 +23,7 @@ __all__, __getattr__, __dir__ = face(
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "rules": "RuleExtractor",
+        "search": "index_memories lent_scores",
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
         "summary": "RollingSummary",
         "tools": "ToolHandle answer_calls answer_named tool_schemas",

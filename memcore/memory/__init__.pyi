@@ -52,6 +52,8 @@ from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import version_in as version_in
 from memcore.memory.rules import RuleExtractor as RuleExtractor
+from memcore.memory.search import index_memories as index_memories
+from memcore.memory.search import lent_scores as lent_scores
 from memcore.memory.statement import expire_entry as expire_entry
 from memcore.memory.statement import forget_items as forget_items
 from memcore.memory.statement import mend as mend
@@ -131,11 +133,13 @@ __all__ = [
     "forget_items",
     "import_entry",
     "import_outcome",
+    "index_memories",
     "is_clear_mark",
     "is_earlier_version",
     "is_entry_below",
     "is_job_row",
     "is_memory_row",
+    "lent_scores",
     "link_entries",
     "mend",
     "move_sources",

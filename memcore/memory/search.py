@@ -41,12 +41,17 @@ __all__ = [
     "find_memories",
     "index_memories",
     "index_wanted",
+    "lent_scores",
 ]
 
 
 _SPARE: Final = 32
 """Matches ranked beyond those asked for, of which filters may leave out some."""
 _MORE: Final = 4
+_LENDERS: Final = 100
+"""Memories of which the best lend to items."""
+_LENT: Final = 0.5
+"""Part of its score that a memory lends each item that it cites."""
 
 
 class MemoryQuery(NamedTuple):
@@ -170,6 +175,45 @@ def find_memories(
         if len(ranking.matches) < count:
             return found
         count *= _MORE
+
+
+def lent_scores(
+    txn: ReadTxn,
+    scope: int,
+    indexes: search.IndexCache,
+    query: str,
+    now_ms: int,
+    *,
+    scaled: bool,
+) -> dict[tuple[int, bytes], float]:
+    """Return what active memories lend to the items that they rest on, by kind and id of documents.
+
+    An item is lent half of the best score of a memory that cites it. Of what is said in other words
+    than it is asked, a memory may be in the words of the question. ``scaled``: scores are scaled
+    to 0..1, as those of items are that vectors take part in.
+
+    Raises:
+        CorruptValueError: a row of the index or of the memory is damaged.
+    """
+    head = search.read_head(txn, scope)
+    if head is None:
+        return {}
+    roles = [role_of(kind, "active") for kind in KINDS]
+    asked = search.Query(query, kinds=(search.DocumentKind.MEMORY,), roles=roles)
+    found: dict[tuple[int, bytes], float] = {}
+    matches = search.rank(txn, scope, head, indexes, asked, k=_LENDERS).matches
+    part = _LENT / matches[0].score if matches and scaled else _LENT
+    for match in matches:
+        with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
+            number = keys.U64.unpack(match.id)[0]
+        record = read_entry(txn, scope, number)
+        if record is None or record.status != "active" or not record.is_visible(now_ms):
+            continue
+        for row in record.sources:
+            for seq in row.seqs:
+                item = search.DocumentKind.ITEM, keys.u64(row.owner) + keys.u64(seq)
+                found[item] = max(found.get(item, 0.0), part * match.score)
+    return found
 
 
 def best_hits(own: list[MemoryHit], beside: list[MemoryHit], k: int) -> list[MemoryHit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from threading import Lock
@@ -306,11 +306,13 @@ def rank(
     vectors: Vectors | None = None,
     vector: bytes = b"",
     mix: float = 0.0,
+    lent: Mapping[tuple[int, bytes], float] | None = None,
 ) -> Ranking:
     """Rank the documents of a scope's index, and those ``beside`` it, by BM25.
 
     It is as if those that are ``absent``, by kind and id, had been removed. With ``vectors``, the
-    similarity of each document's to the query's is ``mix`` of its score.
+    similarity of each document's to the query's is ``mix`` of its score. ``lent`` is added to the
+    scores of documents, by kind and id.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
@@ -352,10 +354,29 @@ def rank(
             vectors=None if vectors is None else _blocks_for(vectors, vector, len(table)),
             query=vector,
             mix=mix,
+            lent=None if lent is None else _by_ordinal(txn, scope, head, beside, lent),
         )
     found = Ranking(head, beside, terms, [], total, length / total, frequencies, vectors)
     for ordinal, score, own in best:
         found.matches.append(Match(*_place(txn, scope, found, table, ordinal), score, own, ordinal))
+    return found
+
+
+def _by_ordinal(
+    txn: ReadTxn,
+    scope: int,
+    head: IndexHead,
+    beside: Sequence[PreparedDocument],
+    lent: Mapping[tuple[int, bytes], float],
+) -> list[tuple[int, float]]:
+    """Return what is lent to documents by their ordinals; what is no document gets nothing."""
+    found = [
+        (head.next + at, lent.get((each.kind, each.id), 0.0)) for at, each in enumerate(beside)
+    ]
+    for place, score in lent.items() if head.next else ():
+        ordinal = ordinal_of(txn, scope, *place)
+        if ordinal is not None:
+            found.append((ordinal, score))
     return found
 
 

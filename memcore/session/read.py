@@ -82,6 +82,8 @@ class ItemRun(NamedTuple):
     """Number of rows expected."""
     tokens: list[int]
     """Per row; empty if only messages are needed."""
+    generation: int = 0
+    """Generation of the cache for which they were read."""
 
     def messages(self) -> list[Message | None] | None:
         """The messages, None for events; None if some row needs individual handling."""
@@ -586,7 +588,11 @@ class DecodedCache:
         self._decode = decode
         self.most_bytes = most_bytes
         self._known: dict[int, dict[int, Any]] = {}
-        self._weight = self._newest = self._epoch = 0
+        self._weight = self._newest = 0
+        self._place = (0, 0)
+        """Session and epoch of what is cached: a session of the same name may be another one."""
+        self._generation = 0
+        """Grows whenever everything is dropped: what was read before is not cached after it."""
         self.is_closed = False
         """True once ``messages`` found an irregular item: there will be more of the kind."""
         self.used = 0
@@ -674,9 +680,10 @@ class DecodedCache:
         """Collect positions ``start .. stop``: items as cached, not to be changed, else rows."""
         self.used = time.monotonic_ns()
         head, history = head_of(log), log.history
-        if head.flags & FLAG_REWRITTEN and head.epoch != self._epoch:
+        place = log.session, head.epoch if head.flags & FLAG_REWRITTEN else 0
+        if place != self._place:
             self.forget()
-            self._epoch = head.epoch
+            self._place = place
         parts: list[Items | ItemRun] = []
         for _, owner, lo, hi in history.spans(start, stop):
             known, prefix = self._known.get(owner, {}), log.item_rows
@@ -691,21 +698,25 @@ class DecodedCache:
                 if first <= last:
                     size = last + 1 - first
                     rows = txn.take(keys.numbered(prefix, first), size)
-                    parts.append(ItemRun(owner, prefix, first, rows, size, []))
+                    run = ItemRun(owner, prefix, first, rows, size, [], self._generation)
+                    parts.append(run)
         return parts
 
     def _remember(self, new: list[tuple[ItemRun, Items]]) -> None:
         """Cache decoded items, latest first, as far as there is room."""
-        room = self.most_bytes
+        room, cached = self.most_bytes, self._known
         if not new or not room:
             return
         for run, items in reversed(new):
+            if run.generation != self._generation:  # rewritten meanwhile
+                continue
             weight = sum(len(value) for _, value in run.rows)
             if self._weight + weight > room and run.first > self._newest:
-                self.forget()
+                self._drop()
+                cached = self._known
             if self._weight + weight > room:
                 return
-            known = self._known.setdefault(run.owner, {})
+            known = cached.setdefault(run.owner, {})  # another thread's ``forget`` leaves it alone
             known.update(zip(range(run.first, run.first + run.size), items, strict=True))
             self._newest = max(self._newest, run.first + run.size - 1)
             self._weigh(weight)
@@ -722,7 +733,11 @@ class DecodedCache:
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything cached."""
+        """Drop everything cached, and what is being read."""
+        self._generation += 1
+        self._drop()
+
+    def _drop(self) -> None:
         _all.weight -= self._weight
         self._known, self._weight, self._newest = {}, 0, 0
 

@@ -14,7 +14,7 @@ from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from memcore import search
+from memcore import memory, search
 from memcore.access import Access
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -629,6 +629,8 @@ class SearchRequest(NamedTuple):
     mode: str = "auto"
     vector: bytes = b""
     """The query's vector, once it is embedded."""
+    memories: bool = False
+    """True if memories lend to the items that they rest on."""
 
 
 def search_request(
@@ -642,6 +644,7 @@ def search_request(
     until: object = None,
     explain: object = False,
     mode: object = "auto",
+    memories: object = False,
 ) -> SearchRequest:
     """Check the arguments of a search.
 
@@ -660,6 +663,7 @@ def search_request(
         _seconds("until", until, _TIME_MAX),
         checked_bool("explain", explain),
         checked_choice("mode", mode, MODES),
+        memories=checked_bool("memories", memories),
     )
 
 
@@ -741,6 +745,8 @@ def search_scope(
     if not engine.store.read_only:
         try:
             _index_backlog(engine, app, user, 1 if asked.vector else BEHIND_MAX)
+            if asked.memories:
+                memory.index_memories(engine.store, partial(_searched, app=app, user=user))
         except StoreFullError as error:  # reading needs no room
             logger("memcore.search").warning("searching without indexing: %s", error)
     try:
@@ -753,12 +759,18 @@ def search_scope(
         return _allowed(engine, app, user, asked, access)
 
 
+def _searched(txn: ReadTxn, *, app: str, user: str) -> int | None:
+    """Return the number of a scope; None if there is none, or the user opted out of memory."""
+    scope = names.scope_of(txn, app, user)
+    return None if scope is None or is_opted_out(txn, scope) else scope
+
+
 def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
     """Index and embed what a search would otherwise have to read, from ``most`` items on."""
 
     def is_behind(txn: ReadTxn) -> int | None:
-        scope = names.scope_of(txn, app, user)
-        if scope is None or is_opted_out(txn, scope):
+        scope = _searched(txn, app=app, user=user)
+        if scope is None:
             return None
         coverage = _current(engine, txn, scope)
         behind = sum(
@@ -873,6 +885,7 @@ def _find(
             vectors=_vectors(engine, txn, scope, head) if asked.vector else None,
             vector=asked.vector,
             mix=1.0 if asked.mode == "vector" else HYBRID_MIX,
+            lent=_lent(engine, txn, scope, asked) if asked.memories else None,
         )
         terms = ranking.terms
         for match in ranking.matches:
@@ -893,6 +906,15 @@ def _find(
         )  # fmt: skip
 
     return found, cut
+
+
+def _lent(
+    engine: Engine, txn: ReadTxn, scope: int, asked: SearchRequest
+) -> dict[tuple[int, bytes], float]:
+    """Return what memories lend to items."""
+    return memory.lent_scores(
+        txn, scope, engine.indexes, asked.query, engine.now_ms(), scaled=bool(asked.vector)
+    )
 
 
 def _vectors(engine: Engine, txn: ReadTxn, scope: int, head: search.IndexHead) -> search.Vectors:
