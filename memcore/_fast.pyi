@@ -537,4 +537,5 @@ class SearchTable:
         vectors: list[tuple[int, bytes]] | None = None,
         query: bytes = b"",
         mix: float = 0.0,
+        lent: list[tuple[int, float]] | None = None,
     ) -> tuple[list[tuple[int, float, float]], list[int]]: ...

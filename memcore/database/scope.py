@@ -220,6 +220,8 @@ class Scope:
 
         The arguments are those of ``Session.search``; ``sessions`` limits it to those with these
         names. A session that the authorizer does not let the actor search is left out.
+        With ``memories``, an active memory lends half of its score to the items that it rests on:
+        what was said in other words is found by those of the memory.
 
         Raises:
             InvalidOptionError, EmbedderError, AccessDeniedError, CorruptValueError,

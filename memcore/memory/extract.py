@@ -281,7 +281,7 @@ def text_in_row(
         or _SHOWN.search(text)
     ):
         return None
-    return GivenText(item.seq, 0, None, by_of_item(item.kind), own, pasted, item.created_at, text)
+    return GivenText(item.seq, 0, None, by_of_item(item), own, pasted, item.created_at, text)
 
 
 _SHOWN: Final = re.compile(r"^- memory \d+ \(\d{4}-\d\d-\d\d, ", re.MULTILINE)

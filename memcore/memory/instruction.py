@@ -20,11 +20,12 @@ from memcore.errors import CorruptValueError
 from memcore.log import Head, History
 from memcore.log.history import read_rows
 from memcore.log.read import opened
-from memcore.memory.trust import own_texts, own_words
-from memcore.model import ItemKind
+from memcore.memory.trust import by_of_item, own_texts, own_words, signs
+from memcore.model import ItemKind, Message
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.store.interface import ReadTxn
+from memcore.wire.message import body_path, value_at
 
 __all__ = [
     "Turn",
@@ -41,8 +42,6 @@ __all__ = [
 _ITEMS_MAX: Final = 1024
 """Items from the end of a history among which the user's last one is looked for."""
 _PAGE: Final = 32
-_USERS: Final = (None, "user")
-"""Authors of items that the user wrote: nobody is named, or the user is."""
 _OF_MODEL: Final = (ItemKind.USER, ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 
 
@@ -56,6 +55,8 @@ class Turn(NamedTuple):
     """The user's own words in it, without pasted parts."""
     last_seq: int | None = None
     """Seq of the newest item of the user or the model."""
+    number: int = 0
+    """Number of the session: another one may get its name."""
     texts: tuple[str, ...] = ()
     """The user's last item: its blocks of plain text."""
     foreign: bool = False
@@ -75,21 +76,33 @@ def read_turn(txn: ReadTxn, scope: int, name: str) -> Turn:
     if session is None or value is None:
         return Turn(name)
     head = Head.unpack(head_key(scope, session), value)
-    found = Turn(name)
+    found = Turn(name, number=session)
     with suppress(CorruptValueError):
         for seq, kind, row in _backward(txn, scope, History(head.all_segments(txn, scope))):
             if found.last_seq is None and kind in _OF_MODEL:
                 found = found._replace(last_seq=seq)
             if kind == ItemKind.USER:
                 item = opened(txn, scope, row)[0]
-                if item.envelope is not None and item.envelope.author not in _USERS:
+                if by_of_item(item) != "user":
                     continue  # what another agent says to this one
                 with decoding(head_key(scope, session), "item"):
                     texts, more = own_texts(item.message)
                 return found._replace(
                     user_seq=seq, words=own_words(texts), texts=tuple(texts), foreign=more
                 )
+            if kind == ItemKind.RESULT:
+                words = _beside_results(opened(txn, scope, row)[0].message)
+                if words:  # a later word of the user, which no statement can rest on
+                    return found._replace(words=words)
     return found
+
+
+def _beside_results(message: Message) -> str:
+    """Return the user's own words in a message that holds results of tools as well."""
+    body = value_at(message, body_path(message))
+    if body.get("role") != "user" or isinstance(body.get("content"), str):
+        return ""
+    return own_words(own_texts(message)[0])
 
 
 def _backward(
@@ -119,8 +132,8 @@ _BEGINS: Final = (
 you remember", "I remember" and "don't forget" in the sense of forgetting."""
 _STORE: Final = r"(?:memory|memories|notes?|record|profile)"
 _REMEMBER: Final = re.compile(
-    _BEGINS + r"(?:"
-    r"remember\b(?!\s+(?:what|when|where|which|who|whom|how|why)\b)"
+    _BEGINS + r"(?P<wish>"
+    r"remember\b(?!\s+(?:what|when|where|which|who|whom|how|why|if|whether)\b)"
     r"|memori[sz]e\b|bear\s+in\s+mind\b|keep\s+in\s+mind\b"
     r"|(?:make|take)\s+(?:a\s+)?note\b|note\s+(?:that|down)\b"
     r"|(?:do\s+not|don't|dont|never)\s+forget\b"
@@ -133,7 +146,7 @@ _REMEMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _FORGET: Final = re.compile(
-    _BEGINS + r"(?:"
+    _BEGINS + r"(?P<wish>"
     r"forget\b(?!\s+to\b)"
     r"|(?:do\s+not|don't|dont|never|stop)\s+remember(?:ing)?\b|unremember\b"
     rf"|(?:delete|remove|erase|drop|clear|wipe)\b[^.!?\n]{{0,80}}\b(?:{_STORE}|you\s+(?:know|remember(?:ed)?))\b"
@@ -145,17 +158,51 @@ _FORGET: Final = re.compile(
 
 def asks_to_remember(words: str) -> bool:
     """Return True if the user's own words ask to remember something, or to correct a memory."""
-    return _REMEMBER.search(_plain(words)) is not None
+    return _asks(_REMEMBER, _plain(words), _CLAUSE, _REFUSED)
 
 
 def asks_to_forget(words: str) -> bool:
-    """Return True if the user's own words ask to forget something."""
-    return _FORGET.search(_plain(words)) is not None
+    """Return True if the user's own words ask to forget something; a question does not."""
+    return _asks(_FORGET, _plain(words), _SENTENCE, _DOUBTED)
+
+
+def _asks(wish: re.Pattern[str], words: str, breaks: str, void: re.Pattern[str]) -> bool:
+    """Return True if a wish occurs in a text, and nothing before it in its part voids it.
+
+    Args:
+        wish: the wish, with its verb as a group.
+        words: the text.
+        breaks: characters between parts: clauses, or sentences.
+        void: words that void a wish behind them, and ``?`` if a question is none.
+    """
+    for match in wish.finditer(words):
+        at = match.start() if match["wish"] is None else match.start("wish")
+        least = max(at - _BEFORE_CHARS, 0)
+        start = max(least, *(words.rfind(sign, least, at) + 1 for sign in breaks))
+        end = _END.search(words, at)
+        is_question = void is _DOUBTED and end is not None and end[0] == "?"
+        if not is_question and void.search(words, start, at) is None:
+            return True
+    return False
+
+
+_BEFORE_CHARS: Final = 400
+"""Characters before a wish that are looked at."""
+_END: Final = re.compile(r"[.!?\n]")
+_SENTENCE: Final = ".!?;\n"
+_CLAUSE: Final = _SENTENCE + ":,"
+_NEGATION: Final = r"\b(?:not|never|no|nobody|none|cannot|without|dont|wont)\b|n't\b|[不没别勿莫]"
+_REFUSED: Final = re.compile(_NEGATION, re.IGNORECASE)
+"""Words that void a wish to remember: "I don't want you to remember"."""
+_DOUBTED: Final = re.compile(rf"{_NEGATION}|\b(?:why|how|when|who|what|if|unless)\b", re.IGNORECASE)
+"""Words that void a wish to forget, as a question does: forgetting is for good."""
 
 
 def _plain(words: str) -> str:
     """Return words with the apostrophes and signs that the rules know; lengths may change."""
-    return normalize("NFKC", words[:_CHARS_MAX]).replace("\u2019", "'").replace("\u3002", ".")
+    plain = normalize("NFKC", words[:_CHARS_MAX]).replace("\u2019", "'").replace("\u3002", ".")
+    lines = (" ".join(line.split()) for line in plain.splitlines())
+    return "\n".join(line for line in lines if line)  # runs of spaces take quadratic time
 
 
 _CHARS_MAX: Final = 64 * 1024
@@ -177,7 +224,9 @@ _REQUEST: Final = (
 _CJK_USER: Final = frozenset("用户我您你他她它们的是了在这那")
 _CJK_REQUEST: Final = frozenset("请把被将记住忘掉别不要删除清除抹忆备录再帮一下事件条些个吧啊了")
 _NOT: Final = re.compile(
-    r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot)\b|n't\b|[不没无非未别]",
+    r"\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|hardly|barely|rarely|seldom"
+    r"|avoid\w*|stop\w*|quit\w*|wrong|false|untrue|longer|formerly|except|unless|instead)\b"
+    r"|n't\b|\bused\s+to\b|[不没无非未别]",
     re.IGNORECASE,
 )
 
@@ -188,10 +237,18 @@ def is_said(statement: str, words: str) -> bool:
     "User" and pronouns stand for the user. A statement that negates and words that do not, or the
     other way round, differ.
     """
-    told = _stems(statement) - _USER_STEMS
+    told = (_stems(statement) - _USER_STEMS) | signs(statement) | _numbers(statement)
     if not told or bool(_NOT.search(statement)) != bool(_NOT.search(words[:_CHARS_MAX])):
         return False
-    return told <= _stems(words)
+    return told <= _stems(words) | signs(words[:_CHARS_MAX]) | _numbers(words[:_CHARS_MAX])
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers of a text as they are written, with their signs."""
+    return set(_NUMBER.findall(normalize("NFKC", text)))
+
+
+_NUMBER: Final = re.compile(r"(?<![\w.,])[-+]?\d+(?:[.,:]\d+)*%?")
 
 
 def is_named(texts: Iterable[str], number: int, words: str) -> bool:
@@ -202,9 +259,22 @@ def is_named(texts: Iterable[str], number: int, words: str) -> bool:
     asked = _stems(words) - _REQUEST_STEMS
     if not asked:
         return True
-    if re.search(rf"(?<!\d){number}(?!\d)", words) is not None:
+    if asked <= _stems(str(number)) or number in _named_numbers(words):
         return True
     return not asked.isdisjoint(_stems(" ".join(texts)) - _USER_STEMS)
+
+
+def _named_numbers(words: str) -> set[int]:
+    """Return the numbers that are said to be those of memories: "memory 3", "#3"."""
+    found = (match[1] for match in _NUMBERED.finditer(_plain(words)))
+    return {int(each) for numbers in found for each in re.findall(r"\d{1,15}", numbers)}
+
+
+_NUMBERED: Final = re.compile(
+    r"(?:\b(?:memory|memories|numbers?|nos?\.|nr\.|id|entry|item)|#|记忆|备忘|编号|第)\s?[#:]?\s?"
+    r"(\d+(?:(?:, ?(?:and )?| and )\d+)*)",
+    re.IGNORECASE,
+)
 
 
 def _stems(text: str) -> set[int | str]:

@@ -96,6 +96,9 @@ _DIGEST_BYTES: Final = 16
 NUMBER_END: Final = 2**48
 """End of the ids of entries, and of the numbers of their versions."""
 FILES_BY: Final = "memory files 1"
+TOOLS_BY: Final = "memory tools 1"
+"""Extractor of what a model made by a tool: it may change and forget that, as long as nobody else
+has said the same."""
 """Extractor of the files that a model edits (``files``)."""
 FILES_SUBJECT: Final = "/memories"
 """Subject of all files; each has its path as its slot."""

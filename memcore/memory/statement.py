@@ -32,6 +32,7 @@ from memcore.memory.rows import (
     INDEXES,
     NUMBER_END,
     TIMELINE,
+    TOOLS_BY,
     Book,
     EntryHead,
     MemoryVersion,
@@ -63,7 +64,7 @@ from memcore.memory.trust import (
     own_texts,
     weakest,
 )
-from memcore.model import ItemKind, Source
+from memcore.model import Source
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_held, need_free, need_wanted
@@ -117,6 +118,8 @@ class Statement:
     """Trust as stated by the caller; None: as computed from the sources."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the record by name."""
+    is_limit: bool = False
+    """True if ``by`` is the most trust, and weaker sources lower it."""
 
 
 class _Cited(NamedTuple):
@@ -156,8 +159,8 @@ def cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) 
             if isinstance(row, CorruptValueError):
                 raise row
             item = opened(book.txn, book.scope, row)[0]
-            found.append(by_of_item(item.kind))
-            if item.kind == ItemKind.USER:
+            found.append(by_of_item(item))
+            if found[-1] == "user":
                 texts, more = own_texts(item.message)
                 own += texts
                 foreign |= more
@@ -196,8 +199,10 @@ def _history(book: Book, drafts: SessionTxns, name: str) -> tuple[int, int, Hist
     return number, root_of(txn, scope, number), History(head.all_segments(txn, scope))
 
 
-def _trust(stated: str | None, cited: _Cited) -> str:
+def _trust(stated: str | None, cited: _Cited, *, is_limit: bool) -> str:
     """Return the trust in a statement: that of its weakest source, or lower if so stated.
+
+    ``is_limit``: sources may be weaker than what is stated.
 
     Raises:
         InvalidOptionError: it has no source, or more trust is stated than the sources have.
@@ -212,6 +217,8 @@ def _trust(stated: str | None, cited: _Cited) -> str:
         raise InvalidOptionError(msg)
     if stated is None:
         return cited.by
+    if is_limit:
+        return weakest((cited.by, stated))
     if is_weaker(cited.by, stated):
         msg = f"by: the weakest cited item is of trust {cited.by!r}, which cannot be {stated!r}"
         raise InvalidOptionError(msg)
@@ -280,7 +287,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     _need_future(said.values, now_ms)
     text = said.text or ""
     cited = cite(book, drafts, said.sources, text)
-    by = _trust(said.by, cited)
+    by = _trust(said.by, cited, is_limit=said.is_limit)
     head = begin_change(book, now_ms)
     values = dict(said.values)
     if values.get("observed_ms") is None:
@@ -358,6 +365,8 @@ def _support(
             found = replace(found, valid_from_ms=span[0], valid_to_ms=span[1])
     elif new.by == known.by:
         found = replace(found, expires_ms=new.expires_ms)
+    if known.extractor == TOOLS_BY != new.extractor:  # it is no longer the model's alone
+        found = replace(found, extractor=new.extractor)
     beside: tuple[_Change, ...] = ()
     if known.status != "active" and found.by == new.by and new.by in ACTIVE_BY:
         found, beside = _placed(book, found, now_ms, force=False)
@@ -557,7 +566,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         return replace(known, **said.values)
     words = [said.text] if said.text is not None else []
     cited = cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
-    by = _trust(said.by, cited)
+    by = _trust(said.by, cited, is_limit=said.is_limit)
     if known.status == "active" and is_weaker(by, known.by):
         msg = f"by: what {by!r} says does not replace what {known.by!r} said"
         raise InvalidOptionError(msg)
@@ -636,10 +645,13 @@ def promote(book: Book, number: int, by: str, now_ms: int) -> MemoryVersion:
 # --- Removal: a tombstone stays, the text goes from every row -------------------------------------
 
 
-def forget_entry(book: Book, number: int, reason: str | None, now_ms: int) -> MemoryVersion:
+def forget_entry(
+    book: Book, number: int, reason: str | None, now_ms: int, *, for_good: bool = True
+) -> MemoryVersion:
     """Remove an entry and its versions; return the tombstone.
 
-    The tombstone holds the id and keyed digests of the texts, so that they do not come back.
+    The tombstone holds the id and keyed digests of the texts, so that they do not come back; unless
+    it is ``for_good``, no digests, and they may be remembered again.
 
     Raises:
         NotFoundError: there never was such a memory.
@@ -656,17 +668,19 @@ def forget_entry(book: Book, number: int, reason: str | None, now_ms: int) -> Me
     while todo:  # with it goes what it was united from
         each = todo.pop()
         todo += _united_in(book, each)
-        stone = _forgotten(book, each, reason, now_ms)
+        stone = _forgotten(book, each, reason, now_ms, for_good=for_good)
         found = stone if each is known else found
     return found
 
 
-def _forgotten(book: Book, known: MemoryVersion, reason: str | None, now_ms: int) -> MemoryVersion:
+def _forgotten(
+    book: Book, known: MemoryVersion, reason: str | None, now_ms: int, *, for_good: bool
+) -> MemoryVersion:
     number = known.id
     versions = versions_of(book.txn, book.scope, number)
     for session in _sessions_of(known, *versions):
         need_free(book.txn, book.scope, session, what=f"memory {number}")
-    texts = sorted({each.text for each in (known, *versions)})
+    texts = sorted({each.text for each in (known, *versions)}) if for_good else []
     digests = {text_digest(book.seed, book.scope, text).hex() for text in texts}
     record_event(book.txn, book.scope, "forget memory", {"memory": number})
     stone = replace(_stone(known, now_ms), reason=reason, digests=tuple(sorted(digests)))

@@ -37,9 +37,9 @@ from memcore.memory.instruction import (
     read_turn,
 )
 from memcore.memory.recall import fenced, line_of
-from memcore.memory.rows import Book, MemoryVersion, read_entry
+from memcore.memory.rows import TOOLS_BY, Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
-from memcore.memory.trust import KINDS, checked_text, is_pasted, shown_name
+from memcore.memory.trust import ACTIVE_BY, KINDS, checked_text, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
 from memcore.search import IndexCache
 from memcore.wire import WireItem, bind, get_policy
@@ -47,7 +47,6 @@ from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_
 from memcore.wire.render import shape_of
 
 __all__ = [
-    "MADE_BY",
     "TOOLS",
     "Answer",
     "MemoryTool",
@@ -124,7 +123,6 @@ TOOLS: Final = (
 )
 """The tools. None has an argument that names a user, an application or a session."""
 _TOOLS: Final = {tool.name: tool for tool in TOOLS}
-_PREFIX: Final = "memory_"
 
 
 def tool_schemas(name: object) -> list[dict[str, Any]]:
@@ -211,7 +209,7 @@ def answer_calls(given: object, handle: ToolHandle) -> list[Message]:
             )
             raise InvalidOptionError(msg)
         takes_all = is_lone and not listed
-        mine = [call for call in found if takes_all or call.name.startswith(_PREFIX)]
+        mine = [call for call in found if takes_all or call.name in _TOOLS]
         answers = [_answer(call, handle) for call in mine[:left]]
         answers += [_failed("too_many", "call fewer at once")] * (len(mine) - len(answers))
         left -= min(len(mine), left)
@@ -317,11 +315,6 @@ def _langchain(shape: str, call: _Call, answer: Answer) -> Message:
 
 # --- Execution ------------------------------------------------------------------------------------
 
-MADE_BY: Final = "memory tools 1"
-"""Extractor of what a model made by a tool: it may change and forget that, as long as nobody else
-has said the same."""
-_OF_MODEL: Final = ("assistant", "import")
-
 
 @dataclass(frozen=True, slots=True)
 class ToolHandle:
@@ -426,11 +419,12 @@ def reason_of(error: CallerError) -> tuple[str, str]:
 
 
 def _request_key(name: str, call_id: str, given: Mapping[str, Any], turn: Turn) -> str:
-    """Return the key of an idempotent request: session, tool, id of the call, and arguments.
+    """Return the key of an idempotent request: turn, tool, id of the call, and arguments.
 
     Some servers count their ids from 0 in each response, so an id alone does not name a call.
     """
-    told = turn.session, name, call_id, json.dumps(given, sort_keys=True)
+    place = f"{turn.number} {turn.user_seq}"  # a later wish of the user is another request
+    told = turn.session, place, name, call_id, json.dumps(given, sort_keys=True)
     packed = b"".join(pack_text(text) for text in told)
     return f"tool {blake2b(packed, digest_size=32).hexdigest()}"
 
@@ -487,14 +481,14 @@ _DIGITS: Final = 15
 
 def _search(given: Mapping[str, Any], handle: ToolHandle, _: Turn, __: str | None) -> Answer:
     limit = min(max(given.get("limit", _HITS), 1), _HITS_MAX)
-    hits = handle.search(given["query"], k=limit)
+    hits = handle.search(given["query"], k=limit, valid_at=handle.now_ms() / 1000)
     if not hits:
         return Answer("No memory matches.")
     return Answer(fenced(line_of(hit.memory) for hit in hits))
 
 
 def _remember(given: Mapping[str, Any], handle: ToolHandle, turn: Turn, key: str | None) -> Answer:
-    values: dict[str, Any] = {"kind": given.get("kind", "fact"), "extractor": MADE_BY}
+    values: dict[str, Any] = {"kind": given.get("kind", "fact"), "extractor": TOOLS_BY}
     for name in ("subject", "slot"):
         if name in given:
             values[name] = handle.named(name, given[name])
@@ -523,7 +517,10 @@ def _forget(given: Mapping[str, Any], handle: ToolHandle, turn: Turn, _: str | N
 
     def change(book: Book) -> MemoryVersion:
         record = _need_allowed(book, number, turn, wished=wished)
-        return record if record.is_gone else forget_entry(book, number, _WHY, handle.now_ms())
+        if record.is_gone:
+            return record
+        keeps = wished and is_named(_words_of(record), number, turn.words)
+        return forget_entry(book, number, _WHY, handle.now_ms(), for_good=keeps)
 
     handle.change(change, makes_room=True)
     return Answer(f"Forgotten: memory {number}.")
@@ -560,10 +557,8 @@ def _statement(
             return Statement(told, (Source(turn.session, (turn.user_seq,)),), None, values)
     if turn.last_seq is None:
         return Statement(told, (), "import", values)
-    by = "assistant"
-    if turn.last_seq == turn.user_seq and is_pasted(told, turn.texts, foreign=turn.foreign):
-        by = "import"
-    return Statement(told, (Source(turn.session, (turn.last_seq,)),), by, values)
+    source = Source(turn.session, (turn.last_seq,))
+    return Statement(told, (source,), "assistant", values, is_limit=True)
 
 
 def _need_allowed(book: Book, number: int, turn: Turn, *, wished: bool) -> MemoryVersion:
@@ -577,12 +572,15 @@ def _need_allowed(book: Book, number: int, turn: Turn, *, wished: bool) -> Memor
     if record is None:
         msg = f"there is no memory {number}"
         raise NotFoundError(msg)
-    if record.is_gone or (record.extractor == MADE_BY and record.by in _OF_MODEL):
+    if record.is_gone or (record.extractor == TOOLS_BY and record.by not in ACTIVE_BY):
         return record
-    texts = (record.text, record.subject or "", record.slot or "")
-    if not wished or not is_named(texts, number, turn.words):
+    if not wished or not is_named(_words_of(record), number, turn.words):
         raise BlockedError(_NOT_ALLOWED, verdict=_OURS, reason=_NOT_ALLOWED)
     return record
+
+
+def _words_of(record: MemoryVersion) -> tuple[str, ...]:
+    return record.text, record.subject or "", record.slot or ""
 
 
 _NOT_ALLOWED: Final = (

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from memcore.codec.values import check_json
 from memcore.errors import InvalidItemError, InvalidOptionError
-from memcore.model import ItemKind, Message
+from memcore.model import Item, ItemKind, Message
 from memcore.wire.message import body_path, value_at
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "own_texts",
     "own_words",
     "shown_name",
+    "signs",
     "split_pasted",
     "weakest",
 ]
@@ -62,9 +63,14 @@ _BY_KIND: Final = {
 the program's text, not something that was learned."""
 
 
-def by_of_item(kind: int) -> str:
-    """Return the trust in an item of a kind."""
-    return _BY_KIND.get(ItemKind(kind), "import")
+def by_of_item(item: Item) -> str:
+    """Return the trust in an item by its kind; what another agent says in the user's role is its.
+
+    Nobody is named as the author of what the user wrote, or ``user`` is.
+    """
+    by = _BY_KIND.get(ItemKind(item.kind), "import")
+    is_agents = item.envelope is not None and item.envelope.by not in (None, "user")
+    return "agent" if by == "user" and is_agents else by
 
 
 def is_weaker(by: str, than: str) -> bool:
@@ -91,7 +97,20 @@ def normalised(text: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+    return set(_WORD.findall(unicodedata.normalize("NFKC", text).casefold())) | signs(text)
+
+
+def signs(text: str) -> set[str]:
+    """Return the characters of a text that are no letters, digits, marks, spaces or punctuation.
+
+    Symbols can be read as well: squared letters spell words, a thumb says no.
+    """
+    plain = unicodedata.normalize("NFKC", text)
+    return {char for char in plain if unicodedata.category(char) in _SIGNS}
+
+
+_SIGNS: Final = frozenset(("Sm", "Sc", "Sk", "So", "Nl", "No", "Co", "Cn", "Cs"))
+"""Categories of Unicode whose characters are compared one by one."""
 
 
 # --- What a user wrote, and pasted parts of it ----------------------------------------------------

@@ -158,7 +158,7 @@ class Coverage:
     rows: dict[int, bytes]
     """Watermarks as stored."""
     compared: list[int] | None = None
-    """What ``stale`` found, until the next ``settle``."""
+    """Stale sessions, until the next ``settle``; None: not compared yet."""
 
     def stale(self) -> list[int]:
         """Return the sessions whose watermark is behind, or left over, in order."""

@@ -128,11 +128,14 @@ def _place(ref: SessionRef, asked: object) -> RecallPlace:
 
     Raises:
         InvalidOptionError: it is no Recall.
+        AccessDeniedError: the authorizer does not let the actor read the user's memory.
     """
     if not isinstance(asked, remembered.Recall):
         msg = f"memory: expected a Recall or None, got {type(asked).__name__}"
         raise InvalidOptionError(msg)
     engine, text = ref.engine, None
+    if ref.access is not None:  # as for the handle of the memory itself
+        ref.access.need("memory", app=ref.app, user=ref.user, name=ref.name)
     if asked.query not in (None, remembered.LAST_USER):
         text = asked.query
         if engine.write_filter is not None:  # what is stored was redacted, so the query has to be

@@ -29,7 +29,7 @@ from memcore.adapters.openai_agents import (
 from memcore.codec.keys import Row, session_row
 from memcore.database.redact import redact_all
 from memcore.errors import UnreadableItemsError
-from memcore.privacy import RedactionPolicy
+from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
 from memcore.session.content_filter import redacts_at
 from memcore.session.read import read_log
 from memcore.session.session import ref_of, store_of
@@ -754,3 +754,51 @@ def test_fields_that_hold_something_else_are_no_title_and_no_run(db, value, opti
                 assert options or any(name.startswith("__memcore") for name in value)
 
     asyncio.run(work())
+
+
+def redact_mails(db) -> int:
+    """Replace mail addresses in all items; return how many items were rewritten."""
+    redaction = Redaction(redaction_policy("default"), secret=bytes(32))
+    found = redact_all(db.engine, redaction.for_place, write=True)
+    return sum(each.rewritten for each in found if each.where == "items")
+
+
+@pytest.mark.parametrize("how", ["clear", "delete"])
+def test_a_session_that_begins_again_shows_no_redacted_text(path, how) -> None:
+    """Each of the two sessions was rewritten once, so both are in the same epoch."""
+
+    async def run() -> None:
+        session = MemcoreSession("s", path, user="u")
+        with memcore.open(path) as db:
+            for name in ("bob", "eve"):
+                await session.add_items([{"role": "user", "content": f"mail {name}@example.com"}])
+                assert name in str(await session.get_items())
+                assert redact_mails(db) == 1
+                assert name not in str(await session.get_items())
+                if how == "clear":
+                    await session.clear_session()
+                else:
+                    for entry in list(db.sessions()):
+                        db.delete_session(entry.session_id, user="u", app=entry.app)
+        session.close()
+
+    asyncio.run(run())
+
+
+def test_a_read_that_waits_puts_no_redacted_text_back(path) -> None:
+    async def run() -> None:
+        session = MemcoreSession("s", path, user="u")
+        texts = ["mail bob@example.com", *map(str, range(1_200))]
+        await session.add_items([{"role": "user", "content": text} for text in texts])
+        with memcore.open(path) as db:
+            waiting = asyncio.create_task(session.get_items())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            assert redact_mails(db) == 1
+            assert "bob" not in str((await session.get_items())[0])
+            await waiting
+            assert "bob" not in str((await session.get_items())[0])
+        session.close()
+
+    asyncio.run(run())

@@ -486,3 +486,15 @@ def test_holds_of_a_user_are_asked_for(guarded: memcore.Database, guard: Guard) 
         with pytest.raises(AccessDeniedError):
             getattr(guarded, what)("ann", app="a")
         assert guard.take() == [("boss", "a", "ann", what, None)]
+
+
+def test_a_context_shows_no_memory_that_the_actor_may_not_read(guarded, guard) -> None:
+    session = guarded.session("s", user="ann")
+    guarded.scope(user="ann").memory.remember("Has a secret", by="operator")
+    guard.answer = lambda request: request.action != "memory"
+    assert len(session.context(2000).messages) == 1
+    with pytest.raises(memcore.AccessDeniedError):
+        session.context(2000, memory=memcore.Recall())
+    guard.answer = True
+    assert len(session.context(2000, memory=memcore.Recall()).messages) == 2
+    assert ("boss", "default", "ann", "memory", "s") in guard.take()

@@ -651,3 +651,60 @@ def test_runs_of_combining_marks_are_folded_in_pieces() -> None:
     assert "".join(_PIECE.findall(marks)) == marks
     words = "Ünïcödé wörds, ﬁnely separated; " * 200
     assert folded(words) == unicodedata.normalize("NFKC", words).casefold()
+
+
+# --- Memories lend to the items that they rest on -------------------------------------------------
+
+
+@pytest.fixture
+def db(open_db):
+    return open_db(durability="none")
+
+
+def lent(db, query, **options):
+    found = db.scope(user="u").search(query, memories=True, **options)
+    return [(hit.session_id, hit.seq) for hit in found]
+
+
+def test_an_item_is_found_by_the_words_of_a_memory_that_rests_on_it(db):
+    say = db.session("s", user="u").append
+    for text in ("My kitty is called Tom", "The bill came", "Nothing else", "More of nothing"):
+        say({"role": "user", "content": text})
+    memory = db.scope(user="u").memory
+    made = memory.remember("Owns a cat", source=memcore.Source("s", (1,)))
+    waits = memory.remember("Cat bills", source=memcore.Source("s", (2,)), by="assistant")
+    assert (made.status, waits.status) == ("active", "quarantined")
+    assert lent(db, "cat")[0] == ("s", 1)
+    assert ("s", 2) not in lent(db, "cat")[:1]
+    assert db.scope(user="u").search("cat") == []
+    assert db.search("cat", user="u", memories=True)[0].seq == 1
+    memory.forget(made.id)
+    assert lent(db, "cat") == []
+    with pytest.raises(memcore.InvalidOptionError):
+        db.scope(user="u").search("cat", memories=1)
+
+
+def test_memories_lend_nothing_to_items_that_are_not_wanted(db):
+    for name in ("a", "b"):
+        db.session(name, user="u").append({"role": "user", "content": f"My kitty is {name}"})
+    memory = db.scope(user="u").memory
+    memory.remember("Owns a cat", source=[memcore.Source("a", (1,)), memcore.Source("b", (1,))])
+    assert sorted(lent(db, "cat")) == [("a", 1), ("b", 1)]
+    assert lent(db, "cat", sessions=["b"]) == [("b", 1)]
+    assert lent(db, "cat", kinds=["assistant"]) == []
+    db.delete_session("a", user="u")
+    assert lent(db, "cat") == [("b", 1)]
+    db.scope(user="u").opt_out_memory()
+    assert lent(db, "cat") == []
+
+
+def test_memories_lend_without_an_index(path):
+    with memcore.open(path) as db:
+        db.session("a", user="u").append({"role": "user", "content": "My kitty is Tom"})
+        db.scope(user="u").memory.remember("Owns a cat", source=memcore.Source("a", (1,)))
+    with memcore.open(path, read_only=True) as db:
+        assert lent(db, "cat") == []  # only what is indexed lends
+    with memcore.open(path) as db:
+        assert lent(db, "cat") == [("a", 1)]
+    with memcore.open(path, read_only=True) as db:
+        assert lent(db, "cat") == [("a", 1)]
