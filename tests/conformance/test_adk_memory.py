@@ -873,3 +873,58 @@ def test_a_batch_of_memories_is_no_larger_than_it_may_be() -> None:
     found = memories.batches(made)
     assert [len(batch) for batch in found] == [1] * 6
     assert [each for batch in found for each in batch] == made
+
+
+def told(text: str) -> MemoryEntry:
+    content = types.Content(role="user", parts=[types.Part(text=text)])
+    return MemoryEntry(content=content, id=text.split(maxsplit=1)[0])
+
+
+PLACE = {"app_name": "app", "user_id": "user"}
+
+
+def add(service: Any, *texts: str) -> None:
+    run(service.add_memory(**PLACE, memories=[told(text) for text in texts]))
+
+
+def texts_of(service: Any, query: str) -> list[str]:
+    answer = run(service.search_memory(**PLACE, query=query))
+    return [each.content.parts[0].text for each in answer.memories]
+
+
+def test_a_legal_hold_keeps_memories_from_being_deleted_and_replaced(db, service) -> None:
+    add(service, "id1 apple pie", "id2 apple cake")
+    scope = db.scope(app="app", user="user")
+    scope.hold(reason="case")
+    with pytest.raises(memcore.HeldError):
+        run(service.delete_memory(**PLACE, memory_id="id1"))
+    with pytest.raises(memcore.HeldError):
+        add(service, "id2 other text")
+    add(service, "id3 apple tart")
+    assert sorted(texts_of(service, "apple")) == [
+        "id1 apple pie", "id2 apple cake", "id3 apple tart",
+    ]  # fmt: skip
+    scope.release()
+    run(service.delete_memory(**PLACE, memory_id="id1"))
+    assert sorted(texts_of(service, "apple")) == ["id2 apple cake", "id3 apple tart"]
+
+
+def test_foreign_keys_hide_no_memory(db, service) -> None:
+    add(service, "id0 apple")
+    kv = db.scope(app="app", user="user").kv("adk.memory")
+    for number in range(300):
+        kv.put(f"e00000001{number:04d}x", {"id": "x"})
+    add(service, *(f"id{number} apple" for number in range(1, 9)))
+    assert len(texts_of(service, "apple")) == 9
+
+
+def test_a_namespace_that_is_filled_again_while_it_is_read_is_indexed_as_it_is(db, service) -> None:
+    add(service, *(f"id{number} secretword" for number in range(40)))
+    kv = service._kv("app", "user")
+    kv.transact(memories._ready_index)
+    step = kv.read(memories._next_step)
+    db.scope(app="app", user="user").kv("adk.memory").clear()
+    add(service, *(f"jd{number} harmless" for number in range(40)))
+    kv.transact(lambda txn: memories._index(txn, step))
+    assert texts_of(service, "secretword") == []
+    assert len(texts_of(service, "harmless")) == 10

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,7 @@ from memcore.codec.keys import Kind
 from memcore.codec.values import decode_json, decoding, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView, transaction_of
+from memcore.rows.lifecycle import need_free
 from memcore.search.index import is_leaving
 
 __all__ = [
@@ -280,7 +282,14 @@ def delete_memories(txn: KeyValueTxn, id_: str) -> bool:
 
 
 def _remove(txn: KeyValueTxn, ordinals: Sequence[Any]) -> None:
-    """Remove entries with their documents."""
+    """Remove entries with their documents.
+
+    Raises:
+        HeldError: a legal hold covers the user.
+    """
+    inner, scope = transaction_of(txn)
+    if ordinals and scope is not None:
+        need_free(inner, scope, what="the memory of ADK")
     documents = []
     for ordinal in ordinals:
         if type(ordinal) is not int or not 0 <= ordinal < _ORDINALS:
@@ -291,7 +300,6 @@ def _remove(txn: KeyValueTxn, ordinals: Sequence[Any]) -> None:
                 raise _damaged(f"memory {ordinal}")
             documents.append(_document_id(ordinal, row["session"]))
             txn.delete(_entry(ordinal))
-    inner, scope = transaction_of(txn)
     if documents and scope is not None:
         search.remove_documents(inner, scope, search.DocumentKind.ADK, documents)
 
@@ -441,20 +449,21 @@ def _need_current_index(txn: KeyValueTxn, last: int) -> None:
 
 def _entries(
     view: KeyValueView, after: int, last: int, *, limit: int, newest: bool = False
-) -> Iterator[tuple[int, search.Document | None]]:
-    """Yield the first entries behind an ordinal, or the newest; None: one that cannot be read."""
+) -> Iterator[tuple[int, Any, search.Document | None]]:
+    """Yield ordinal, row and document of the first entries behind an ordinal, or of the newest.
+
+    None: the entry cannot be read.
+    """
     if after >= last:
         return
-    rows = view.scan(_entry(after + 1), _entry(last + 1), reverse=newest, limit=limit)
-    for key, row in rows:
-        if not _ENTRY_KEY.fullmatch(key):
-            continue
+    rows = view.scan(_entry(after + 1), _entry(last + 1), reverse=newest)
+    for key, row in islice((each for each in rows if _ENTRY_KEY.fullmatch(each[0])), limit):
         ordinal = int(key[1:], 16)
         try:
             made = _document(ordinal, *_content_of(view, ordinal, row))
         except CorruptValueError:
             made = None  # whoever reads it is told
-        yield ordinal, made
+        yield ordinal, row, made
 
 
 def behind(view: KeyValueView) -> int:
@@ -520,7 +529,8 @@ class _Step(NamedTuple):
     """Key of the index that their documents are made for."""
     upto: int
     """The last ordinal of them: the progress of the index once it has them."""
-    made: list[tuple[int, search.PreparedDocument]]
+    made: list[tuple[int, Any, search.PreparedDocument]]
+    """Ordinal, row and document of each."""
 
 
 def _next_step(view: KeyValueView) -> _Step | None:
@@ -531,11 +541,11 @@ def _next_step(view: KeyValueView) -> _Step | None:
         return None
     found = _Step(head.key, last, [])
     chars = 0
-    for count, (ordinal, document) in enumerate(
+    for count, (ordinal, row, document) in enumerate(
         _entries(view, done, last, limit=_INDEX_ENTRIES), 1
     ):
         if document is not None:
-            found.made.append((ordinal, document.prepared(head.key)))
+            found.made.append((ordinal, row, document.prepared(head.key)))
             chars += len(document.text)
         if count == _INDEX_ENTRIES or chars > _INDEX_CHARS:
             return found._replace(upto=ordinal)
@@ -551,8 +561,11 @@ def _index(txn: KeyValueTxn, step: _Step) -> None:
         return
     if txn.forgets or step.upto > head_of(txn)[0]:
         return
+    present = [(txn.get(_entry(ordinal)), row, made) for ordinal, row, made in step.made]
+    if any(now not in (None, row) for now, row, _ in present):
+        return  # the namespace was cleared, and ordinals were given out again
     writer = search.IndexWriter(inner, scope)
-    writer.add(each for ordinal, each in step.made if txn.get(_entry(ordinal)) is not None)
+    writer.add(made for now, _, made in present if now is not None)
     writer.put_source(search.DocumentKind.ADK, keys.u64(step.upto))
     writer.close()
 
@@ -572,7 +585,7 @@ def find_memories(
     head, done = _progress(view)
     cache = None if head is None else indexes
     head = head or search.IndexHead(os.urandom(16))
-    lacking = (each for _, each in _entries(view, done, last, limit=UNINDEXED_MAX, newest=True))
+    lacking = (each[2] for each in _entries(view, done, last, limit=UNINDEXED_MAX, newest=True))
     beside = [each.prepared(head.key) for each in lacking if each is not None]
     asked = search.Query(query, kinds=(search.DocumentKind.ADK,))
     wanted = most + _SPARE
