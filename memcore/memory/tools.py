@@ -9,6 +9,7 @@ and every call gets a result that its provider accepts, errors too.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -244,15 +245,21 @@ def _calls_in(message: Message) -> list[_Call]:
     for each in arguments_of(message):
         given.setdefault(each.key, []).append(each)
     found: list[_Call] = []
-    for slot in bind([WireItem(1, message)]).calls[0]:
+    slots = bind([WireItem(1, message)]).calls[0]
+    times = Counter(slot.key for slot in slots)
+    named: Counter[Key] = Counter()
+    for slot in slots:
         cls, text = slot.key
         if cls & CLASS_MASK:
             continue  # a tool of another sort, which is not called by functions' names
         name = text if cls & BY_NAME else called.get(slot.key, "")
         arguments = given.get(slot.key, [])
-        first = arguments[0] if arguments else None
+        # Of calls that only their order tells apart, it is unknown which one has no arguments.
+        is_sure = not cls & BY_NAME or len(arguments) == times[slot.key] - named[slot.key]
+        first = arguments[0] if arguments and is_sure else None
         if first is not None and cls & BY_NAME:
-            del arguments[0]  # calls without ids are told apart by their order
+            del arguments[0]
+            named[slot.key] += 1
         value: Any = None
         if first is not None:
             value = message

@@ -563,3 +563,21 @@ def test_what_another_agent_says_in_the_users_role_is_not_the_users(db):
     assert all(each.status != "stored" for each in session.memory.extract().outcomes)
     told = session.append({"role": "user", "content": "I am Bob."}, envelope={"author": "user"})
     assert session.memory.remember("I am Bob", source=told.seq).by == "user"
+
+
+def test_a_call_without_arguments_takes_no_others(db):
+    session = db.session("s", user="u")
+    calls = [
+        {"functionCall": {"name": "memory_remember"}},
+        {"functionCall": {"name": "memory_remember", "args": {"text": "tea"}}},
+    ]
+    answers = texts(session.memory.call({"role": "model", "parts": calls}))
+    assert len(answers) == 2
+    assert all(each.startswith("Error (invalid_arguments)") for each in answers)
+    answers = texts(session.memory.call({"role": "model", "parts": calls[1:] * 2}))
+    assert [each.startswith("Stored") for each in answers] == [True, True]
+
+
+def test_calls_of_other_tools_are_left_alone(db):
+    other = called("openai_chat", ("c", "memory_lookup_crm", {}))
+    assert db.scope(user="u").memory.call(other) == []
