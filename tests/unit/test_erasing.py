@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ import lmdb
 import pytest
 
 import memcore
+from memcore._fast import search_terms
 from memcore.codec import keys
-from memcore.codec.keys import Care, Kind
+from memcore.codec.keys import Care, Kind, SearchRow
 from memcore.codec.values import seal_value
 from memcore.errors import (
     HeldError,
@@ -30,9 +32,12 @@ from memcore.retention import erasure as erasing
 from memcore.retention import erasure as removing
 from memcore.retention.erasure import all_pending
 from memcore.rows import lifecycle as tombstone
+from memcore.rows.names import scope_of
+from memcore.search.index import read_head
 from memcore.store import steady
 from memcore.store import store as store_handle
 from messages import user as said
+from raw import rows
 
 MARK = "PLANTED-secret-of-the-erased"
 WHO = "alice.liddell@example"
@@ -1132,3 +1137,52 @@ def test_a_sweep_passes_over_who_is_erased_meanwhile(db, what):
     assert (report.items, report.sessions) == (0, 1)
     assert db.sweep(now=4e9).total == 0
     assert db.finish_erasures()[0].bytes_gone
+
+
+class Hashed:
+    """An embedder without a model: each text has a vector of its own."""
+
+    id, dimensions = "hashed", 16
+
+    def __call__(self, texts):
+        digests = (hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
+        return [[byte - 127.5 for byte in digest] for digest in digests]
+
+
+def likes_of(key: bytes) -> bytes:
+    """The hash of a word that everybody says, under the key of one index."""
+    return search_terms("likes", key, 9)[0][:8]
+
+
+def test_of_2000_facts_no_text_term_or_vector_is_left(path):
+    facts = [f"secret{number} likes thing{number}" for number in range(2_000)]
+    with memcore.open(path, embedder=Hashed()) as db:
+        for who in ("bob", "ann"):
+            texts = [f"{who}{fact}" for fact in facts]
+            session = db.session("s", user=who)
+            session.extend([said(text) for text in texts])
+            for number, text in enumerate(texts, 1):
+                session.memory.remember(text, source=number)
+            session.memory.summary().extend(lambda request: request.messages[1]["content"])
+            scope = db.scope(user=who)
+            assert len(scope.search("likes")) == len(scope.memory.search("likes")) == 10
+        number = db.engine.store.read(lambda txn: scope_of(txn, "default", "ann"))
+        index = [(k, v) for k, v in rows(db.engine.store).items() if k[0] == Kind.SEARCH]
+        index = [each for each in index if keys.split_scoped(each[0])[0] == number]
+        key = db.engine.store.read(lambda txn: read_head(txn, number)).key
+        hashes = [search_terms(text, key, 9)[0] for text in texts]
+        terms = {each[at : at + 8] for each in hashes for at in range(0, len(each), 9)}
+        blocks = [v for k, v in index if k[9] == SearchRow.VECTORS]
+        pieces = (each[at : at + 64] for each in blocks for at in range(10, len(each) - 64, 64))
+        vectors = [each for each in pieces if any(each)]  # a memory has none
+        assert min(len(terms), len(vectors)) > 400
+        before = path.read_bytes()
+        assert all(each in before for each in (b"annsecret", vectors[0], likes_of(key)))
+        db.erase("ann")
+        assert db.check() == []
+    left = b"".join(each.read_bytes() for each in path.parent.iterdir() if each.is_file())
+    assert b"bobsecret1 " in left
+    for what in (b"annsecret", b"annthing", *vectors):
+        assert what not in left
+    sample = [likes_of(key), *sorted(terms)[::20]]
+    assert [each for each in sample if each in left or each[::-1] in left] == []
