@@ -791,7 +791,8 @@ class AsyncGrants:
             to: the other user's Scope, or ``(app, user)``: both are named.
             kinds: only memories of these kinds; None: of all.
             labels: only those with all of these labels.
-            redact: name of the redaction policy by which they are shown; None: as they are.
+            redact: preset of the redaction by which they are shown, such as ``strict``; None: as
+                they are.
             until: time at which it ends, seconds since 1970; None: when it is revoked.
 
         Raises:
@@ -832,9 +833,6 @@ class AsyncGrants:
         Args:
             shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
             id: its id there.
-
-        Raises:
-            CorruptValueError
         """
         return await asyncio.to_thread(self._grants.get, shared_from, id)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from memcore import search
+from memcore import privacy, search
 from memcore.access import Access
 from memcore.audit import record_event
 from memcore.codec import keys
@@ -25,16 +25,18 @@ from memcore.errors import (
     AccessDeniedError,
     CorruptValueError,
     InvalidOptionError,
+    MemcoreError,
     ReadOnlyError,
 )
+from memcore.faces import logger
 from memcore.memory.rows import (
     NUMBER_END,
     TIME_END_MS,
     MemoryVersion,
     document_of,
-    entries,
     memory_of,
     read_head,
+    sound_entries,
     write_head,
 )
 from memcore.memory.search import MemoryQuery
@@ -123,10 +125,12 @@ def _read(txn: ReadTxn, giver: int, receiver: int, number: int) -> GrantRow | No
         if not all(kind in KINDS for kind in kinds or ()):
             raise ValueError(kinds)
         redact = said.get("redact")
+        if redact is not None and redact not in privacy.POLICY_PRESETS:
+            raise ValueError(redact)
         labels = {str(name): str(text) for name, text in said.get("labels", {}).items()}
         return GrantRow(
             giver, receiver, number, None if kinds is None else tuple(kinds), labels,
-            None if redact is None else str(redact), until, given,
+            redact, until, given,
         )  # fmt: skip
 
 
@@ -148,9 +152,15 @@ def _in_force(txn: ReadTxn, giver: int, receiver: int, number: int, now_ms: int)
 
 
 def _may_share(txn: ReadTxn, scope: int) -> bool:
-    """Return True if a scope is somebody's who was not erased and did not opt out."""
-    is_named = txn.get(keys.scoped(Kind.SCOPE, scope)) is not None
-    return is_named and not is_erased(txn, scope) and not is_opted_out(txn, scope)
+    """Return True if a scope is somebody's who was not erased and did not opt out.
+
+    Raises:
+        CorruptValueError: a row that tells is damaged.
+    """
+    if txn.get(keys.scoped(Kind.SCOPE, scope)) is None:
+        return False
+    names.scope_names(txn, scope)  # a damaged name must be found here, where it ends no read
+    return not is_erased(txn, scope) and not is_opted_out(txn, scope)
 
 
 def _put(txn: Txn, row: GrantRow) -> None:
@@ -266,7 +276,8 @@ class Grants:
             to: the other user's Scope, or ``(app, user)``: both are named.
             kinds: only memories of these kinds; None: of all.
             labels: only those with all of these labels.
-            redact: name of the redaction policy by which they are shown; None: as they are.
+            redact: preset of the redaction by which they are shown, such as ``strict``; None: as
+                they are.
             until: time at which it ends, seconds since 1970; None: when it is revoked.
 
         Raises:
@@ -282,8 +293,9 @@ class Grants:
         )
         with_labels = checked_labels(labels or {})
         until_ms = None if until is None else self._until_ms(until)
-        if redact is not None:
-            self._redactor(redact, self._owner)  # refuses an unknown name; its secret exists now
+        if redact is not None:  # a name alone: the row of a grant has no other policy
+            checked_choice("redact", redact, privacy.POLICY_PRESETS)
+            self._redactor(redact, self._owner)  # its secret exists now
         self._ask("grant", *self._owner, name=f"{app}/{user}")
         self._ask("receive_grant", app, user, name="/".join(self._owner))
         now_ms = self._now_ms()
@@ -353,8 +365,10 @@ class Grants:
         """Return what the grants of this user show now, by giver and id.
 
         Costs a read of all memories of each giver. A giver whose memory the authorizer does not let
-        the actor read (``read_grant``) is left out. What two grants of one giver show is there
-        once, as the older grant shows it.
+        the actor read (``read_grant``) is left out. So is, with a warning in the log, what is
+        damaged, and a grant by whose policy nothing can be redacted here: no giver can take from
+        the user what others share. What two grants of one giver show is there once, as the older
+        grant shows it.
 
         Args:
             fits: returns True for a version that is wanted, as it is shown; None: all.
@@ -362,7 +376,6 @@ class Grants:
 
         Raises:
             InvalidOptionError: a time is given.
-            CorruptValueError: a memory is damaged.
         """
         _need_now(as_of_ms)
         return [memory for memory, _ in self._shared(fits)]
@@ -373,9 +386,6 @@ class Grants:
         Args:
             shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
             id: its id there.
-
-        Raises:
-            CorruptValueError
         """
         found = self.memories(lambda record: record.id == id)
         return next((each for each in found if each.shared_from == tuple(shared_from)), None)
@@ -388,7 +398,6 @@ class Grants:
 
         Raises:
             InvalidOptionError: the query is about the past.
-            CorruptValueError: a memory is damaged.
         """
         _need_now(asked.as_of_ms)
         shown = self._shared(
@@ -417,28 +426,23 @@ class Grants:
         self, fits: Callable[[MemoryVersion], bool] | None
     ) -> list[tuple[Memory, MemoryVersion]]:
         """Return the memories that grants show, with the versions as they are shown."""
-        views = self._views()
-        by_policy: dict[tuple[str, str, str], Callable[[Any], Any]] = {}
-        for view in views:  # made outside of the snapshot: a secret may have to be read
-            if view.row.redact is not None:
-                key = (view.row.redact, view.app, view.user)
-                by_policy[key] = self._redactor(view.row.redact, (view.app, view.user))
+        views = [(view, redact) for view in self._views() for redact in self._redactors(view)]
         now_ms = self._now_ms()
 
-        def look(txn: ReadTxn, scope: int) -> list[tuple[_View, MemoryVersion]]:
-            found: dict[tuple[int, int], tuple[_View, MemoryVersion]] = {}
-            for view in views:
+        def look(txn: ReadTxn, scope: int) -> list[tuple[int, MemoryVersion]]:
+            found: dict[tuple[int, int], tuple[int, MemoryVersion]] = {}
+            for at, (view, _) in enumerate(views):
                 row = _in_force(txn, view.row.giver, scope, view.row.number, now_ms)
                 if row is None or row != view.row:
                     continue  # it ended meanwhile
-                for record in entries(txn, row.giver):
+                for record in sound_entries(txn, row.giver):
                     if row.admits(record, now_ms):
-                        found.setdefault((row.giver, record.id), (view, record))
+                        found.setdefault((row.giver, record.id), (at, record))
             return list(found.values())
 
         shown: list[tuple[Memory, MemoryVersion]] = []
-        for view, record in self._look(look):
-            redact = by_policy.get((view.row.redact or "", view.app, view.user))
+        for at, record in self._look(look):
+            view, redact = views[at]
             made = _as_shown(record, redact)
             if normalised(made.text) and (fits is None or fits(made)):
                 memory = replace(memory_of(made), shared_from=(view.app, view.user))
@@ -457,6 +461,23 @@ class Grants:
             return found
 
         return [view for view in self._look(look) if self._may_read(view)]
+
+    def _redactors(self, view: _View) -> list[Callable[[Any], Any] | None]:
+        """Return what redacts a view, None if it is shown as it is; nothing if none can be made.
+
+        Called outside of a snapshot: a secret may have to be read.
+        """
+        row = view.row
+        if row.redact is None:
+            return [None]
+        try:
+            return [self._redactor(row.redact, (view.app, view.user))]
+        except MemcoreError as error:  # such as a copy of the file without its secret
+            logger("memcore.memory").warning(
+                "grant %d of scope %d cannot be redacted and is left out: %s",
+                row.number, row.giver, error,
+            )  # fmt: skip
+            return []
 
     def _may_read(self, view: _View) -> bool:
         try:

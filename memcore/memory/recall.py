@@ -20,7 +20,7 @@ from memcore.faces import logger
 from memcore.log import count_message
 from memcore.memory.instruction import read_turn
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, is_indexed, known_entries, memory_of
+from memcore.memory.rows import MemoryVersion, is_indexed, memory_of, sound_entries
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
@@ -273,7 +273,7 @@ def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
 def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
     asked = place.asked
-    for record in known_entries(txn, scope, place.indexes.decoded(scope)):
+    for record in sound_entries(txn, scope, place.indexes.decoded(scope)):
         if record.status == "active" and _may_show(record, place):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
             yield _Line((0, record.id, ""), rank, record, "")

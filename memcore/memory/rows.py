@@ -20,6 +20,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
+from memcore.faces import logger
 from memcore.memory.coverage import (
     SUMMARIZED,
     check_coverage,
@@ -68,7 +69,6 @@ __all__ = [
     "is_same",
     "is_stored",
     "known_at",
-    "known_entries",
     "memory_of",
     "overlaps",
     "read_entry",
@@ -76,6 +76,8 @@ __all__ = [
     "rows_with",
     "scenario_digest",
     "scopes_with_memory",
+    "sound_entries",
+    "sound_entry",
     "source_rows",
     "text_digest",
     "unpack_record",
@@ -439,22 +441,43 @@ def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]
         yield _opened(key, value, keys.number_of(key))
 
 
-def known_entries(
-    txn: ReadTxn, scope: int, known: dict[bytes, tuple[bytes, MemoryVersion]]
+def sound_entries(
+    txn: ReadTxn, scope: int, known: dict[bytes, tuple[bytes, MemoryVersion]] | None = None
 ) -> Iterator[MemoryVersion]:
-    """Yield as ``entries`` does, and decode only rows that differ from those that are known.
+    """Yield as ``entries`` does, without those that are damaged: the log is told of them.
 
-    Raises:
-        CorruptValueError: a row is damaged.
+    Args:
+        txn: the transaction.
+        scope: the scope.
+        known: decoded entries by key, with their rows: only rows that differ are decoded.
     """
     rows = keys.memory_rows(scope, MemoryRow.ENTRY)
     for key, value in txn.scan(rows, keys.after(rows)):
-        held = known.get(key)
+        held = None if known is None else known.get(key)
         if held is None or held[0] != value:
-            held = value, _opened(key, value, keys.number_of(key))
-            if len(known) < _KNOWN_MAX or key in known:
+            record = _sound_record(key, value)
+            if record is None:
+                continue
+            held = value, record
+            if known is not None and (len(known) < _KNOWN_MAX or key in known):
                 known[key] = held
         yield held[1]
+
+
+def sound_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
+    """Read an entry as ``read_entry`` does; None if it is damaged, too: the log is told of it."""
+    key = entry_at(scope, number)
+    value = txn.get(key)
+    return None if value is None else _sound_record(key, value)
+
+
+def _sound_record(key: bytes, value: bytes) -> MemoryVersion | None:
+    """Return the entry in a row; None if it is damaged, which check() reports."""
+    try:
+        return _opened(key, value, keys.number_of(key))
+    except CorruptValueError as error:
+        logger("memcore.memory").warning("a damaged memory is left out: %s", error)
+        return None
 
 
 def entry_numbers(txn: ReadTxn, scope: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ import memcore
 import memcore.aio
 from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow
-from memcore.codec.values import seal_value
+from memcore.codec.values import encode_json, seal_value
 from memcore.database.scope import engine_of
 from memcore.memory import grants as module
+from memcore.memory.rows import entry_at
 from memcore.rows import names
 
 
@@ -229,6 +231,9 @@ def test_both_sides_are_audited(open_db):
         {"to": ("a", 7)}, {"to": None}, {"to": ("default", "bob"), "kinds": ["x"]},
         {"to": ("default", "bob"), "labels": {"a": 1}},
         {"to": ("default", "bob"), "redact": "nonsense"},
+        {"to": ("default", "bob"), "redact": {"preset": "default"}},
+        {"to": ("default", "bob"), "redact": True}, {"to": ("default", "bob"), "redact": False},
+        {"to": ("default", "bob"), "redact": memcore.RedactionPolicy()},
         {"to": ("default", "bob"), "until": 5.0}, {"to": ("default", "bob"), "until": float("nan")},
         {"to": ("default", "bob"), "until": True}, {"to": ("default", "bob"), "until": 1e300},
     ],
@@ -339,6 +344,61 @@ def test_a_damaged_row_shows_nothing_and_hides_nothing_else(db):
     assert ann.grants.list() == []
     assert ann.grants.revoke(grant.id)
     assert list(db.check()) == []
+
+
+def put_terms(db: memcore.Database, terms: object) -> None:
+    """Write other terms into the only grant, with the right checksum."""
+    (key,) = (each for each in rows(db) if each[9] == MemoryRow.GRANT)
+    made = seal_value(key, *encode_json(terms))
+    engine_of(db.scope(user="x")).store.transact(lambda txn: txn.put(key, made))
+
+
+def test_a_view_by_an_unknown_policy_hides_no_other(db):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    put_terms(db, {"at": 1, "redact": "of a later version"})
+    carl = db.scope(user="carl").memory
+    carl.remember("Of Carl", by="operator")
+    carl.grants.give(to=("other", "bob"))
+    assert seen(bob) == ["Of Carl"]
+
+
+@pytest.mark.as_stored
+def test_a_view_that_cannot_be_redacted_is_left_out(tmp_path, caplog):
+    with memcore.open(tmp_path / "a", durability="none", allow_unsafe=True) as db:
+        ann, bob = pair(db)
+        ann.grants.give(to=("other", "bob"))
+        carl = db.scope(user="carl").memory
+        carl.remember("Of Carl", by="operator")
+        carl.grants.give(to=("other", "bob"), redact=None)
+        session = db.session("s", user="bob", app="other")
+        session.append({"role": "user", "content": "drinks"})
+    shutil.copy(tmp_path / "a", tmp_path / "copy")  # without the secret beside it
+    with memcore.open(tmp_path / "copy", read_only=True) as db:
+        bob = db.scope(user="bob", app="other").memory
+        assert [each.text for each in bob.list(shared=True)] == ["Bob drinks milk", "Of Carl"]
+        assert [hit.memory.text for hit in bob.search("drinks", shared=True)] == ["Bob drinks milk"]
+        assert bob.grants.get(("default", "ann"), 1) is None
+        recall = memcore.Recall(shared=True)
+        context = db.session("s", user="bob", app="other").context(1000, memory=recall)
+        assert len(context.memories) == 2
+    assert "secret" in caplog.text
+
+
+@pytest.mark.as_stored
+def test_a_damaged_memory_of_a_giver_hides_no_other(db, caplog):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"), redact=None)
+    store = engine_of(db.scope(user="x")).store
+
+    giver = store.read(lambda txn: names.scope_of(txn, "default", "ann"))
+    assert giver
+    whole = store.read(lambda txn: txn.get(entry_at(giver, 1)))
+    store.transact(lambda txn: txn.put(entry_at(giver, 1), whole[:-1] + b"?"))
+    assert seen(bob) == ["Ann met Carl"]
+    assert [hit.memory.text for hit in bob.search("met", shared=True)] == ["Ann met Carl"]
+    assert "left out" in caplog.text
+    store.transact(lambda txn: txn.put(entry_at(giver, 1), whole))
 
 
 def test_grants_are_not_exported(db):
