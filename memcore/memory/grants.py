@@ -30,6 +30,7 @@ from memcore.errors import (
 )
 from memcore.faces import logger
 from memcore.memory.rows import (
+    MALFORMED,
     NUMBER_END,
     TIME_END_MS,
     MemoryVersion,
@@ -37,6 +38,7 @@ from memcore.memory.rows import (
     memory_of,
     read_head,
     sound_entries,
+    sound_rows,
     write_head,
 )
 from memcore.memory.search import MemoryQuery
@@ -58,6 +60,7 @@ __all__ = [
 GRANT_ROWS: Final = (MemoryRow.GRANT, MemoryRow.RECEIVED)
 GRANTS_MAX: Final = 256
 """Most grants that a user gives, and that one has: each costs every shared read a look."""
+_KEY_BYTES: Final = len(keys.memory_rows(0, MemoryRow.GRANT, keys.u64(0), keys.u64(0)))
 _TRUST: Final = "agent"
 """Most trust of what somebody else's memory says; it is never the reader's own word."""
 
@@ -98,10 +101,14 @@ def _mark_at(giver: int, receiver: int, number: int) -> bytes:
     return keys.memory_rows(receiver, MemoryRow.RECEIVED, keys.u64(giver), keys.u64(number))
 
 
+def _keys_of(txn: ReadTxn, scope: int, row: int) -> list[bytes]:
+    prefix = keys.memory_rows(scope, row)
+    return [key for key, _ in txn.scan(prefix, keys.after(prefix))]
+
+
 def _places(txn: ReadTxn, scope: int, row: int) -> list[tuple[int, int]]:
     """Return ``(scope of the other side, number)`` of the grant rows of a scope, from the keys."""
-    prefix = keys.memory_rows(scope, row)
-    found = [key for key, _ in txn.scan(prefix, keys.after(prefix))]
+    found = (key for key in _keys_of(txn, scope, row) if len(key) == _KEY_BYTES)
     return [(keys.number_of(key[:-8]), keys.number_of(key)) for key in found]
 
 
@@ -117,17 +124,21 @@ def _read(txn: ReadTxn, giver: int, receiver: int, number: int) -> GrantRow | No
         return None
     flags, body = open_value(key, value)
     with decoding(key, "grant"):
+        if giver == receiver or not 0 < number < NUMBER_END:
+            raise ValueError(number)
         said = decode_json(body, flags)
         kinds, until, given = said.get("kinds"), said.get("until"), said["at"]
         times = [each for each in (until, given) if each is not None]
         if not all(type(each) is int and 0 <= each < TIME_END_MS for each in times):
             raise ValueError(number)
-        if not all(kind in KINDS for kind in kinds or ()):
+        if kinds is not None and not (isinstance(kinds, list) and all(k in KINDS for k in kinds)):
             raise ValueError(kinds)
         redact = said.get("redact")
         if redact is not None and redact not in privacy.POLICY_PRESETS:
             raise ValueError(redact)
-        labels = {str(name): str(text) for name, text in said.get("labels", {}).items()}
+        labels = said.get("labels", {})
+        if not all(isinstance(text, str) for text in labels.values()):
+            raise TypeError(labels)
         return GrantRow(
             giver, receiver, number, None if kinds is None else tuple(kinds), labels,
             redact, until, given,
@@ -197,19 +208,43 @@ def drop_grants(txn: Txn, scope: int) -> int:
     """
     given = [(scope, other, number) for other, number in _places(txn, scope, MemoryRow.GRANT)]
     had = [(other, scope, number) for other, number in _places(txn, scope, MemoryRow.RECEIVED)]
-    return sum(_end(txn, *place) for place in (*given, *had))
+    count = sum(_end(txn, *place) for place in (*given, *had))
+    for key in [key for row in GRANT_ROWS for key in _keys_of(txn, scope, row)]:
+        txn.delete(key)  # a key that leads to no other side
+    return count
 
 
 def check_grants(txn: ReadTxn, scope: int, _: bytes) -> Iterator[str]:
     """Verify that each grant of a scope has both its rows, and terms; yield findings as text."""
+    for key in (key for row in GRANT_ROWS for key in _keys_of(txn, scope, row)):
+        if len(key) != _KEY_BYTES:
+            yield f"the row {key.hex()} is of no grant"
     for other, number in _places(txn, scope, MemoryRow.GRANT):
-        with suppress(CorruptValueError):  # the check of all rows reports it
+        name, key = f"grant {number} to scope {other}", _grant_at(scope, other, number)
+        wrong = list(_wrong_sides(txn, scope, other, number))
+        yield from (f"{name}: {what}" for what in wrong)
+        try:
             _read(txn, scope, other, number)
+        except CorruptValueError:
+            if not wrong and any(sound_rows(txn, [key])):  # else the check of all rows reports it
+                yield f"{name}: {MALFORMED}"
         if txn.get(_mark_at(scope, other, number)) is None:
-            yield f"grant {number} to scope {other} is not marked there"
+            yield f"{name} is not marked there"
     for other, number in _places(txn, scope, MemoryRow.RECEIVED):
+        name = f"grant {number} of scope {other}"
+        yield from (f"{name}: {what}" for what in _wrong_sides(txn, scope, other, number))
         if txn.get(_grant_at(other, scope, number)) is None:
-            yield f"grant {number} of scope {other} is marked here, and was not given"
+            yield f"{name} is marked here, and was not given"
+
+
+def _wrong_sides(txn: ReadTxn, scope: int, other: int, number: int) -> Iterator[str]:
+    """Yield what is wrong with the key of one side of a grant."""
+    if other == scope:
+        yield "its giver is its receiver"
+    if not 0 < number < NUMBER_END:
+        yield "no grant has this number"
+    if txn.get(keys.scoped(Kind.SCOPE, other)) is None:
+        yield f"it names scope {other}, which nobody has"
 
 
 # --- The handle -----------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ __all__ = [
     "DERIVED_MAX",
     "FILES_BY",
     "FILES_SUBJECT",
+    "MALFORMED",
     "NUMBER_END",
     "TIMELINE",
     "TIME_END_MS",
@@ -78,6 +79,7 @@ __all__ = [
     "scopes_with_memory",
     "sound_entries",
     "sound_entry",
+    "sound_rows",
     "source_rows",
     "text_digest",
     "unpack_record",
@@ -1023,15 +1025,17 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     documents: dict[int, MemoryVersion] = {}
     versions, damaged = _checked_versions(txn, scope)
     is_whole = not damaged
-    yield from (f"memory {keys.number_of(key[:-8])}: {_MALFORMED}" for key in _sound(txn, damaged))
+    yield from (
+        f"memory {keys.number_of(key[:-8])}: {MALFORMED}" for key in sound_rows(txn, damaged)
+    )
     slots: dict[tuple[str | None, str], list[MemoryVersion]] = {}
     last = 0
     for number, record in _checked(txn, scope):
         last = number
         if record is None:
             is_whole = False
-            if any(_sound(txn, [entry_at(scope, number)])):
-                yield f"memory {number}: {_MALFORMED}"
+            if any(sound_rows(txn, [entry_at(scope, number)])):
+                yield f"memory {number}: {MALFORMED}"
             continue
         if not record.is_gone:
             documents[number] = record
@@ -1053,14 +1057,14 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
         if last and read_head(txn, scope).next_id <= last:
             yield f"the head of memory would give out number {last} again"
     except CorruptValueError:
-        if any(_sound(txn, [head_key(scope)])):
-            yield f"the head of memory: {_MALFORMED}"
+        if any(sound_rows(txn, [head_key(scope)])):
+            yield f"the head of memory: {MALFORMED}"
 
 
-_MALFORMED: Final = "a row with the right checksum is malformed"
+MALFORMED: Final = "a row with the right checksum is malformed"
 
 
-def _sound(txn: ReadTxn, found: Iterable[bytes]) -> Iterator[bytes]:
+def sound_rows(txn: ReadTxn, found: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the keys of rows whose checksums are right."""
     for key in found:
         with suppress(CorruptValueError):  # the check of all rows reports it

@@ -355,12 +355,13 @@ def put_terms(db: memcore.Database, terms: object) -> None:
 
 def test_a_view_by_an_unknown_policy_hides_no_other(db):
     ann, bob = pair(db)
-    ann.grants.give(to=("other", "bob"))
+    grant = ann.grants.give(to=("other", "bob"))
     put_terms(db, {"at": 1, "redact": "of a later version"})
     carl = db.scope(user="carl").memory
     carl.remember("Of Carl", by="operator")
     carl.grants.give(to=("other", "bob"))
     assert seen(bob) == ["Of Carl"]
+    assert ann.grants.revoke(grant.id)
 
 
 @pytest.mark.as_stored
@@ -399,6 +400,100 @@ def test_a_damaged_memory_of_a_giver_hides_no_other(db, caplog):
     assert [hit.memory.text for hit in bob.search("met", shared=True)] == ["Ann met Carl"]
     assert "left out" in caplog.text
     store.transact(lambda txn: txn.put(entry_at(giver, 1), whole))
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {}, [], {"at": "x"}, {"at": 2**52}, {"at": 1, "until": True}, {"at": 1, "kinds": 5},
+        {"at": 1, "kinds": "fact"}, {"at": 1, "kinds": [["fact"]]}, {"at": 1, "labels": []},
+        {"at": 1, "labels": {"a": 5}}, {"at": 1, "redact": 5}, {"at": 1, "redact": "nonsense"},
+    ],
+)  # fmt: skip
+def test_malformed_terms_show_nothing_and_are_reported(db, terms):
+    ann, bob = pair(db)
+    grant = ann.grants.give(to=("other", "bob"))
+    put_terms(db, terms)
+    assert seen(bob) == []
+    assert (ann.grants.list(), bob.grants.received()) == ([], [])
+    (finding,) = db.check()
+    assert f"grant {grant.id} to scope" in str(finding)
+    assert "malformed" in str(finding)
+    assert ann.grants.revoke(grant.id)
+    assert db.check() == []
+
+
+@pytest.mark.parametrize("number", [0, 2**48, 2**64 - 1])
+def test_a_number_that_no_grant_has_is_reported(db, number):
+    ann, bob = pair(db)
+    plant_grant(db, ("default", "ann"), ("other", "bob"), number)
+    assert seen(bob) == []
+    assert len(db.check()) == 2
+    ann.grants.give(to=("other", "bob"))
+    db.erase("ann", compact=False)
+    assert db.check() == []
+
+
+def test_a_grant_to_oneself_shows_nothing_twice_and_is_reported(db):
+    _, bob = pair(db)
+    plant_grant(db, ("other", "bob"), ("other", "bob"), 7)
+    assert [each.text for each in bob.list(shared=True)] == ["Bob drinks milk"]
+    assert any("giver" in str(each) for each in db.check())
+    db.scope(user="bob", app="other").opt_out_memory()
+    assert db.check() == []
+
+
+def test_a_grant_of_nobody_is_reported(db):
+    _, bob = pair(db)
+    store = engine_of(db.scope(user="x")).store
+    scope = store.read(lambda txn: names.scope_of(txn, "other", "bob"))
+    assert scope
+    keys_of = [
+        keys.memory_rows(scope, MemoryRow.GRANT, keys.u64(99), keys.u64(7)),
+        keys.memory_rows(scope, MemoryRow.RECEIVED, keys.u64(99), keys.u64(8)),
+    ]
+    for key in keys_of:
+        body = seal_value(key, *encode_json({"at": 1}))
+        store.transact(lambda txn, key=key, body=body: txn.put(key, body))
+    told = "".join(map(str, db.check()))
+    assert told.count("scope 99, which nobody has") == 2
+    assert seen(bob) == []
+    for key in keys_of:
+        store.transact(lambda txn, key=key: txn.delete(key))
+
+
+@pytest.mark.parametrize("row", [MemoryRow.GRANT, MemoryRow.RECEIVED])
+@pytest.mark.parametrize("rest", [b"", b"abc", bytes(8), bytes(24)])
+def test_a_key_of_another_length_is_reported(db, row, rest):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"))
+    store = engine_of(db.scope(user="x")).store
+    scope = store.read(lambda txn: names.scope_of(txn, "other", "bob"))
+    assert scope
+    key = keys.memory_rows(scope, row, rest)
+    store.transact(lambda txn: txn.put(key, seal_value(key, b"{}")))
+    assert len(seen(bob)) == 2
+    (finding,) = db.check()
+    assert key.hex() in str(finding)
+    db.scope(user="bob", app="other").opt_out_memory()
+    assert db.check() == []
+
+
+def plant_grant(
+    db: memcore.Database, giver: tuple[str, str], receiver: tuple[str, str], number: int
+) -> None:
+    """Write both rows of a grant, with the right checksums."""
+
+    def plant(txn: Any) -> None:
+        one, two = names.scope_of(txn, *giver), names.scope_of(txn, *receiver)
+        assert one
+        assert two
+        key = keys.memory_rows(one, MemoryRow.GRANT, keys.u64(two), keys.u64(number))
+        txn.put(key, seal_value(key, *encode_json({"at": 1})))
+        mark = keys.memory_rows(two, MemoryRow.RECEIVED, keys.u64(one), keys.u64(number))
+        txn.put(mark, seal_value(mark, b""))
+
+    engine_of(db.scope(user="x")).store.transact(plant)
 
 
 def test_grants_are_not_exported(db):
