@@ -540,7 +540,7 @@ class AsyncMemories:
             as_of: as they were known at this time, seconds since 1970.
             valid_at: only those that were true at this time: active and superseded ones.
             limit: most memories to return; None: all.
-            after: only those with larger ids.
+            after: only those with larger ids; not with ``shared``.
             shared: also what the user's grants show, behind the last of the user's own.
 
         Raises:

@@ -796,7 +796,7 @@ class Memories:
             as_of: as they were known at this time, seconds since 1970.
             valid_at: only those that were true at this time: active and superseded ones.
             limit: most memories to return; None: all.
-            after: only those with larger ids.
+            after: only those with larger ids; not with ``shared``.
             shared: also what the user's grants show, behind the last of the user's own.
 
         Raises:
@@ -811,7 +811,8 @@ class Memories:
         with_labels = checked_labels(labels or {})
         as_of_ms, valid_ms = _ms("as_of", as_of), _ms("valid_at", valid_at)
         checked_optional_int("limit", limit)
-        _checked_id("after", after, least=0)
+        is_shared = checked_bool("shared", shared)
+        _check_after(after, shared=is_shared)
         now_ms = self._now_ms()
 
         def fits(record: MemoryVersion) -> bool:
@@ -838,7 +839,6 @@ class Memories:
 
         nothing: list[Memory] = []
         found = self._read(look, nothing)
-        is_shared = checked_bool("shared", shared)
         beside = self.grants.memories(fits, as_of_ms=as_of_ms) if is_shared else []
         return [*found, *beside][:limit]
 
@@ -1081,6 +1081,17 @@ def _checked_id(name: str, value: object, *, least: int = 1) -> int:
         msg = f"{name}: expected an id below 2**48, got a larger one"
         raise InvalidOptionError(msg)
     return number
+
+
+def _check_after(after: object, *, shared: bool) -> None:
+    """Check the id after which a list begins.
+
+    Raises:
+        InvalidOptionError: it is no id; or the list is of several users' memories.
+    """
+    if _checked_id("after", after, least=0) and shared:  # the ids of others are those of others
+        msg = "after: no id says where memories of several users go on; leave out shared"
+        raise InvalidOptionError(msg)
 
 
 def _checked_ids(name: str, value: object) -> tuple[int, ...]:

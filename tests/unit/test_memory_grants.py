@@ -496,6 +496,15 @@ def plant_grant(
     engine_of(db.scope(user="x")).store.transact(plant)
 
 
+def test_pages_are_of_the_users_own_memories(db):
+    ann, bob = pair(db)
+    ann.grants.give(to=("other", "bob"), redact=None)
+    assert len(bob.list(shared=True, limit=2)) == 2
+    with pytest.raises(memcore.InvalidOptionError, match="after"):
+        bob.list(shared=True, after=1)
+    assert bob.list(after=1) == []
+
+
 def test_grants_are_not_exported(db):
     ann, _ = pair(db)
     ann.grants.give(to=("other", "bob"))
