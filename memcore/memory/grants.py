@@ -32,6 +32,7 @@ from memcore.faces import logger
 from memcore.memory.rows import (
     MALFORMED,
     NUMBER_END,
+    RECORDED_END_MS,
     TIME_END_MS,
     MemoryVersion,
     document_of,
@@ -128,9 +129,9 @@ def _read(txn: ReadTxn, giver: int, receiver: int, number: int) -> GrantRow | No
             raise ValueError(number)
         said = decode_json(body, flags)
         kinds, until, given = said.get("kinds"), said.get("until"), said["at"]
-        times = [each for each in (until, given) if each is not None]
-        if not all(type(each) is int and 0 <= each < TIME_END_MS for each in times):
-            raise ValueError(number)
+        for at, end in ((given, RECORDED_END_MS), (0 if until is None else until, TIME_END_MS)):
+            if type(at) is not int or not 0 <= at < end:
+                raise ValueError(number)
         if kinds is not None and not (isinstance(kinds, list) and all(k in KINDS for k in kinds)):
             raise ValueError(kinds)
         redact = said.get("redact")

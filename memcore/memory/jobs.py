@@ -20,7 +20,7 @@ from memcore.codec.values import decode_json, decoding, encode_json, open_value,
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.log import Head
 from memcore.memory.coverage import RESERVED
-from memcore.memory.rows import Book
+from memcore.memory.rows import RECORDED_END_MS, Book
 from memcore.memory.trust import checked_name
 from memcore.rows import names
 from memcore.rows.head import head_key
@@ -71,7 +71,6 @@ JOB_ROWS: Final = (MemoryRow.JOB, MemoryRow.WATERMARK)
 _STATES: Final = ("waiting", "leased", "dead")
 _VEIL_BYTES: Final = 16
 _SEQ_END: Final = 2**63
-_TIME_END: Final = 2**52
 _ATTEMPTS_END: Final = 2**31
 _REASON_CHARS: Final = 400
 _TOKEN_CHARS: Final = 32
@@ -210,7 +209,7 @@ def _unpack_job(key: bytes, said: Any) -> JobRow:
         or not _is_number(row.last, _SEQ_END)
         or not 0 < first <= row.last
         or not _is_number(row.attempts, _ATTEMPTS_END)
-        or not all(_is_number(at, _TIME_END) for at in (row.due_ms, row.lease_ms))
+        or not all(_is_number(at, RECORDED_END_MS) for at in (row.due_ms, row.lease_ms))
         or _job_at(keys.split_scoped(key)[0], row) != key
     ):
         raise ValueError(row.state)
@@ -285,7 +284,7 @@ def _unpack_watermark(key: bytes, value: bytes) -> ReadMark:
         found = ReadMark(said["seq"], said["at"], ExtractorId(*said["who"]))
         if (
             not _is_number(found.seq, _SEQ_END)
-            or not _is_number(found.at_ms, _TIME_END)
+            or not _is_number(found.at_ms, RECORDED_END_MS)
             or not all(isinstance(part, str) for part in found.who)
             or found.who.digest != key[-_VEIL_BYTES:]
         ):

@@ -25,6 +25,7 @@ from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.memory.lineage import root_of
 from memcore.memory.rows import (
+    RECORDED_END_MS,
     Book,
     is_of_outcome,
     read_head,
@@ -275,6 +276,7 @@ def unpack_outcome(session: int, said: Any) -> Outcome:
         or not isinstance(said["instead"], dict)
         or type(found.root) is not int
         or not 0 <= found.root < _KEY_END
+        or found.at_ms >= RECORDED_END_MS
     ):
         raise ValueError(found.scenario)
     return found
@@ -321,7 +323,8 @@ def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Play
     """
     head = read_head(book.txn, book.scope)
     if now_ms is not None:
-        outcome = replace(outcome, at_ms=max(now_ms, head.last_ms + 1))
+        later_ms = min(head.last_ms + 1, RECORDED_END_MS - 1)  # a planted head stops no outcome
+        outcome = replace(outcome, at_ms=max(now_ms, later_ms))
     last_ms = max(head.last_ms, outcome.at_ms)
     write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
     _put_outcome(book, outcome)
@@ -451,6 +454,8 @@ def unpack_playbook(key: bytes, value: bytes) -> Playbook:
         numbers = (successes, failures, iterations, said["at"], *reasons.values())
         if not all(type(number) is int and 0 <= number < _COUNT_END for number in numbers):
             raise ValueError("counts")
+        if said["at"] >= RECORDED_END_MS:
+            raise ValueError("at")
         active = successes + failures >= SESSIONS_ACTIVE and bool(steps)
         return Playbook(
             scenario=str(said["scenario"]),

@@ -20,7 +20,7 @@ from memcore.faces import logger
 from memcore.log import count_message
 from memcore.memory.instruction import read_turn
 from memcore.memory.playbook import playbooks_in
-from memcore.memory.rows import MemoryVersion, is_indexed, memory_of, sound_entries
+from memcore.memory.rows import RECORDED_END_MS, MemoryVersion, is_indexed, memory_of, sound_entries
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
@@ -377,4 +377,5 @@ def _said(text: str) -> str:
 
 
 def _day(at_ms: int) -> str:
+    at_ms = min(max(at_ms, 0), RECORDED_END_MS - 1)  # rows are bounded; no line ends a context
     return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()

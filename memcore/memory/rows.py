@@ -40,6 +40,7 @@ __all__ = [
     "FILES_SUBJECT",
     "MALFORMED",
     "NUMBER_END",
+    "RECORDED_END_MS",
     "TIMELINE",
     "TIME_END_MS",
     "Book",
@@ -265,12 +266,15 @@ _LEAST_MS: Final = 1 - 2**52
 _END_MS: Final = 2**52
 TIME_END_MS: Final = 2**50
 """End of the times that a caller may state, before and after 1970."""
+RECORDED_END_MS: Final = 253_402_300_800_000
+"""End of the times at which anything is recorded, the year 10,000: a day is shown for each."""
 _KEY_END: Final = 2**64
 _NUMBERS: Final = {
-    "recorded_ms": 0, "observed_ms": _LEAST_MS, "valid_from_ms": _LEAST_MS,
-    "valid_to_ms": _LEAST_MS, "superseded_by": 1, "expires_ms": 0, "uses": 0,
+    "recorded_ms": (0, RECORDED_END_MS), "observed_ms": (_LEAST_MS, _END_MS),
+    "valid_from_ms": (_LEAST_MS, _END_MS), "valid_to_ms": (_LEAST_MS, _END_MS),
+    "superseded_by": (1, _END_MS), "expires_ms": (0, _END_MS), "uses": (0, _END_MS),
 }  # fmt: skip
-"""Least value of each number of a version; all are below ``_END_MS``."""
+"""Least value of each number of a version, and the end of its values."""
 DERIVED_MAX: Final = 256
 """Most memories that one is made from."""
 TIMELINE: Final = ("active", "superseded")
@@ -305,8 +309,8 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
             wrote it.
     """
     values = {name: said[key] for name, key in _NAMES.items() if said.get(key) is not None}
-    for name, least in _NUMBERS.items():
-        if not _is_number(values.get(name, least), least):
+    for name, (least, end) in _NUMBERS.items():
+        if not _is_number(values.get(name, least), least, end):
             raise ValueError(name)
     for name in _TEXTS:
         if not isinstance(values.get(name, ""), str):
@@ -342,7 +346,7 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
     return record
 
 
-def _is_number(value: Any, least: int, end: int = _END_MS) -> bool:
+def _is_number(value: Any, least: int, end: int) -> bool:
     return type(value) is int and least <= value < end
 
 
@@ -400,7 +404,7 @@ def read_head(txn: ReadTxn, scope: int) -> EntryHead:
     body = open_value(key, value)[1]
     with decoding(key, "head of memory"):
         form, next_id, last_ms = _HEAD.unpack(body)
-        if form != _FORMAT or not 0 < next_id < NUMBER_END or last_ms >= _END_MS:
+        if form != _FORMAT or not 0 < next_id < NUMBER_END or last_ms >= RECORDED_END_MS:
             raise ValueError(form)
     return EntryHead(next_id, last_ms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import lzma
@@ -20,6 +21,7 @@ from memcore import Candidate, Extraction
 from memcore.codec import keys
 from memcore.memory import jobs
 from memcore.memory.judge import CANDIDATES_MAX, Given, GivenText, judged
+from memcore.memory.rows import RECORDED_END_MS
 from memcore.memory.rules import RuleExtractor, scored_sentences
 
 KIT = Path("/work/shared/eval/memory")
@@ -422,6 +424,19 @@ def test_planted_rows_are_findings(db, chat):
             txn.delete_range(prefix, keys.after(prefix))
 
     store.transact(clean)
+
+
+@pytest.mark.parametrize("time", ["due", "lease"])
+def test_a_job_of_no_time_is_found(db, chat, time):
+    say(chat, "I like tea")
+    session = db.engine.store.read(lambda txn: memcore.rows.names.session_of(txn, 1, "chat"))
+    who = jobs.ExtractorId("scripted", "1")
+    row = jobs.JobRow(session, "chat", 1, 1, who, "waiting", 0, 0)
+    row = dataclasses.replace(row, **{f"{time}_ms": RECORDED_END_MS})
+    store, seed = db.engine.store, db.engine.seed
+    store.transact(lambda txn: jobs._put_job(memcore.memory.Book(txn, 1, seed), row))
+    assert any("malformed" in finding for finding in db.check())
+    chat.memory.clear()
 
 
 # --- the judge ------------------------------------------------------------------------------------

@@ -1118,6 +1118,7 @@ def test_malformed_arguments_are_named(scope, options):
     "changed",
     [
         {"labels": 5}, {"labels": {"a": 5}}, {"attributes": [1]}, {"at": None}, {"uses": -5},
+        {"at": rows_of_memory.RECORDED_END_MS},
         {"sources": [[1, "a", 1, 1, [2**64], "user"]]}, {"sources": [[1, "a", 1, 1, [], "user"]]},
         {"sources": [[1, "a", 1, 1, [1], "king"]]}, {"sources": [[2**64, "a", 1, 1, [1], "user"]]},
         {"digests": ["no hex"]}, {"digests": [5]}, {"derived_from": ["a"]}, {"derived_from": 5},
@@ -1147,7 +1148,9 @@ def test_a_malformed_row_with_a_right_checksum_is_found(db, scope, row, changed)
 
 @pytest.mark.parametrize(
     "changed", [{"steps": [5]}, {"steps": "ab"}, {"failed": {"a": -1}}, {"patches": [[1]]},
-                {"successes": -1}, {"reasons": {"a": "b"}}, {"iterations": None}, {"root": -1}],
+                {"successes": -1}, {"reasons": {"a": "b"}}, {"iterations": None}, {"root": -1},
+                {"at": rows_of_memory.RECORDED_END_MS},
+                {"at": rows_of_memory.RECORDED_END_MS, "root": 1}],
 )  # fmt: skip
 def test_malformed_playbooks_are_found(db, scope, changed):
     memory = scope.memory

@@ -18,7 +18,7 @@ from memcore.codec.keys import Kind, MemoryRow
 from memcore.codec.values import encode_json, seal_value
 from memcore.database.scope import engine_of
 from memcore.memory import grants as module
-from memcore.memory.rows import entry_at
+from memcore.memory.rows import RECORDED_END_MS, entry_at
 from memcore.rows import names
 
 
@@ -405,8 +405,9 @@ def test_a_damaged_memory_of_a_giver_hides_no_other(db, caplog):
 @pytest.mark.parametrize(
     "terms",
     [
-        {}, [], {"at": "x"}, {"at": 2**52}, {"at": 1, "until": True}, {"at": 1, "kinds": 5},
-        {"at": 1, "kinds": "fact"}, {"at": 1, "kinds": [["fact"]]}, {"at": 1, "labels": []},
+        {}, [], {"at": "x"}, {"at": RECORDED_END_MS}, {"at": 1, "until": True},
+        {"at": 1, "kinds": 5}, {"at": 1, "kinds": "fact"}, {"at": 1, "kinds": [["fact"]]},
+        {"at": 1, "labels": []},
         {"at": 1, "labels": {"a": 5}}, {"at": 1, "redact": 5}, {"at": 1, "redact": "nonsense"},
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from memcore import Source
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.exchange import load
 from memcore.memory.lineage import ROOTS
-from memcore.memory.rows import pack_record, unpack_record
+from memcore.memory.rows import RECORDED_END_MS, pack_record, unpack_record
 from memcore.memory.transfer import arrived_entry
 from memcore.rows import names
 
@@ -169,7 +169,7 @@ def test_a_tombstone_that_arrives_keeps_its_number_and_forgets_nothing(db, other
 
 def test_nothing_arrives_from_the_future(db):
     say(db, "s", "x")
-    future = 2**50 - 1
+    future = RECORDED_END_MS - 1
     assert db.import_([line({"at": future}), outcome_line(at=future)]).failures == []
     memory = memory_of(db)
     made = memory.remember("later", by="operator")

@@ -14,7 +14,7 @@ from memcore.codec import keys
 from memcore.codec.keys import SearchRow
 from memcore.database.scope import engine_of
 from memcore.memory.recall import CLOSING, HEADING, OPENING
-from memcore.memory.rows import is_indexed
+from memcore.memory.rows import RECORDED_END_MS, is_indexed, read_head, write_head
 from memcore.rows import names
 
 CALLS: dict[str, list[dict[str, Any]]] = {
@@ -366,6 +366,25 @@ def test_shared_memories_are_shown_as_such_when_asked_for(db):
     assert session.context(memory=Recall(shared=True, labels={"a": "b"})).memories == ()
     session.memory.update(1, importance=0.5)
     assert session.memory.get(1).uses > 0
+
+
+def test_a_head_whose_time_no_calendar_has_is_found(db):
+    memory = db.scope(user="alice").memory
+    memory.remember("Likes tea", by="operator")
+    store = engine_of(db.scope(user="alice")).store
+    scope = store.read(lambda txn: names.scope_of(txn, "default", "alice"))
+    head = store.read(lambda txn: read_head(txn, scope))
+    last = head._replace(last_ms=RECORDED_END_MS)
+    store.transact(lambda txn: write_head(txn, scope, last))
+    assert any("head of memory" in finding for finding in db.check())
+    store.transact(lambda txn: write_head(txn, scope, last._replace(last_ms=RECORDED_END_MS - 1)))
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "tea"})
+    for _ in range(4):
+        session.memory.remember("Likes milk", by="operator")
+        session.memory.record_outcome(scenario="s", passed=True)
+    assert session.memory.playbooks()[0].recorded_at == (RECORDED_END_MS - 1) / 1000
+    assert "Likes milk" in shown(session.context(memory=Recall()))
 
 
 def test_a_damaged_search_index_finds_nothing_and_breaks_no_context(db, caplog):
