@@ -20,6 +20,7 @@ from memcore.codec import keys
 from memcore.codec.keys import MemoryRow
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, NotFoundError
+from memcore.faces import logger
 from memcore.log import Head, History
 from memcore.log.history import read_rows
 from memcore.log.read import opened
@@ -484,15 +485,30 @@ def _unpack_patch(step: Any, failures: Any, instead: Any) -> PlaybookPatch:
     return PlaybookPatch(step, failures, instead)
 
 
-def playbooks_in(txn: ReadTxn, scope: int, veil: bytes = b"") -> list[Playbook]:
-    """Return the current playbooks of a scope, the best first; ``veil``: only of this scenario.
+def playbooks_in(
+    txn: ReadTxn, scope: int, veil: bytes = b"", *, sound: bool = False
+) -> list[Playbook]:
+    """Return the current playbooks of a scope, the best first.
+
+    Args:
+        txn: the transaction.
+        scope: the scope.
+        veil: digest of the only scenario that is wanted; empty: all.
+        sound: leave out those that are damaged, and tell the log of them.
 
     Raises:
-        CorruptValueError: a row is damaged.
+        CorruptValueError: a row is damaged, unless ``sound``.
     """
     prefix = keys.memory_rows(scope, MemoryRow.PLAYBOOK, veil)
     newest = {key[:-8]: (key, value) for key, value in txn.scan(prefix, keys.after(prefix))}
-    found = [unpack_playbook(*row) for row in newest.values()]
+    found: list[Playbook] = []
+    for row in newest.values():
+        try:
+            found.append(unpack_playbook(*row))
+        except CorruptValueError as error:
+            if not sound:
+                raise
+            logger("memcore.memory").warning("a damaged playbook is left out: %s", error)
     return sorted(found, key=lambda each: (-each.score, -each.successes, each.scenario))
 
 

@@ -202,10 +202,11 @@ def choose_memories(
     """Choose and render memories; None if there are none, none fits, or the user opted out.
 
     What fits within the budget is all in the stable part. If not all does, that has half of it, and
-    what the query finds among the rest has what is left.
+    what the query finds among the rest has what is left. A damaged memory, playbook or index is
+    left out, and the log is told of it: a context is built without.
 
     Raises:
-        CorruptValueError: a row is damaged.
+        CorruptValueError: another row is damaged.
     """
     if is_opted_out(txn, scope):
         return None
@@ -273,14 +274,14 @@ def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
 def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
     asked = place.asked
-    for record in sound_entries(txn, scope, place.indexes.decoded(scope)):
+    for record in sound_entries(txn, scope, known=place.indexes.decoded(scope)):
         if record.status == "active" and _may_show(record, place):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
             yield _Line((0, record.id, ""), rank, record, "")
     for at, memory in enumerate(place.shared):
         rank = (-(memory.importance or 0.0), BY.index(memory.by), 0, -memory.id)
         yield _Line((1, at, ""), rank, memory, f"shared {memory.kind}")
-    for playbook in playbooks_in(txn, scope) if asked.playbooks else ():
+    for playbook in playbooks_in(txn, scope, sound=True) if asked.playbooks else ():
         if playbook.status == "active" and asked.scenario in (None, playbook.scenario):
             rank = (-playbook.score, 0, -playbook.successes, 0)
             why = f"playbook, score {playbook.score:.2f}"
@@ -314,7 +315,7 @@ def _found_lines(
     try:
         if not is_indexed(txn, scope):
             place.indexes.wanted.add(scope)
-        hits = find_memories(txn, scope, place.indexes, query, place.now_ms)
+        hits = find_memories(txn, scope, place.indexes, query, place.now_ms, sound=True)
     except CorruptValueError as error:
         if not search.is_index_error(error):
             raise

@@ -448,17 +448,21 @@ def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]
 
 
 def sound_entries(
-    txn: ReadTxn, scope: int, known: dict[bytes, tuple[bytes, MemoryVersion]] | None = None
+    txn: ReadTxn,
+    scope: int,
+    after: int = 0,
+    known: dict[bytes, tuple[bytes, MemoryVersion]] | None = None,
 ) -> Iterator[MemoryVersion]:
     """Yield as ``entries`` does, without those that are damaged: the log is told of them.
 
     Args:
         txn: the transaction.
         scope: the scope.
+        after: the number after which it begins.
         known: decoded entries by key, with their rows: only rows that differ are decoded.
     """
-    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
-    for key, value in txn.scan(rows, keys.after(rows)):
+    start = keys.behind(entry_at(scope, after))
+    for key, value in txn.scan(start, keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))):
         held = None if known is None else known.get(key)
         if held is None or held[0] != value:
             record = _sound_record(key, value)

@@ -27,6 +27,8 @@ from memcore.memory.rows import (
     memory_of,
     read_entry,
     role_of,
+    sound_entries,
+    sound_entry,
 )
 from memcore.memory.trust import KINDS, STATUSES
 from memcore.model import MemoryHit
@@ -132,13 +134,22 @@ def index_wanted(
 
 
 def find_memories(
-    txn: ReadTxn, scope: int, indexes: search.IndexCache, asked: MemoryQuery, now_ms: int
+    txn: ReadTxn,
+    scope: int,
+    indexes: search.IndexCache,
+    asked: MemoryQuery,
+    now_ms: int,
+    *,
+    sound: bool = False,
 ) -> list[MemoryHit]:
     """Rank a scope's memories on one snapshot, the best first.
 
+    ``sound``: memories that are damaged are left out, and the log is told of them.
+
     Raises:
-        CorruptValueError: a row of the index or of the memory is damaged.
+        CorruptValueError: a row of the index is damaged, or one of the memory, unless ``sound``.
     """
+    read = sound_entry if sound else read_entry
     head = search.read_head(txn, scope) if asked.as_of_ms is None else None
     past: dict[int, MemoryVersion] = {}
     if asked.as_of_ms is not None:  # only what is current is indexed
@@ -147,7 +158,8 @@ def find_memories(
     cache = None if head is None else indexes
     head = head or search.IndexHead(os.urandom(16))
     beside = []
-    now = entries(txn, scope, 0 if cache is None else indexed_to(txn, scope))
+    known = 0 if cache is None else indexed_to(txn, scope)
+    now = sound_entries(txn, scope, known) if sound else entries(txn, scope, known)
     for each in now if asked.as_of_ms is None else past.values():
         made = document_of(each)
         if made is not None:
@@ -164,7 +176,7 @@ def find_memories(
         for match in ranking.matches:
             with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
                 number = keys.U64.unpack(match.id)[0]
-            record = past.get(number) or read_entry(txn, scope, number)
+            record = past.get(number) or read(txn, scope, number)
             if record is None or not record.is_visible(now_ms) or not asked.fits(record):
                 continue
             snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
@@ -190,10 +202,10 @@ def lent_scores(
 
     An item is lent half of the best score of a memory that cites it. Of what is said in other words
     than it is asked, a memory may be in the words of the question. ``scaled``: scores are scaled
-    to 0..1, as those of items are that vectors take part in.
+    to 0..1, as those of items are that vectors take part in. A damaged memory lends nothing.
 
     Raises:
-        CorruptValueError: a row of the index or of the memory is damaged.
+        CorruptValueError: a row of the index is damaged.
     """
     head = search.read_head(txn, scope)
     if head is None:
@@ -206,7 +218,7 @@ def lent_scores(
     for match in matches:
         with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
             number = keys.U64.unpack(match.id)[0]
-        record = read_entry(txn, scope, number)
+        record = sound_entry(txn, scope, number)
         if record is None or record.status != "active" or not record.is_visible(now_ms):
             continue
         for row in record.sources:

@@ -11,7 +11,7 @@ import pytest
 import memcore
 from memcore import Recall, Source
 from memcore.codec import keys
-from memcore.codec.keys import SearchRow
+from memcore.codec.keys import MemoryRow, SearchRow
 from memcore.database.scope import engine_of
 from memcore.memory.recall import CLOSING, HEADING, OPENING
 from memcore.memory.rows import RECORDED_END_MS, is_indexed, read_head, write_head
@@ -385,6 +385,44 @@ def test_a_head_whose_time_no_calendar_has_is_found(db):
         session.memory.record_outcome(scenario="s", passed=True)
     assert session.memory.playbooks()[0].recorded_at == (RECORDED_END_MS - 1) / 1000
     assert "Likes milk" in shown(session.context(memory=Recall()))
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("row", [MemoryRow.ENTRY, MemoryRow.PLAYBOOK])
+def test_what_is_damaged_is_left_out_of_a_context(db, caplog, indexed, pinned, row):
+    memory = db.scope(user="alice").memory
+    for name in ("a", "b", "c", "d"):
+        session = db.session(name, user="alice")
+        for message in CALLS["openai_chat"]:
+            session.append(message)
+        for scenario in ("order", "cancel"):
+            memory.record_outcome(name, scenario=scenario, passed=True)
+    made = [memory.remember(f"Likes tea {n}", by="operator").id for n in range(40)]
+    if indexed:
+        memory.search("tea")
+    store = engine_of(db.scope(user="alice")).store
+    scope = store.read(lambda txn: names.scope_of(txn, "default", "alice"))
+    rows = keys.memory_rows(scope, row)
+    key, value = store.read(lambda txn: list(txn.scan(rows, keys.after(rows))))[-1]
+    store.transact(lambda txn: txn.put(key, value[:-1] + bytes((value[-1] ^ 1,))))
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "tea 39"})
+    for budget in (300, 3000):
+        context = session.context(memory=Recall(budget_tokens=budget, pinned=pinned))
+        ids = [each.id for each in context.memories if each.id is not None]
+        assert len(ids) > 2
+        assert (made[-1] in ids) <= (row == MemoryRow.PLAYBOOK)
+    scenarios = [each.scenario for each in context.memories if each.scenario]
+    assert len(scenarios) == (0 if not pinned else 1 if row == MemoryRow.PLAYBOOK else 2)
+    assert "left out" in caplog.text or (row, pinned) == (MemoryRow.PLAYBOOK, False)
+    if row == MemoryRow.ENTRY:
+        with pytest.raises(memcore.CorruptValueError):
+            memory.list()
+        assert db.scope(user="alice").search("tea 39", memories=True)
+    assert db.check() != []
+    memory.clear()
+    assert db.check() == []
 
 
 def test_a_damaged_search_index_finds_nothing_and_breaks_no_context(db, caplog):
