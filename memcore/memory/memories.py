@@ -741,8 +741,7 @@ class Memories:
             CorruptValueError: a memory is damaged, or the index is, in a read-only database.
         """
         asked = checked_query(query, k=k, kinds=kinds, statuses=statuses, explain=explain)
-        if self._filter is not None:  # what is stored was redacted, so the query has to be
-            asked = asked._replace(text=str(self._filter.again(asked.text)))
+        asked = asked._replace(text=self._redacted(asked.text))
         with_labels = checked_labels(labels or {})
         valid_ms = _ms("valid_at", valid_at)
 
@@ -951,6 +950,10 @@ class Memories:
         admitted: Mapping[str, Any] = self._filter.value(given, "memory")
         return admitted
 
+    def _redacted(self, query: str) -> str:
+        """Return a query redacted, since what is stored was."""
+        return query if self._filter is None else str(self._filter.again(query))
+
     def _need_writable(self) -> None:
         if self._read_only:
             msg = "the database is open read-only; open it for writing to change memories"
@@ -1036,7 +1039,8 @@ def place_of(of: Memories) -> MemoryPlace:
 
 def tool_handle(of: Memories) -> ToolHandle:
     """Return the operations of a memory that tools, files and profiles use; for this package."""
-    basics = of.search, of._change, of._admitted, of._named, of._drafts  # noqa: SLF001 - as above
+    basics = of.search, of._change, of._admitted, of._named  # noqa: SLF001 - as above
+    basics += of._redacted, of._drafts  # noqa: SLF001
     rest = of._seed, of._indexes, of._uses, of._grants, of._session  # noqa: SLF001
     return memory.ToolHandle(*basics, of._now_ms, of._read, *rest)  # noqa: SLF001
 

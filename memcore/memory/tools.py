@@ -334,6 +334,8 @@ class ToolHandle:
     """Returns contents as they may be stored."""
     named: Callable[[str, str], str]
     """Returns a name that is looked up, checked."""
+    redacted: Callable[[str], str]
+    """Returns a query as what is stored is: redacted."""
     drafts: SessionTxns
     now_ms: Callable[[], int]
     read: Callable[..., Any]

@@ -161,6 +161,19 @@ def test_shared_memories_and_texts_as_queries(db):
     assert [item["content"] for item in model.calls[-1].input] == ["hi"]
 
 
+def test_a_query_is_redacted_as_what_is_stored_was(open_db):
+    db = open_db(durability="none", redact="default")
+    memory = db.scope(user="u").memory
+    memory.remember("The boss is ann@example.com", by="operator")
+    memory.remember("Likes tea", by="operator")
+    for query, said in (("ann@example.com", "hi"), ("last_user", "Who is ann@example.com?")):
+        recall = Recall(pinned=False, query=query)
+        shows = recall_call_model_input_filter(memory, recall)
+        model = run(None, said, call_model_input_filter=shows)
+        assert "The boss" in model.calls[-1].input[0]["content"]
+        assert "tea" not in model.calls[-1].input[0]["content"]
+
+
 def test_sealed_items_are_nobodys_word(db):
     session = MemcoreSession("s", db, user="u", encryption_key="k" * 32)
     run(

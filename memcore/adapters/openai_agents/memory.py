@@ -154,6 +154,8 @@ def _recalled(
     if query == LAST_USER:
         texts = (own_texts(item)[0] for item in reversed(items) if _is_user(item))
         query = "\n".join(next(texts, []))
+    if query is not None:  # also that of the input, which is not redacted before it is stored
+        query = handle.redacted(query)
     shared: tuple[Memory, ...] = ()
     if asked.shared and asked.pinned:
         shared = tuple(handle.grants().memories(asked.admits))
