@@ -681,7 +681,8 @@ class AsyncProfile:
         """Return the active memories of a kind that are dated within the last days.
 
         The date of a memory is the time from which it is true, else that of its observation, else
-        that of its recording. Reads all memories of the user.
+        that of its recording. Values of fields without consent are left out. Reads all memories of
+        the user.
 
         Args:
             kind: as of a memory.

@@ -178,7 +178,7 @@ def _shape_of(hint: Any, name: str, *, within: bool = False) -> Shape:
     Raises:
         InvalidOptionError: it is not one of those that a profile knows.
     """
-    if hint in _SCALARS and isinstance(hint, type):
+    if isinstance(hint, type) and hint in _SCALARS:  # in this order: not all hints have a hash
         return Shape(frozenset((_SCALARS[hint],)))
     if isinstance(hint, type) and issubclass(hint, Enum):
         shape = _of_choices([each.value for each in hint], name)
@@ -187,7 +187,7 @@ def _shape_of(hint: Any, name: str, *, within: bool = False) -> Shape:
     origin, given = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return _of_choices(given, name)
-    if origin is list and not within:
+    if origin is list and len(given) == 1 and not within:
         return Shape(frozenset(("list",)), items=_shape_of(given[0], name, within=True))
     if origin in (Union, types.UnionType) and type(None) in given and len(given) == 2:  # noqa: PLR2004 - X | None
         (other,) = (each for each in given if each is not type(None))
@@ -522,7 +522,8 @@ class Profile:
         """Return the active memories of a kind that are dated within the last days.
 
         The date of a memory is the time from which it is true, else that of its observation, else
-        that of its recording. Reads all memories of the user.
+        that of its recording. Values of fields without consent are left out. Reads all memories of
+        the user.
 
         Args:
             kind: as of a memory.
@@ -551,6 +552,7 @@ class Profile:
                 and each.is_visible(now_ms)
                 and since_ms < _began(each)[0] <= now_ms
                 and wanted.items() <= dict(each.labels).items()
+                and not self._is_withheld(each)
             ]
 
         nothing: list[MemoryVersion] = []
@@ -569,6 +571,11 @@ class Profile:
 
     def _has_consent(self, field: str) -> bool:
         return self._consent.get(field, not self._rules[field].needs_consent)
+
+    def _is_withheld(self, record: MemoryVersion) -> bool:
+        """Return True if a memory is the value of a field without consent."""
+        field = record.slot if record.subject == PROFILE_SUBJECT else None
+        return field in self._rules and not self._has_consent(str(field))
 
     def _need_fit(self, field: str, value: Any, what: str) -> None:
         shape = self._rules[field].shape

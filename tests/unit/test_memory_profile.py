@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import typing
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Any, Literal, NotRequired, TypedDict
@@ -194,6 +195,21 @@ class Passed:
 
 
 @dataclass
+class Bare:
+    names: typing.List  # noqa: UP006 - that it says nothing of its items is the point
+
+
+@dataclass
+class OfMany:
+    names: list[()]  # type: ignore[misc]
+
+
+@dataclass
+class OfLists:
+    name: Literal[[1]]  # type: ignore[valid-type]
+
+
+@dataclass
 class Unclear:
     name: str = field(default="", metadata={"consent": 1})
 
@@ -215,7 +231,8 @@ def of(rule: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "schema",
     [
-        Passed, Unclear, OfNothing, of({"type": "string", "x-consent": "yes"}),
+        Passed, Unclear, OfNothing, Bare, OfMany, OfLists,
+        of({"type": "string", "x-consent": "yes"}),
         of({"type": "array", "items": {"type": "string", "x-consent": True}}),
         of({"type": "string"}) | {"x-consent": True}, of({"type": "string"}) | {"required": [[]]},
         int, "Person", None, {}, Nested, Unknown, {"type": "object", "properties": {}},
@@ -247,6 +264,9 @@ def test_a_field_without_consent_is_neither_stored_nor_shown(alice) -> None:
     allowed.set("illness", "flu", by="operator")
     assert allowed.values() == {"illness": "flu"}
     assert plain.values() == {}
+    assert [each.text for each in allowed.window("fact").memories] == ['illness: "flu"']
+    assert plain.window("fact").count == 0
+    assert plain.window("fact").memories == ()
     refused = alice.memory.profile(JSON, consent={"name": False})
     with pytest.raises(BlockedError):
         refused.set("name", "Alice", by="operator")
