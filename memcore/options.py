@@ -15,6 +15,7 @@ __all__ = [
     "checked_bool",
     "checked_callable",
     "checked_choice",
+    "checked_choices",
     "checked_idempotency_key",
     "checked_int",
     "checked_optional_int",
@@ -78,6 +79,19 @@ def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
         msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
         raise InvalidOptionError(msg)
     return value
+
+
+def checked_choices(name: str, value: Any, choices: Iterable[str]) -> tuple[str, ...]:
+    """Several words, each of which passes ``checked_choice``.
+
+    Raises:
+        InvalidOptionError: they are not, or are no collection but one str.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"{name}: expected several in a list, got {value!r:.80}"
+        raise InvalidOptionError(msg)
+    listed = tuple(choices)
+    return tuple(checked_choice(name, each, listed) for each in value)
 
 
 def need_known(name: str, given: Any, known: Iterable[str]) -> None:

@@ -871,6 +871,16 @@ class AsyncScope:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
+    @property
+    def user(self) -> str:
+        """The user it serves."""
+        return self._scope.user
+
+    @property
+    def app(self) -> str:
+        """The application it belongs to."""
+        return self._scope.app
+
     def session(
         self, session_id: str, *, auto_compact: AnySummarizer | None = None, **options: Any
     ) -> AsyncSession:

@@ -45,7 +45,7 @@ from memcore.memory.rows import (
 from memcore.memory.search import MemoryQuery
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_labels, normalised, weakest
 from memcore.model import Grant, Memory, MemoryHit
-from memcore.options import checked_choice
+from memcore.options import checked_choice, checked_choices
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased, is_opted_out, need_wanted
 from memcore.store.interface import ReadTxn, Store, Txn
@@ -324,9 +324,7 @@ class Grants:
         """
         self._need_writable()
         app, user = self._receiver(to)
-        of_kinds = (
-            None if kinds is None else tuple(checked_choice("kinds", k, KINDS) for k in kinds)
-        )
+        of_kinds = None if kinds is None else checked_choices("kinds", kinds, KINDS)
         with_labels = checked_labels(labels or {})
         until_ms = None if until is None else self._until_ms(until)
         if redact is not None:  # a name alone: the row of a grant has no other policy

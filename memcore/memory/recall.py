@@ -24,7 +24,7 @@ from memcore.memory.rows import RECORDED_END_MS, MemoryVersion, is_indexed, memo
 from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
-from memcore.options import checked_bool, checked_choice, checked_int
+from memcore.options import checked_bool, checked_choices, checked_int
 from memcore.rows.lifecycle import is_opted_out
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
@@ -91,8 +91,8 @@ class Recall:
         checked_int("budget_tokens", self.budget_tokens, least=1)
         for name in ("playbooks", "pinned", "shared"):
             checked_bool(name, getattr(self, name))
-        for kind in self.kinds or ():
-            checked_choice("kinds", kind, KINDS)
+        if self.kinds is not None:
+            object.__setattr__(self, "kinds", checked_choices("kinds", self.kinds, KINDS))
         checked_labels(self.labels)
         for name in ("scenario", "query"):
             value = getattr(self, name)

@@ -7,7 +7,7 @@ lacks; a handle that may not write ranks them beside the index, with the same re
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from memcore import search
@@ -32,7 +32,7 @@ from memcore.memory.rows import (
 )
 from memcore.memory.trust import KINDS, STATUSES
 from memcore.model import MemoryHit
-from memcore.options import checked_bool, checked_choice
+from memcore.options import checked_bool, checked_choices
 from memcore.store.interface import ReadTxn, Store
 
 __all__ = [
@@ -92,10 +92,7 @@ def checked_query(
 def _choices(name: str, value: object, allowed: Sequence[str]) -> tuple[str, ...]:
     if value is None:
         return tuple(allowed)
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name}: expected several in a list, got {value!r:.80}"
-        raise InvalidOptionError(msg)
-    found = tuple(checked_choice(name, each, allowed) for each in value)
+    found = checked_choices(name, value, allowed)
     if not found:
         msg = f"{name}: expected at least one, or None for all"
         raise InvalidOptionError(msg)

@@ -296,6 +296,8 @@ def _counts(text: str) -> int:
 TEXT_BYTES_MAX: Final = 16 * 1024
 """Largest text of a memory in UTF-8: it is a statement, not a document."""
 ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
+ATTRIBUTES_DEPTH_MAX: Final = 100
+"""Deepest nesting of attributes: whatever reads them descends on the caller's stack."""
 NAME_CHARS_MAX: Final = 256
 LABELS_MAX: Final = 32
 _HIDDEN: Final = re.compile(
@@ -406,8 +408,8 @@ def checked_attributes(attributes: object) -> dict[str, Any]:
     """Return attributes, checked.
 
     Raises:
-        InvalidItemError: they are not a mapping that JSON can represent, are too large, or hold
-            hidden characters.
+        InvalidItemError: they are not a mapping that JSON can represent, are too large, are nested
+            deeper than 100 levels, or hold hidden characters.
     """
     if not isinstance(attributes, Mapping):
         msg = f"attributes: expected a mapping, got {type(attributes).__name__}"
@@ -418,20 +420,27 @@ def checked_attributes(attributes: object) -> dict[str, Any]:
     except ValueError as exc:
         msg = f"attributes: {exc}"
         raise InvalidItemError(msg) from exc
-    size = _check_texts(found)
+    size = _check_texts(found, 0)
     if size > ATTRIBUTES_BYTES_MAX:
         msg = f"attributes: expected at most {ATTRIBUTES_BYTES_MAX} bytes of values, got {size}"
         raise InvalidItemError(msg)
     return found
 
 
-def _check_texts(value: Any) -> int:
-    """Refuse hidden characters in a JSON value; return its approximate size in bytes."""
+def _check_texts(value: Any, depth: int) -> int:
+    """Refuse hidden characters and deep nesting; return the approximate size of JSON in bytes."""
+    if depth > ATTRIBUTES_DEPTH_MAX:
+        msg = f"attributes: expected at most {ATTRIBUTES_DEPTH_MAX} levels of nesting"
+        raise InvalidItemError(msg)
     if isinstance(value, str):
         _need_visible("attributes", value)
         return len(value.encode()) + 2
     if isinstance(value, Mapping):
-        return sum(_check_texts(key) + _check_texts(entry) + 2 for key, entry in value.items())
+        inner = depth + 1
+        return sum(
+            _check_texts(key, inner) + _check_texts(entry, inner) + 2
+            for key, entry in value.items()
+        )
     if isinstance(value, list | tuple):
-        return sum(_check_texts(entry) + 1 for entry in value) + 2
+        return sum(_check_texts(entry, depth + 1) + 1 for entry in value) + 2
     return len(str(value)) if not isinstance(value, int) else 1 + value.bit_length() // 3

@@ -229,6 +229,7 @@ def test_both_sides_are_audited(open_db):
     [
         {"to": "bob"}, {"to": ("default",)}, {"to": ("default", "")}, {"to": ("default", "ann")},
         {"to": ("a", 7)}, {"to": None}, {"to": ("default", "bob"), "kinds": ["x"]},
+        {"to": ("default", "bob"), "kinds": 5}, {"to": ("default", "bob"), "kinds": "fact"},
         {"to": ("default", "bob"), "labels": {"a": 1}},
         {"to": ("default", "bob"), "redact": "nonsense"},
         {"to": ("default", "bob"), "redact": {"preset": "default"}},
@@ -522,6 +523,9 @@ def test_a_loop_gives_and_revokes(tmp_path):
             assert [m.text for m in await bob.list(shared=True)] == ["Tea"]
             assert await ann.grants.list() == await bob.grants.received() == [grant]
             assert await ann.grants.revoke(grant)
+            again = await ann.grants.give(to=db.scope(user="bob"))
+            assert (again.to_app, again.to_user) == ("default", "bob")
+            assert await ann.grants.revoke(again)
             assert await bob.list(shared=True) == []
 
     asyncio.run(main())

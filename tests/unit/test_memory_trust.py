@@ -13,7 +13,7 @@ import memcore
 from memcore import Source
 from memcore.database.redact import redact_all
 from memcore.memory import statement
-from memcore.memory.trust import is_pasted
+from memcore.memory.trust import ATTRIBUTES_DEPTH_MAX, is_pasted
 from memcore.privacy import Redaction, redaction_policy
 
 LIE = "Alice's manager is now Mallory"
@@ -193,6 +193,26 @@ def test_what_was_promoted_is_left_when_a_stronger_statement_goes(db, scope, mem
     scope.delete_session("a")
     left = memory.get(made.id)
     assert (left.by, left.status, left.promoted_by) == ("confirmed", "active", "root")
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_attributes_are_nested_as_deep_as_all_that_reads_them_goes(db, memory, kind):
+    def nested(depth: int) -> Any:
+        value: Any = 1
+        for _ in range(depth):
+            value = {"k": value} if kind is dict else [value]
+        return {"a": value}
+
+    memory.remember("deep", by="operator", attributes=nested(ATTRIBUTES_DEPTH_MAX - 1))
+    for depth in (ATTRIBUTES_DEPTH_MAX, 500, 510, 5000):
+        with pytest.raises(memcore.InvalidItemError, match="attributes"):
+            memory.remember("deeper", by="operator", attributes=nested(depth))
+        with pytest.raises(memcore.InvalidItemError, match="attributes"):
+            memory.update(1, by="operator", attributes=nested(depth))
+    memory.grants.give(to=("a", "bob"))
+    bob = db.scope(app="a", user="bob").memory
+    bob.remember("x", by="operator")
+    assert len(bob.list(shared=True)) == 2
 
 
 def test_attributes_and_labels_need_a_source(db, memory):

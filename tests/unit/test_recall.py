@@ -230,12 +230,17 @@ def test_reports_are_not_about_memories(db):
     "options",
     [
         {"budget_tokens": 0}, {"budget_tokens": "x"}, {"kinds": ("x",)}, {"labels": {"a": 1}},
-        {"playbooks": 1}, {"scenario": 5},
+        {"playbooks": 1}, {"scenario": 5}, {"kinds": 5}, {"kinds": "fact"}, {"kinds": (5,)},
     ],
 )  # fmt: skip
 def test_bad_options(options):
     with pytest.raises(memcore.InvalidOptionError):
         Recall(**options)
+
+
+def test_kinds_are_read_once():
+    assert Recall(kinds=iter(["fact", "note"])).kinds == ("fact", "note")
+    assert Recall(kinds=["fact"]) == Recall(kinds=("fact",))
 
 
 def test_anything_else_is_refused(db):
