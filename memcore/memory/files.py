@@ -9,8 +9,8 @@ whose models know them; ``tests/conformance`` compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -85,7 +85,7 @@ def _size(count: int) -> str:
     return f"{int(size)}{'BKMG'[at]}" if size == int(size) else f"{size:.1f}{'BKMG'[at]}"
 
 
-# --- The tree, as one snapshot has it, and changes of it ------------------------------------------
+# --- The tree, as one transaction has it, and changes of it ---------------------------------------
 
 
 class _Change(NamedTuple):
@@ -94,88 +94,79 @@ class _Change(NamedTuple):
     before: MemoryVersion | None
     after: MemoryVersion
 
+    @property
+    def is_named_anew(self) -> bool:
+        """True if it gives the entry another path."""
+        return self.before is None or self.after.slot != self.before.slot
 
-@dataclass(slots=True)
-class _Tree:
-    """Files in one snapshot; it notes what was looked at, so that a commit can compare."""
-
-    book: Book | None
-    """None: nothing is stored yet."""
-    seen: dict[str, tuple[int, int] | None] = field(default_factory=dict)
-    """By slot: id and version of the entry that was found; None: there was none."""
-    ids: frozenset[int] | None = None
-    """All entries, if all were looked at."""
-
-    def entry(self, slot: str) -> MemoryVersion | None:
-        """Return the entry with a slot: a file, or a directory."""
-        found = None if self.book is None else _entry(self.book, slot)
-        self.seen[slot] = None if found is None else (found.id, found.version)
-        return found
-
-    def file(self, parts: tuple[str, ...]) -> MemoryVersion | None:
-        """Return a file; None if there is none."""
-        return self.entry(_slot(parts)) if parts else None
-
-    def is_directory(self, parts: tuple[str, ...]) -> bool:
-        """Return True if there is a directory; the root always is one."""
-        return not parts or self.entry(_slot(parts, is_directory=True)) is not None
-
-    def exists(self, parts: tuple[str, ...]) -> bool:
-        """Return True if there is a file or a directory."""
-        return self.is_directory(parts) or self.file(parts) is not None
-
-    def below(self, parts: tuple[str, ...]) -> list[MemoryVersion]:
-        """Return all entries below a directory, by slot."""
-        prefix = _slot(parts, is_directory=True)
-        found: dict[str, MemoryVersion] = {}
-        ids: list[int] = []
-        book = self.book
-        for number in () if book is None else with_slot(book, FILES_SUBJECT, ""):
-            assert book is not None  # noqa: S101 - or there is no number
-            ids.append(number)
-            record = read_entry(book.txn, book.scope, number)
-            if record is not None and record.slot and record.slot.startswith(prefix):
-                found.setdefault(record.slot, record)  # the newest of a path counts
-        self.ids = frozenset(ids)
-        return [found[slot] for slot in sorted(found) if slot != prefix]
-
-    def count(self) -> int:
-        """Return the number of files and directories."""
-        return 0 if self.book is None else sum(1 for _ in with_slot(self.book, FILES_SUBJECT, ""))
-
-    def is_unchanged(self, book: Book) -> bool:
-        """Return True if what was looked at is the same in another snapshot."""
-        if self.ids is not None and self.ids != frozenset(with_slot(book, FILES_SUBJECT, "")):
-            return False
-        for slot, known in self.seen.items():
-            found = _entry(book, slot)
-            if (None if found is None else (found.id, found.version)) != known:
-                return False
-        return True
-
-    def new_directories(self, parts: tuple[str, ...]) -> list[_Change]:
-        """Return the changes that make a directory and those above it."""
-        made: list[_Change] = []
-        for stop in range(1, len(parts) + 1):
-            if not self.is_directory(parts[:stop]):
-                slot = _slot(parts[:stop], is_directory=True)
-                made.append(_Change(None, _new(slot, slot)))
-        return made
-
-    def blocked_by(self, parts: tuple[str, ...]) -> str:
-        """Return why nothing can be made at a path: a part above it is a file; empty if not."""
-        for stop in range(1, len(parts)):
-            if self.file(parts[:stop]) is not None:
-                return f"{_slot(parts[:stop])} is a file, not a directory"
-        return ""
+    @property
+    def is_told_anew(self) -> bool:
+        """True if it gives the entry another text."""
+        return self.before is None or self.after.text != self.before.text
 
 
-def _entry(book: Book, slot: str) -> MemoryVersion | None:
-    for number in with_slot(book, FILES_SUBJECT, slot):
-        record = read_entry(book.txn, book.scope, number)
+_Tree = Book | None
+"""Memory in which one transaction has the files; None: nothing is stored yet."""
+
+
+def _entry(tree: _Tree, slot: str) -> MemoryVersion | None:
+    """Return the entry with a slot: a file, or a directory."""
+    for number in () if tree is None else with_slot(tree, FILES_SUBJECT, slot):
+        assert tree is not None  # noqa: S101 - or there is no number
+        record = read_entry(tree.txn, tree.scope, number)
         if record is not None and record.is_file and record.slot == slot:
             return record
     return None
+
+
+def _file(tree: _Tree, parts: tuple[str, ...]) -> MemoryVersion | None:
+    """Return a file; None if there is none."""
+    return _entry(tree, _slot(parts)) if parts else None
+
+
+def _is_directory(tree: _Tree, parts: tuple[str, ...]) -> bool:
+    """Return True if there is a directory; the root always is one."""
+    return not parts or _entry(tree, _slot(parts, is_directory=True)) is not None
+
+
+def _exists(tree: _Tree, parts: tuple[str, ...]) -> bool:
+    """Return True if there is a file or a directory."""
+    return _is_directory(tree, parts) or _file(tree, parts) is not None
+
+
+def _below(tree: _Tree, parts: tuple[str, ...]) -> list[MemoryVersion]:
+    """Return all entries below a directory, by slot."""
+    prefix = _slot(parts, is_directory=True)
+    found: dict[str, MemoryVersion] = {}
+    for number in () if tree is None else with_slot(tree, FILES_SUBJECT, ""):
+        assert tree is not None  # noqa: S101 - or there is no number
+        record = read_entry(tree.txn, tree.scope, number)
+        if record is not None and record.slot and record.slot.startswith(prefix):
+            found.setdefault(record.slot, record)  # the newest of a path counts
+    return [found[slot] for slot in sorted(found) if slot != prefix]
+
+
+def _count(tree: _Tree) -> int:
+    """Return the number of files and directories."""
+    return 0 if tree is None else sum(1 for _ in with_slot(tree, FILES_SUBJECT, ""))
+
+
+def _new_directories(tree: _Tree, parts: tuple[str, ...]) -> list[_Change]:
+    """Return the changes that make a directory and those above it."""
+    made: list[_Change] = []
+    for stop in range(1, len(parts) + 1):
+        if not _is_directory(tree, parts[:stop]):
+            slot = _slot(parts[:stop], is_directory=True)
+            made.append(_Change(None, _new(slot, slot)))
+    return made
+
+
+def _blocked_by(tree: _Tree, parts: tuple[str, ...]) -> str:
+    """Return why nothing can be made at a path: a part above it is a file; empty if not."""
+    for stop in range(1, len(parts)):
+        if _file(tree, parts[:stop]) is not None:
+            return f"{_slot(parts[:stop])} is a file, not a directory"
+    return ""
 
 
 def _new(slot: str, text: str) -> MemoryVersion:
@@ -200,6 +191,15 @@ class _Plan(NamedTuple):
 
 _Planned = _Plan | Answer
 """Plan of a command, or the answer that refuses it."""
+_Planner = Callable[[_Tree], _Planned]
+
+
+class _Judged(NamedTuple):
+    """Contents of a plan that guards and redaction let pass."""
+
+    slots: frozenset[str]
+    texts: Mapping[str, str]
+    """By text: the text to be stored instead."""
 
 
 def _refused(text: str) -> Answer:
@@ -246,58 +246,68 @@ class MemoryFiles:
                 raise
             return _refused(f"Error ({reason}): {told}")
 
-    def _committed(self, plan: Callable[[_Tree], _Planned], *, is_read: bool) -> Answer:
-        """Plan on a snapshot and commit, again if the files changed meanwhile."""
+    def _committed(self, plan: _Planner, *, is_read: bool) -> Answer:
+        """Plan on a snapshot, and commit what the same plan is then; again if it is another.
+
+        Guards and redaction may take long and may call anything, so they judge outside the
+        transaction; what is written is built inside, from what is stored there.
+        """
         for _ in range(_TRIES):
-            found = self._handle.read(partial(self._planned, plan), None)
-            if found is None:  # nothing is stored of this user yet, or the user opted out
-                tree = _Tree(None, ids=frozenset())
-                found = tree, plan(tree)
-            tree, planned = found
+            # Without a scope nothing is stored of this user yet, or the user opted out.
+            planned = self._handle.read(partial(_planned, plan, self._handle.seed), None)
+            planned = plan(None) if planned is None else planned
             if isinstance(planned, Answer):
                 return planned
             if is_read or not planned.changes:
                 return Answer(planned.reply, failed=planned.failed)
-            changes = [self._admitted(change) for change in planned.changes]
+            judged = self._judged(planned.changes)
             try:
                 self._handle.change(
-                    partial(_apply, tree, changes, self._handle.now_ms()), ensure=True
+                    partial(_apply, plan, planned, judged, self._handle.now_ms()), ensure=True
                 )
             except OutpacedError:
                 continue
             return Answer(planned.reply, failed=planned.failed)
         return _refused(f"The files in {self._name} kept changing; try again.")
 
-    def _planned(
-        self, plan: Callable[[_Tree], _Planned], txn: Any, scope: int
-    ) -> tuple[_Tree, _Planned]:
-        tree = _Tree(Book(txn, scope, self._handle.seed))
-        return tree, plan(tree)
-
-    def _admitted(self, change: _Change) -> _Change:
-        """Return a change as it may be stored: judged by guards, redacted, within bounds."""
-        before, after = change
-        if after.status == "archived":
-            return change
-        if before is None or after.slot != before.slot:
-            self._handle.named("slot", after.slot or "")
-        if before is None or after.text != before.text:
-            text = str(self._handle.admitted({"text": after.text})["text"]) if after.text else ""
-            after = replace(after, text=checked_contents(text))
-        return _Change(before, after)
+    def _judged(self, changes: Iterable[_Change]) -> _Judged:
+        """Return what of some changes may be stored: judged by guards, redacted, within bounds."""
+        slots: set[str] = set()
+        texts: dict[str, str] = {}
+        for change in changes:
+            slot, text = change.after.slot or "", change.after.text
+            if change.is_named_anew:
+                self._handle.named("slot", slot)
+                slots.add(slot)
+            if change.is_told_anew and text not in texts:
+                made = str(self._handle.admitted({"text": text})["text"]) if text else ""
+                texts[text] = checked_contents(made)
+        return _Judged(frozenset(slots), texts)
 
 
-def _apply(tree: _Tree, changes: list[_Change], now_ms: int, book: Book) -> MemoryVersion:
-    """Write the entries of a plan; return the last.
+def _planned(plan: _Planner, seed: bytes, txn: Any, scope: int) -> _Planned:
+    return plan(Book(txn, scope, seed))
+
+
+def _apply(
+    plan: _Planner, planned: _Plan, judged: _Judged, now_ms: int, book: Book
+) -> MemoryVersion:
+    """Plan on what is stored now and write it; return the last entry.
 
     Raises:
-        OutpacedError: what the plan looked at has changed.
+        OutpacedError: the files changed meanwhile so that the reply would be another, or that
+            something would be written which was not judged.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
-    if not tree.is_unchanged(book):
-        msg = "the files changed meanwhile"
-        raise OutpacedError(msg)
+    again = plan(book)
+    if (
+        not isinstance(again, _Plan)
+        or not again.changes
+        or again._replace(changes=()) != planned._replace(changes=())
+    ):
+        raise OutpacedError(_CHANGED)
+    changes = [_as_judged(change, judged) for change in again.changes]
     head = read_head(book.txn, book.scope)
     number, now_ms = head.next_id, max(now_ms, head.last_ms)
     new = sum(change.before is None for change in changes)
@@ -313,6 +323,25 @@ def _apply(tree: _Tree, changes: list[_Change], now_ms: int, book: Book) -> Memo
             number += 1
         made = write_entry(book, made, before)
     return made
+
+
+_CHANGED: Final = "the files changed meanwhile"
+
+
+def _as_judged(change: _Change, judged: _Judged) -> _Change:
+    """Return a change with the text that may be stored.
+
+    Raises:
+        OutpacedError: its path or its text was not judged.
+    """
+    after = change.after
+    if change.is_named_anew and after.slot not in judged.slots:
+        raise OutpacedError(_CHANGED)
+    if not change.is_told_anew:
+        return change
+    if after.text not in judged.texts:
+        raise OutpacedError(_CHANGED)
+    return change._replace(after=replace(after, text=judged.texts[after.text]))
 
 
 def _wrong_with(given: dict[str, Any]) -> str:
@@ -345,9 +374,9 @@ def _view(tree: _Tree, given: dict[str, Any]) -> _Planned:
     parts, path = _placed(given), given["path"]
     if isinstance(parts, Answer):
         return parts
-    if tree.is_directory(parts):
+    if _is_directory(tree, parts):
         return _Plan(_listing(tree, parts, path))
-    file = tree.file(parts)
+    file = _file(tree, parts)
     if file is None:
         return _refused(f"The path {path} does not exist. Please provide a valid path.")
     lines = file.text.split("\n")
@@ -370,7 +399,7 @@ def _listing(tree: _Tree, parts: tuple[str, ...], path: str) -> str:
         f"Here're the files and directories up to 2 levels deep in {path}, excluding hidden items:"
     )
     prefix = _slot(parts, is_directory=True)
-    files = [(each.slot or "", each.text) for each in tree.below(parts)]
+    files = [(each.slot or "", each.text) for each in _below(tree, parts)]
     told = [f"{_DIRECTORY_SIZE}\t{path}"]
     found: list[tuple[list[str], str]] = []
     for slot, text in files:
@@ -388,13 +417,13 @@ def _create(tree: _Tree, given: dict[str, Any]) -> _Planned:
     parts, path = _placed(given), given["path"]
     if isinstance(parts, Answer):
         return parts
-    if tree.exists(parts):
+    if _exists(tree, parts):
         return _refused(f"File {path} already exists")
-    blocked = tree.blocked_by(parts)
+    blocked = _blocked_by(tree, parts)
     if blocked:
         return _refused(blocked)
-    made = tree.new_directories(parts[:-1])
-    if tree.count() + len(made) >= FILES_MAX:
+    made = _new_directories(tree, parts[:-1])
+    if _count(tree) + len(made) >= FILES_MAX:
         return _refused(f"There are {FILES_MAX} files and directories already; delete some.")
     made.append(_Change(None, _new(_slot(parts), given["file_text"])))
     return _Plan(f"File created successfully at: {path}", tuple(made))
@@ -409,8 +438,8 @@ def _edited(
     parts, path = _placed(given), given["path"]
     if isinstance(parts, Answer):
         return parts
-    file = tree.file(parts)
-    if file is None and not tree.is_directory(parts):
+    file = _file(tree, parts)
+    if file is None and not _is_directory(tree, parts):
         return _refused(f"The path {path} does not exist. Please provide a valid path.")
     if file is None:
         return _refused(f"The path {path} is not a file.")
@@ -484,9 +513,9 @@ def _delete(tree: _Tree, given: dict[str, Any]) -> _Planned:
         return parts
     if not parts:
         return _refused("Cannot delete the /memories directory itself")
-    gone = [file] if (file := tree.file(parts)) is not None else []
-    if not gone and (own := tree.entry(_slot(parts, is_directory=True))) is not None:
-        gone = [*tree.below(parts), own]
+    gone = [file] if (file := _file(tree, parts)) is not None else []
+    if not gone and (own := _entry(tree, _slot(parts, is_directory=True))) is not None:
+        gone = [*_below(tree, parts), own]
     if not gone:
         return _refused(f"The path {path} does not exist")
     return _Plan(f"Successfully deleted {path}", tuple(map(_archived, gone)))
@@ -498,18 +527,18 @@ def _rename(tree: _Tree, given: dict[str, Any]) -> _Planned:
         return old if isinstance(old, Answer) else new  # type: ignore[return-value] # one of both
     if not old:
         return _refused("Cannot rename the /memories directory itself")
-    if tree.exists(new):
+    if _exists(tree, new):
         return _refused(f"The destination {given['new_path']} already exists")
-    blocked = tree.blocked_by(new)
-    made = [] if blocked else tree.new_directories(new[:-1])
-    file = tree.file(old)
-    own = tree.entry(_slot(old, is_directory=True)) if file is None else None
+    blocked = _blocked_by(tree, new)
+    made = [] if blocked else _new_directories(tree, new[:-1])
+    file = _file(tree, old)
+    own = _entry(tree, _slot(old, is_directory=True)) if file is None else None
     moved = [_moved(each, old, new) for each in (file, own) if each is not None]
     if not moved:  # as in a file system, the directories are there
         reply = f"The path {given['old_path']} does not exist"
         return _Plan(reply, tuple(made), failed=True)
     if own is not None:
-        moved += [_moved(each, old, new) for each in tree.below(old)]
+        moved += [_moved(each, old, new) for each in _below(tree, old)]
         blocked = blocked or ("the directory cannot hold itself" if new[: len(old)] == old else "")
     if max(len(change.after.slot or "") for change in moved) > NAME_CHARS_MAX:
         blocked = f"Path {given['new_path']} has more than {NAME_CHARS_MAX} characters"
@@ -526,7 +555,7 @@ def _moved(record: MemoryVersion, old: tuple[str, ...], new: tuple[str, ...]) ->
 
 
 def _clear(tree: _Tree, _: dict[str, Any]) -> _Planned:
-    return _Plan("All memory cleared", tuple(map(_archived, tree.below(()))))
+    return _Plan("All memory cleared", tuple(map(_archived, _below(tree, ()))))
 
 
 _PLANS: Final[dict[str, Callable[[_Tree, dict[str, Any]], _Planned]]] = {
