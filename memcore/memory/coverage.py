@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 
-RESERVED: Final = "memcore."
-"""Beginning of the names of extractors that callers cannot give."""
-SUMMARIZED: Final = f"{RESERVED}summary 1"
+RESERVED: Final = ("memcore.", "memory files")
+"""Beginnings of the names of extractors that callers cannot give."""
+SUMMARIZED: Final = "memcore.summary 1"
 """Extractor of a memory that is a rolling summary."""
 _AT: Final = 10
 """Place of the summary's id in a key, behind kind, scope and row byte."""

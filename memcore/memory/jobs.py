@@ -134,7 +134,7 @@ class ExtractorId(NamedTuple):
                 msg = f"extractor.{part}: expected at most {_PART_CHARS} characters"
                 raise InvalidOptionError(msg)
         if str(parts[0]).startswith(RESERVED):
-            msg = f"extractor.name: names that begin with {RESERVED!r} are memcore's own"
+            msg = f"extractor.name: {parts[0]!r:.40} is one of memcore's own names"
             raise InvalidOptionError(msg)
         return cls(str(parts[0]), str(parts[1]))
 

@@ -929,7 +929,7 @@ class Memories:
             if text is not None:
                 values[name] = self._named(name, text)
         if str(extractor).startswith(RESERVED):
-            msg = f"extractor: names that begin with {RESERVED!r} are memcore's own"
+            msg = f"extractor: {extractor!r:.40} is one of memcore's own names"
             raise InvalidOptionError(msg)
         for name, share in (("confidence", confidence), ("importance", importance)):
             if share is not None:

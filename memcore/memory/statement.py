@@ -332,7 +332,7 @@ def _alike(
             stone = known
         elif (
             known.status in _LIVING
-            and not known.is_summary
+            and not (known.is_summary or known.is_file)
             and known.is_visible(now_ms)
             and (ended_ms is None or ended_ms > now_ms)
             and (known.kind, known.subject, known.slot) == (new.kind, new.subject, new.slot)

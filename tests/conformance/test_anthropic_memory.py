@@ -43,8 +43,14 @@ def told(tool: Any, **command: Any) -> str:
 
 
 @pytest.fixture
-def memory(open_db) -> memcore.Memories:
-    found: memcore.Memories = open_db(durability="none").scope(user="u").memory
+def db(open_db) -> memcore.Database:
+    found: memcore.Database = open_db(durability="none")
+    return found
+
+
+@pytest.fixture
+def memory(db) -> memcore.Memories:
+    found: memcore.Memories = db.scope(user="u").memory
     return found
 
 
@@ -189,8 +195,7 @@ def test_each_change_is_a_version_and_what_is_deleted_is_archived(memory, tool):
     assert {m.by for m in memory.list()} == {"assistant"}
 
 
-def test_files_are_shown_by_their_tool_alone(open_db, tool, memory):
-    db = open_db(durability="none")
+def test_files_are_shown_by_their_tool_alone(db, tool, memory):
     tool.call(create("/memories/a", "Zebras rule"))
     session = db.session("s", user="u")
     session.append({"role": "user", "content": "zebras"})
@@ -212,6 +217,31 @@ def test_files_are_shown_by_their_tool_alone(open_db, tool, memory):
     assert told(tool, **view("/memories/a")).startswith("! The path")
     tool.call(create("/memories/a", "Zebras rule"))  # what was forgotten does not come back by this
     assert memory.get(1).status == "forgotten"
+
+
+@pytest.mark.parametrize("is_user", [False, True])
+def test_a_statement_that_says_the_same_is_a_memory_beside_the_file(db, tool, memory, is_user):
+    tool.call(create("/memories/a", "I like tea"))
+    before = told(tool, **view("/memories/a"))
+    source = None
+    if is_user:
+        db.session("s", user="u").append({"role": "user", "content": "I like tea"})
+        source = memcore.Source("s", (1,))
+    place = {"kind": "note", "subject": "/memories", "slot": "/memories/a"}
+    said = memory.remember("I like tea", source=source, by=None if is_user else "operator", **place)
+    assert (said.id, said.status) == (2, "active")
+    assert told(tool, **view("/memories/a")) == before
+    assert memory.update(2, text="I like milk", by="operator").id == 2
+    memory.update(2, text="I like tea", by="operator")
+    tool.call(swap("/memories/a", "tea", "milk"))
+    assert memory.get(2).text == "I like tea"
+    assert db.check() == []
+
+
+def test_no_caller_makes_a_file_by_its_extractor(memory):
+    place = {"kind": "note", "subject": "/memories", "slot": "/memories/a"}
+    with pytest.raises(memcore.InvalidOptionError, match="memcore's own"):
+        memory.remember("x", by="operator", extractor="memory files 1", **place)
 
 
 def test_scopes_are_apart(open_db):
@@ -347,8 +377,7 @@ def test_a_change_of_a_directory_keeps_an_edit_in_it(tool, memory, between, comm
         rename("/memories/d", "/memories/e"), delete("/memories/d/a"), delete("/memories/d"),
     ],
 )  # fmt: skip
-def test_what_is_redacted_meanwhile_does_not_come_back(open_db, memory, tool, between, command):
-    db = open_db(durability="none")
+def test_what_is_redacted_meanwhile_does_not_come_back(db, memory, tool, between, command):
     tool.call(create("/memories/d/a", "old ann@example.com"))
     redaction = Redaction(RedactionPolicy(), secret=b"0" * 32)
     between(command, lambda: list(redact_all(db.engine, redaction.for_place, write=True)))
