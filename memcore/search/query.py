@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from threading import Lock
@@ -80,11 +80,18 @@ class _Cached(NamedTuple):
 
 
 class IndexCache:
-    """Tables of the most recently searched indexes of a database. Thread-safe."""
+    """Tables of the most recently searched indexes of a database. Thread-safe.
 
-    __slots__ = ("_decoded", "_lock", "_seen", "_tables", "_vectors", "wanted")
+    Numbers of snapshots and generations belong to one file: a compaction replaces it, and the new
+    one numbers its transactions anew. So nothing is kept once another file was opened, which
+    ``opened`` counts; while a read runs, none is.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_decoded", "_file", "_lock", "_opened", "_seen", "_tables", "_vectors", "wanted")
+
+    def __init__(self, opened: Callable[[], int]) -> None:
+        self._opened = opened
+        self._file = 0
         self.wanted: set[int] = set()
         """Scopes in which readers had to rank many documents that are not indexed."""
         self._lock = Lock()
@@ -92,6 +99,14 @@ class IndexCache:
         self._tables: OrderedDict[int, _Cached] = OrderedDict()
         self._seen: dict[int, tuple[int, Any]] = {}
         self._vectors: OrderedDict[int, tuple[bytes, Vectors]] = OrderedDict()
+
+    def _keep_to_file(self) -> None:
+        """Drop everything that was read from another file. Needs the lock."""
+        now = self._opened()
+        if now != self._file:
+            for each in (self._decoded, self._tables, self._seen, self._vectors):
+                each.clear()
+            self._file = now
 
     def forget(self, scope: int) -> None:
         """Drop what is known of a scope."""
@@ -104,6 +119,7 @@ class IndexCache:
     def decoded(self, scope: int) -> dict[bytes, tuple[bytes, Any]]:
         """Return a scope's values that were decoded: by key, the value and what it holds."""
         with self._lock:
+            self._keep_to_file()
             known = self._decoded.setdefault(scope, {})
             self._decoded.move_to_end(scope)
             while len(self._decoded) > _DECODED_SCOPES:
@@ -113,11 +129,13 @@ class IndexCache:
     def recall(self, scope: int) -> tuple[int, Any]:
         """Return what ``remember`` was given last for a scope; ``(-1, None)``: nothing."""
         with self._lock:
+            self._keep_to_file()
             return self._seen.get(scope, (-1, None))
 
     def remember(self, scope: int, snapshot: int, found: object) -> None:
         """Keep something that was read of a scope in a snapshot, by LMDB's number of it."""
         with self._lock:
+            self._keep_to_file()
             if len(self._seen) >= _CACHED_SCOPES:
                 self._seen.clear()
             self._seen[scope] = snapshot, found
@@ -129,6 +147,7 @@ class IndexCache:
             CorruptValueError: a row is damaged.
         """
         with self._lock:
+            self._keep_to_file()
             known = self._tables.get(scope)
         if known is None or (known.key, known.generation) != (head.key, head.generation):
             known = self._load(txn, scope, head, known)
@@ -149,6 +168,7 @@ class IndexCache:
         if now is None:
             return None
         with self._lock:
+            self._keep_to_file()
             key, known = self._vectors.get(scope, (b"", None))
         if key != head.key:
             known = None

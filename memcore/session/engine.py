@@ -588,7 +588,7 @@ class Engine:
     def indexes(self) -> IndexCache:
         """Tables of search indexes in memory; made on first use."""
         if not self._indexes:
-            self._indexes.append(search.IndexCache())
+            self._indexes.append(search.IndexCache(partial(getattr, self.store, "opened")))
         return self._indexes[0]
 
     def forget_index(self, scope: int) -> None:

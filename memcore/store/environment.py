@@ -262,6 +262,8 @@ class Environment(EnvironmentFields):
         self.key: FileKey | None = None
         self.next_key: FileKey | None = None
         """Key of the file that is about to replace this one."""
+        self.opened = 0
+        """Number of times that a file was opened: another file numbers its transactions anew."""
         self.read_only = True
         self.is_locked = True
         """True if writers see this environment's readers and preserve their pages."""
@@ -306,6 +308,7 @@ class Environment(EnvironmentFields):
             judge=(lambda fd, held: self.refuse(self.judge(fd, held))) if verify else None,
         )
         self.key, self.fd, self.format = found.key, found.fd, found.format
+        self.opened += 1
         self.raw = found.access.raw
         self.read_only, self.next_key = read_only, None
         self.is_locked = found.is_locked

@@ -732,6 +732,11 @@ class LmdbStore:
         """Notifier of commits made by this process, through any handle."""
         return self.environment().notifier
 
+    @property
+    def opened(self) -> int:
+        """Number of times that a file was opened at the path, by any handle."""
+        return self.environment().opened
+
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot.
 

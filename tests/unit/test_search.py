@@ -24,6 +24,7 @@ from memcore.rows import names
 from memcore.search import (
     Document,
     DocumentKind,
+    IndexCache,
     IndexWriter,
     Query,
     rank,
@@ -34,6 +35,7 @@ from memcore.search import (
 from memcore.search.index import forward_of
 from memcore.search.text import _PIECE, folded
 from memcore.session import search as searching
+from memcore.store.transaction import stored
 from messages import user as said
 
 INDEX = bytes((Kind.SEARCH,)), bytes((Kind.SEARCH + 1,))
@@ -248,6 +250,62 @@ def test_expiry_takes_the_words_along(path) -> None:
         assert places(db.search("two"))[0] == ("s", 2)
         assert [hit.seq for hit in db.search("needle") if hit.highlights] == [2]
         assert db.check() == []
+
+
+def committed(db: memcore.Database) -> int:
+    """LMDB's number of the last transaction."""
+    found: int = db.engine.store.read(lambda txn: stored(txn).id())
+    return found
+
+
+@pytest.mark.parametrize("way", ["compact", "erase"])
+def test_what_was_read_of_a_file_is_not_taken_for_the_one_that_replaced_it(path, way) -> None:
+    with memcore.open(path) as db:
+        session, pad = db.session("s"), db.session("pad", app="other", user="other")
+        db.session("gone", user="gone").append(said("x"))
+        session.append(said("apple"))
+        session.fork("fork")
+        for at in range(12):
+            session.append(said(f"secret apple {at}"))
+        fill(db, name="long")
+        db.scope().memory.remember("likes plums", by="operator")
+        assert db.scope().memory.search("plums")
+        assert len(db.scope().search("secret")) == 10
+        before = committed(db)
+        if way == "compact":
+            db.copy_compact()
+        else:
+            db.erase("gone")
+        db.session("long").undo(80)
+        db.delete_session("s")
+        assert committed(db) < before  # the file that replaced the first one counts anew
+        while committed(db) < before:
+            pad.append(said("pad"))
+        assert db.scope().search("secret") == []
+        assert places(db.scope().search("apple")) == [("fork", 1)]
+        assert db.scope().search("note") == []
+        assert db.scope().memory.search("plums")
+
+
+def test_a_cache_keeps_nothing_of_another_file(db) -> None:
+    fill(db)
+    db.index_sessions()
+    files = [1]
+    cache = IndexCache(lambda: files[0])
+
+    def look(txn):
+        head = read_head(txn, 1)
+        cache.remember(1, 7, "seen")
+        cache.decoded(1)[b"key"] = b"value", "decoded"
+        table, _ = cache.get(txn, 1, head)
+        assert cache.recall(1) == (7, "seen")
+        assert cache.get(txn, 1, head)[0] is table
+        files[0] += 1
+        assert cache.recall(1) == (-1, None)
+        assert cache.decoded(1) == {}
+        assert cache.get(txn, 1, head)[0] is not table
+
+    db.engine.store.read(look)
 
 
 def test_a_read_only_handle_reads_what_is_not_indexed(path, monkeypatch, caplog) -> None:
