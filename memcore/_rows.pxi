@@ -439,7 +439,7 @@ cdef class SessionRows:
         for i in range(15):  # the numbers, except the prefix hash; the times and recounts follow
             if i != 4 and fields[i] >> COUNTER_BITS:
                 return False
-        if fields[10] >= fields[2]:
+        if fields[10] >= fields[2] or fields[9] and fields[9] >= session:
             return False
         for size in range(policy + counter):
             if p[size] & 0x80:

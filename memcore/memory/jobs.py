@@ -317,8 +317,6 @@ def covered_to(txn: ReadTxn, scope: int, session: int, who: ExtractorId) -> int:
         if value is None:
             break
         head = Head.unpack(head_key(scope, at), value)
-        if head.parent_session >= at:
-            break  # numbers grow, so nothing else leads to an end
         at, limit = head.parent_session, min(limit, head.parent_seq)
     return covered
 

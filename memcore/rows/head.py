@@ -116,6 +116,9 @@ class Head(HeadFields):
             raise _malformed("session head", key)
         if head.parent_seq >= head.next_seq or head.policy not in POLICIES:
             raise _malformed("session head", key)
+        # A fork has a greater number than its parent, so whoever follows parents comes to an end.
+        if head.parent_session and head.parent_session >= keys.split_session_prefix(key)[1]:
+            raise _malformed("session head", key)
         return head
 
     # --- the live history -------------------------------------------------------------------------

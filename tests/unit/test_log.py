@@ -333,3 +333,27 @@ def test_a_head_at_the_end_of_its_counters_is_damaged(db, session, field):
     setattr(head, field, 2**64 - 1)
     with pytest.raises(CorruptValueError):
         Head.unpack(key, seal_value(key, head.pack()))
+
+
+@pytest.mark.parametrize("planted", ["itself", "fork"])
+def test_a_head_that_leads_back_to_itself_is_an_error_and_no_loop(broken, planted):
+    session = broken.session("itself")
+    session.append(user("hi"))
+    session.fork("fork").append(user("ho"))
+    numbers = {each: broken.session(each)._ref.resolve().session for each in ("itself", "fork")}
+    key, head = head_key(1, numbers["itself"]), stored_head(broken, session)
+    sound = seal_value(key, head.pack())
+    head.parent_session, head.parent_seq = numbers[planted], 1
+    broken.engine.store.transact(lambda txn: txn.put(key, seal_value(key, head.pack())))
+    memory = broken.session("fork").memory
+    walks = [
+        lambda: memory.remember("It says hi", source=1),
+        lambda: memory.record_outcome("fork", scenario="greeting", passed=True),
+        lambda: memory.extract("fork"),
+        lambda: list(broken.export()),
+    ]
+    for walk in walks:
+        with pytest.raises(CorruptValueError, match="session head"):
+            walk()
+    assert any("session head" in finding for finding in broken.check())
+    broken.engine.store.transact(lambda txn: txn.put(key, sound))
