@@ -1039,10 +1039,10 @@ def place_of(of: Memories) -> MemoryPlace:
 
 def tool_handle(of: Memories) -> ToolHandle:
     """Return the operations of a memory that tools, files and profiles use; for this package."""
-    basics = of.search, of._change, of._admitted, of._named  # noqa: SLF001 - as above
-    basics += of._redacted, of._drafts  # noqa: SLF001
-    rest = of._seed, of._indexes, of._uses, of._grants, of._session  # noqa: SLF001
-    return memory.ToolHandle(*basics, of._now_ms, of._read, *rest)  # noqa: SLF001
+    reads = of.search, of._change, of._admitted, of._named, of._redacted  # noqa: SLF001 - as above
+    times = of._drafts, of._now_ms, of._read, of._seed  # noqa: SLF001
+    rest = of._indexes, of._uses, of._grants, of._session  # noqa: SLF001
+    return memory.ToolHandle(*reads, *times, *rest)
 
 
 _TRUE: Final = ("active", "superseded")
