@@ -57,6 +57,7 @@ __all__ = [
     "seen_item",
     "shown_seqs",
     "tokens_from",
+    "turn_tokens",
     "whole_context",
 ]
 
@@ -577,6 +578,21 @@ def _author_index(log: CachedSession, txn: ReadTxn) -> AuthorIndex:
             found.add(item)
     log.authors = found
     return found
+
+
+def turn_tokens(log: CachedSession, txn: ReadTxn, ask: ContextRequest) -> int:
+    """Count what stands before the cut of a context, and its newest turn, before repairs.
+
+    The newest turn is the last user item with what follows it; without one, the last item.
+    """
+    stored = log.current_view(txn) if ask.view is None else log.chosen_view(txn, ask.view)
+    window = find_window(log, txn, stored, ask)
+    seen, fixed = window.seen, window.demand.fixed_tokens
+    first = min(max(window.demand.first - window.recent.offset, 0), len(seen))
+    at = seen.last_of(1 << ItemKind.USER, 1, at_least=first)
+    if at < len(seen) and seen.kind_at(at) != ItemKind.USER:
+        at = max(seen.last_shown, first)
+    return fixed + seen.cost(at)
 
 
 def pick_by_author(

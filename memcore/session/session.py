@@ -1168,7 +1168,7 @@ class Session:
                 it would have stored them; token counts remain those of the stored items.
             memory: show the user's active memories and playbooks as well: behind the pins, and what
                 the last user message finds in front of it; never stored. They have a budget of
-                their own within that of the context, and give way if the items do not fit.
+                their own within that of the context, and give way to its newest turn.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.

@@ -29,6 +29,7 @@ from memcore.session.context import (
     pick,
     pick_by_author,
     tokens_from,
+    turn_tokens,
     whole_context,
 )
 from memcore.session.engine import SentContext, SessionRef, spans_of
@@ -168,14 +169,16 @@ def _choose(
     budget = call.budget
     if call.calibrated and scale is not None and budget < UNLIMITED:
         budget = min(budget, scale.allowed(budget))
-    recalled = None
-    if call.memory is not None:
-        recalled = remembered.choose_memories(
-            txn, log.scope, call.memory, policy=log.policy, counter=log.counter,
-            budget_tokens=budget - 1,
-        )  # fmt: skip
-        budget -= 0 if recalled is None else recalled.tokens
     ask, sent = ContextRequest(budget, at_least, call.view), _sent(log, 0, 0)
+    recalled = None
+    if call.memory is not None:  # memories give way to the newest turn, older ones to memories
+        room = budget - max(turn_tokens(log, txn, ask), 1)
+        if room > 0:
+            recalled = remembered.choose_memories(
+                txn, log.scope, call.memory, policy=log.policy, counter=log.counter,
+                budget_tokens=room,
+            )  # fmt: skip
+        ask = ask._replace(budget=budget - (0 if recalled is None else recalled.tokens))
     if call.authors is None:
         if recalled is not None:  # as a filtered context: reports are about the log alone
             sent = sent._replace(policy=_PARTIAL)

@@ -147,6 +147,47 @@ def test_memories_give_way_to_the_session(db):
         session.context(5, memory=Recall())
 
 
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("authors", [None, ["main"]])
+def test_memories_leave_the_newest_turn_whole(db, summed, authors):
+    session = db.session("chat", user="alice")
+    many(session.memory)
+    for message in CALLS["openai_chat"]:
+        session.append(message)
+    session.append({"role": "user", "content": "old " * 100})
+    session.append({"role": "assistant", "content": "new"})
+    if summed:
+        session.compact(summarize=lambda *_: "a summary", keep_tokens=20)
+    session.append({"role": "user", "content": "the question " + "word " * 100})
+    for message in CALLS["openai_chat"][2:4]:
+        session.append(message)
+    whole = session.context(authors=authors)
+    turn = whole.messages[-3:]
+    texts = {json.dumps(message) for message in turn}
+    had: list[int] = []
+    for budget in range(whole.tokens - 60, whole.tokens + 700, 20):
+        plain = session.context(budget, authors=authors)
+        context = session.context(budget, memory=Recall(), authors=authors)
+        assert context.tokens <= budget
+        assert texts <= {json.dumps(message) for message in context.messages} or (
+            plain.messages == context.messages
+        )
+        had.append(len(context.memories))
+    assert had == sorted(had)
+    assert had[0] == 0
+    assert had[-1] >= 10
+
+
+def test_without_a_turn_memories_leave_the_last_item(db):
+    session = db.session("chat", user="alice")
+    many(session.memory)
+    for number in range(20):
+        session.append({"role": "assistant", "content": f"thought {number} " + "word " * 30})
+    context = session.context(500, memory=Recall())
+    assert context.memories
+    assert "thought 19" in text_of(context.messages[-1])
+
+
 @pytest.mark.parametrize(
     "text",
     [
