@@ -186,7 +186,7 @@ def _import(
             return ""
         return (
             f"memory {each.entry[0].id} of user {user!r} in app {app!r} exists and is another one, "
-            "or another value of its slot holds at that time: it stays"
+            "or its slot or its path is taken by another one: that one stays"
         )
     try:
         done = memory.import_outcome(to, each.outcome)

@@ -34,6 +34,8 @@ __all__ = [
     "FILES_MAX",
     "ROOT",
     "MemoryFiles",
+    "has_place",
+    "is_well_formed",
 ]
 
 
@@ -43,6 +45,7 @@ FILES_MAX: Final = 1000
 _LINES_MAX: Final = 999_999
 _LINE_WIDTH: Final = 6
 _ARGUMENT_CHARS: Final = 4 * TEXT_BYTES_MAX
+_FULL: Final = "There are {} files and directories already; delete some."
 _DIRECTORY_SIZE: Final = "4K"
 """Size of a directory as most file systems have it."""
 _LEVELS: Final = 2
@@ -109,14 +112,18 @@ _Tree = Book | None
 """Memory in which one transaction has the files; None: nothing is stored yet."""
 
 
-def _entry(tree: _Tree, slot: str) -> MemoryVersion | None:
-    """Return the entry with a slot: a file, or a directory."""
+def _entries(tree: _Tree, slot: str) -> Iterator[MemoryVersion]:
+    """Yield the entries with a slot, files or directories: one, unless the file is damaged."""
     for number in () if tree is None else with_slot(tree, FILES_SUBJECT, slot):
         assert tree is not None  # noqa: S101 - or there is no number
         record = read_entry(tree.txn, tree.scope, number)
         if record is not None and record.is_file and record.slot == slot:
-            return record
-    return None
+            yield record
+
+
+def _entry(tree: _Tree, slot: str) -> MemoryVersion | None:
+    """Return the entry with a slot: a file, or a directory. The newest counts."""
+    return next(_entries(tree, slot), None)
 
 
 def _file(tree: _Tree, parts: tuple[str, ...]) -> MemoryVersion | None:
@@ -135,15 +142,22 @@ def _exists(tree: _Tree, parts: tuple[str, ...]) -> bool:
 
 
 def _below(tree: _Tree, parts: tuple[str, ...]) -> list[MemoryVersion]:
-    """Return all entries below a directory, by slot."""
+    """Return all entries below a directory, by slot, the newest of each first."""
     prefix = _slot(parts, is_directory=True)
-    found: dict[str, MemoryVersion] = {}
+    found: list[MemoryVersion] = []
     for number in () if tree is None else with_slot(tree, FILES_SUBJECT, ""):
         assert tree is not None  # noqa: S101 - or there is no number
         record = read_entry(tree.txn, tree.scope, number)
-        if record is not None and record.slot and record.slot.startswith(prefix):
-            found.setdefault(record.slot, record)  # the newest of a path counts
-    return [found[slot] for slot in sorted(found) if slot != prefix]
+        slot = "" if record is None else record.slot or ""
+        if record is not None and slot.startswith(prefix) and slot != prefix:
+            found.append(record)
+    return sorted(found, key=lambda each: (each.slot or "", -each.id))
+
+
+def _whole(tree: _Tree, parts: tuple[str, ...]) -> list[MemoryVersion]:
+    """Return all entries of a file, or those of a directory with all that is in it."""
+    own = list(_entries(tree, _slot(parts)))
+    return own or [*_entries(tree, _slot(parts, is_directory=True)), *_below(tree, parts)]
 
 
 def _count(tree: _Tree) -> int:
@@ -167,6 +181,31 @@ def _blocked_by(tree: _Tree, parts: tuple[str, ...]) -> str:
         if _file(tree, parts[:stop]) is not None:
             return f"{_slot(parts[:stop])} is a file, not a directory"
     return ""
+
+
+def has_place(book: Book, record: MemoryVersion) -> bool:
+    """Return True if a file or directory may arrive: nothing is at its path, and there is room."""
+    slot = record.slot or ""
+    parts = tuple(slot.rstrip("/").split("/")[2:])
+    at = (_slot(parts), _slot(parts, is_directory=True))
+    others = [each for path in at for each in _entries(book, path) if each.id != record.id]
+    is_known = read_entry(book.txn, book.scope, record.id) is not None
+    is_full = not is_known and _count(book) >= FILES_MAX
+    return not (others or is_full or _blocked_by(book, parts))
+
+
+def is_well_formed(record: MemoryVersion) -> bool:
+    """Return True if a version of a file is as this module writes it."""
+    slot = record.slot or ""
+    parts = _resolved(slot)
+    return (
+        (record.kind, record.subject, record.sources) == ("note", FILES_SUBJECT, ())
+        and record.status in {"quarantined", "archived"}
+        and isinstance(parts, tuple)
+        and bool(parts)
+        and slot == _slot(parts, is_directory=slot.endswith("/"))
+        and len(_slot(parts, is_directory=True)) <= NAME_CHARS_MAX
+    )
 
 
 def _new(slot: str, text: str) -> MemoryVersion:
@@ -399,10 +438,10 @@ def _listing(tree: _Tree, parts: tuple[str, ...], path: str) -> str:
         f"Here're the files and directories up to 2 levels deep in {path}, excluding hidden items:"
     )
     prefix = _slot(parts, is_directory=True)
-    files = [(each.slot or "", each.text) for each in _below(tree, parts)]
+    files = {each.slot or "": each.text for each in reversed(_below(tree, parts))}
     told = [f"{_DIRECTORY_SIZE}\t{path}"]
     found: list[tuple[list[str], str]] = []
-    for slot, text in files:
+    for slot, text in files.items():
         steps = slot[len(prefix) :].rstrip("/").split("/")
         if len(steps) > _LEVELS or any(step.startswith(".") for step in steps):
             continue
@@ -424,7 +463,7 @@ def _create(tree: _Tree, given: dict[str, Any]) -> _Planned:
         return _refused(blocked)
     made = _new_directories(tree, parts[:-1])
     if _count(tree) + len(made) >= FILES_MAX:
-        return _refused(f"There are {FILES_MAX} files and directories already; delete some.")
+        return _refused(_FULL.format(FILES_MAX))
     made.append(_Change(None, _new(_slot(parts), given["file_text"])))
     return _Plan(f"File created successfully at: {path}", tuple(made))
 
@@ -513,9 +552,7 @@ def _delete(tree: _Tree, given: dict[str, Any]) -> _Planned:
         return parts
     if not parts:
         return _refused("Cannot delete the /memories directory itself")
-    gone = [file] if (file := _file(tree, parts)) is not None else []
-    if not gone and (own := _entry(tree, _slot(parts, is_directory=True))) is not None:
-        gone = [*_below(tree, parts), own]
+    gone = _whole(tree, parts)
     if not gone:
         return _refused(f"The path {path} does not exist")
     return _Plan(f"Successfully deleted {path}", tuple(map(_archived, gone)))
@@ -531,21 +568,24 @@ def _rename(tree: _Tree, given: dict[str, Any]) -> _Planned:
         return _refused(f"The destination {given['new_path']} already exists")
     blocked = _blocked_by(tree, new)
     made = [] if blocked else _new_directories(tree, new[:-1])
-    file = _file(tree, old)
-    own = _entry(tree, _slot(old, is_directory=True)) if file is None else None
-    moved = [_moved(each, old, new) for each in (file, own) if each is not None]
-    if not moved:  # as in a file system, the directories are there
+    if made and _count(tree) + len(made) > FILES_MAX:
+        made, blocked = [], _FULL.format(FILES_MAX)
+    newest: dict[str, MemoryVersion] = {}
+    whole = _whole(tree, old)
+    for each in whole:
+        newest.setdefault(each.slot or "", each)
+    if not whole:  # as in a file system, the directories are there
         reply = f"The path {given['old_path']} does not exist"
         return _Plan(reply, tuple(made), failed=True)
-    if own is not None:
-        moved += [_moved(each, old, new) for each in _below(tree, old)]
-        blocked = blocked or ("the directory cannot hold itself" if new[: len(old)] == old else "")
+    moved = [_moved(each, old, new) for each in newest.values()]
+    hidden = [_archived(each) for each in whole if each is not newest[each.slot or ""]]
+    blocked = blocked or ("the directory cannot hold itself" if new[: len(old)] == old else "")
     if max(len(change.after.slot or "") for change in moved) > NAME_CHARS_MAX:
         blocked = f"Path {given['new_path']} has more than {NAME_CHARS_MAX} characters"
     if blocked:
         return _refused(blocked)
     reply = f"Successfully renamed {given['old_path']} to {given['new_path']}"
-    return _Plan(reply, (*made, *moved))
+    return _Plan(reply, (*made, *moved, *hidden))
 
 
 def _moved(record: MemoryVersion, old: tuple[str, ...], new: tuple[str, ...]) -> _Change:

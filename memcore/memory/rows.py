@@ -61,6 +61,7 @@ __all__ = [
     "expires_ms_of",
     "export_record",
     "exported",
+    "files_twice",
     "index_piece",
     "index_rows",
     "indexed_to",
@@ -1055,6 +1056,7 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
             slots.setdefault((record.subject, record.slot), []).append(record)
     for timeline in slots.values():
         yield from overlaps(timeline)
+    yield from _wrong_paths(documents.values())
     if is_whole:
         yield from (f"memory {number}: versions without an entry" for number in versions)
         yield from _wrong_indexes(txn, scope, wanted)
@@ -1177,6 +1179,23 @@ def overlaps(timeline: list[MemoryVersion]) -> Iterator[str]:
         if until is not None and start < until:
             yield f"memories {last} and {record.id} are values of one slot at the same time"
         until, last = (_END_MS if stop is None else stop), record.id
+
+
+def files_twice(
+    records: Iterable[MemoryVersion],
+) -> Iterator[tuple[MemoryVersion, MemoryVersion]]:
+    """Yield each living file or directory whose path a newer one has, and that one."""
+    found: dict[str, MemoryVersion] = {}
+    for each in sorted(records, key=lambda record: -record.id):
+        if each.is_file and each.status == "quarantined":
+            newest = found.setdefault((each.slot or "").rstrip("/"), each)
+            if newest is not each:
+                yield each, newest
+
+
+def _wrong_paths(records: Iterable[MemoryVersion]) -> Iterator[str]:
+    for one, other in files_twice(records):
+        yield f"memories {one.id} and {other.id} are both the file of one path"
 
 
 def _wrong_indexes(txn: ReadTxn, scope: int, wanted: set[bytes]) -> Iterator[str]:

@@ -39,6 +39,7 @@ from memcore.memory.rows import (
     SourceRow,
     all_versions,
     entries,
+    files_twice,
     is_same,
     is_stored,
     overlaps,
@@ -1087,6 +1088,8 @@ def mend(book: Book, now_ms: int) -> int:
         if not each.is_gone:
             lost += _strip(book, each, partial(_cut_lost, book), now_ms)
     _settle_slots(book)
+    for each, _ in list(files_twice(entries(txn, scope))):
+        write_entry(book, replace(each, status="archived"), each)
     mend_playbooks(book)
     mend_jobs(book, now_ms)
     return lost

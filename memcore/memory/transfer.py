@@ -12,6 +12,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log import Head, SessionTxns
+from memcore.memory.files import has_place, is_well_formed
 from memcore.memory.lineage import root_of
 from memcore.memory.playbook import (
     STEPS_MAX,
@@ -124,6 +125,7 @@ def _arrived(body: Any) -> MemoryVersion:
             or len(record.sources) > SOURCES_MAX * SOURCES_MAX
             or sum(len(row.seqs) for row in record.sources) > 2 * SOURCES_MAX**2
             or record.is_summary
+            or (record.is_file and not is_well_formed(record))
         ):
             raise ValueError
     for row in record.sources:
@@ -156,7 +158,7 @@ class Arrival(NamedTuple):
 
 
 def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
-    """Store an entry under its id; return False if another one has the id, or its place in a slot.
+    """Store an entry under its id; return False if another one has the id, the slot or the path.
 
     Its trust is what its sources prove here, whatever the line says. If it is there, it stays; it
     is written again if more of its sources are found now. What was forgotten here stays forgotten,
@@ -182,12 +184,8 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
         if _unlinked(current) >= _unlinked(known):
             return True
         current = replace(current, uses=max(known.uses, current.uses))
-    if current.slot is not None and current.status in TIMELINE:
-        numbers = with_slot(book, current.subject, current.slot)
-        others = [read_entry(txn, scope, each) for each in numbers if each != current.id]
-        living = [each for each in others if each is not None and each.status in TIMELINE]
-        if any(True for _ in overlaps([*living, current])):
-            return False
+    if _is_taken(book, current):
+        return False
     head = read_head(txn, scope)
     write_head(
         txn,
@@ -200,6 +198,18 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     before = [] if known is None else versions_of(txn, scope, known.id)
     write_entry(book, current, known, versions=(before, earlier))
     return True
+
+
+def _is_taken(book: Book, record: MemoryVersion) -> bool:
+    """Return True if others have the path of a file, or the slot of a value at its time."""
+    if record.is_file:
+        return record.status == "quarantined" and not has_place(book, record)
+    if record.slot is None or record.status not in TIMELINE:
+        return False
+    numbers = with_slot(book, record.subject, record.slot)
+    others = [read_entry(book.txn, book.scope, each) for each in numbers if each != record.id]
+    living = [each for each in others if each is not None and each.status in TIMELINE]
+    return any(True for _ in overlaps([*living, record]))
 
 
 def _was_forgotten(book: Book, text: str) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ import memcore.aio
 from memcore import Recall
 from memcore.database.redact import redact_all
 from memcore.memory.files import FILES_MAX
+from memcore.memory.rows import Book, read_entry, write_entry
 from memcore.privacy import Redaction, RedactionPolicy
+from memcore.rows import names
 
 pytest.importorskip("anthropic.tools.memory")
 
@@ -299,6 +304,27 @@ def test_the_number_of_files_is_bounded(memory, tool, monkeypatch):
     tool.call(create("/memories/c"))
 
 
+def test_a_rename_makes_no_more_directories_than_there_is_room_for(memory, tool, monkeypatch):
+    monkeypatch.setattr("memcore.memory.files.FILES_MAX", 3)
+    tool.call(create("/memories/a"))
+    missing = told(tool, **rename("/memories/none", "/memories/d/e/f/x"))
+    assert missing == "! The path /memories/none does not exist"
+    assert len(memory.list()) == 1
+    assert "delete some" in told(tool, **rename("/memories/a", "/memories/d/e/f/x"))
+    told(tool, **rename("/memories/none", "/memories/d/e/x"))
+    assert told(tool, **view()).endswith("/memories/d/\nD\t/memories/d/e/")
+    assert told(tool, **rename("/memories/a", "/memories/d/e/x")).startswith("Successfully")
+    assert len(memory.list()) == 3
+
+
+def test_two_files_made_at_once_do_not_pass_the_bound(memory, tool, between, monkeypatch):
+    monkeypatch.setattr("memcore.memory.files.FILES_MAX", 1)
+    other = MemcoreMemoryTool(memory)
+    made = between(create("/memories/a"), lambda: other.call(create("/memories/b")))
+    assert "delete some" in made
+    assert [m.slot for m in memory.list()] == ["/memories/b"]
+
+
 def test_who_opted_out_has_no_files(open_db):
     scope = open_db(durability="none").scope(user="u")
     tool = MemcoreMemoryTool(scope.memory)
@@ -416,3 +442,103 @@ def test_files_survive_an_export_and_a_salvage(saved, tmp_path):
     with memcore.open(tmp_path / "c") as db:
         assert told(MemcoreMemoryTool(db.scope(user="u").memory), **view()) == listing
         assert db.check() == []
+
+
+def file_line(number: int, **changed: Any) -> bytes:
+    entry = {
+        "id": number, "version": 1, "kind": "note", "by": "assistant", "status": "quarantined",
+        "at": 1, "text": "theirs\n", "subject": "/memories", "slot": "/memories/a",
+        "extractor": "memory files 1", **changed,
+    }  # fmt: skip
+    line = {"app": "default", "user": "u", "entry": entry, "versions": []}
+    return json.dumps({"memcore": 1, "memory": line}).encode()
+
+
+@pytest.mark.parametrize(
+    "slot", ["/memories/a", "/memories/a/", "/memories/a/b", "/memories/d", "/memories/d/"]
+)
+def test_an_import_puts_no_file_beside_what_is_at_its_path(db, memory, tool, slot):
+    tool.call(create("/memories/a", "ours"))
+    tool.call(create("/memories/d/x"))
+    before = memory.list()
+    report = db.import_([file_line(9, slot=slot)])
+    (failure,) = report.failures
+    assert "its path is taken" in str(failure)
+    assert memory.list() == before
+    assert not db.import_([file_line(9, status="archived")]).failures
+    assert told(tool, **view("/memories/a")).endswith("1\tours")
+    assert not db.import_([file_line(8, slot="/memories/b")]).failures
+    assert not db.import_([file_line(8, slot="/memories/b")]).failures
+    assert told(tool, **view("/memories/b")).endswith("1\ttheirs\n     2\t")
+
+
+def test_an_import_keeps_the_number_of_files(db, memory, tool, monkeypatch):
+    monkeypatch.setattr("memcore.memory.files.FILES_MAX", 2)
+    tool.call(create("/memories/b"))
+    assert not db.import_([file_line(8)]).failures
+    assert not db.import_([file_line(8)]).failures
+    assert db.import_([file_line(9, slot="/memories/c")]).failures
+    assert len(memory.list()) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"slot": "/memories/../a"}, {"slot": "/memories/./a"}, {"slot": "/memories//a"},
+        {"slot": "/memories/"}, {"slot": "/memories"}, {"slot": "/a"}, {"slot": None},
+        {"subject": "me"}, {"kind": "fact"}, {"status": "active"},
+        {"slot": "/memories/" + "x" * 246},
+        {"sources": [{"session": "s", "seqs": [1], "by": "user"}]},
+    ],
+)  # fmt: skip
+def test_an_import_refuses_files_that_no_tool_writes(db, memory, changed):
+    assert db.import_([file_line(9, **changed)]).failures
+    assert memory.list() == []
+
+
+@pytest.fixture
+def twice(db, memory, tool) -> memcore.Memories:
+    """Two files with one path, as an import once made them."""
+    tool.call(create("/memories/d/a", "older"))
+    tool.call(create("/memories/d/b", "newer"))
+
+    def write(txn: Any) -> None:
+        scope = names.scope_of(txn, "default", "u")
+        book = Book(txn, scope, db.engine.seed)
+        known = read_entry(txn, scope, 3)
+        write_entry(book, replace(known, slot="/memories/d/a"), known)
+
+    db.engine.store.transact(write)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        (delete("/memories/d/a"), {}),
+        (delete("/memories/d"), {}),
+        ({"command": "clear"}, {}),
+        (rename("/memories/d/a", "/memories/d/c"), {"/memories/d/c": "newer"}),
+        (rename("/memories/d", "/memories/e"), {"/memories/e/a": "newer"}),
+    ],
+)
+def test_a_change_reaches_all_files_of_a_path(db, twice, tool, command, left):
+    assert told(tool, **view("/memories/d/a")).endswith("newer")
+    assert told(tool, **view()).count("/memories/d/a") == 1
+    assert db.check() == ["scope 1: memories 2 and 3 are both the file of one path"]
+    tool.call(command) if command["command"] != "clear" else tool.clear_all_memory()
+    assert contents(twice) == left
+    assert db.check() == []
+
+
+@pytest.mark.as_stored
+def test_a_salvage_leaves_one_file_of_a_path(db, path, twice, tool, tmp_path):
+    db.flush()
+    shutil.copy(path, tmp_path / "copy")
+    tool.call(delete("/memories/d/a"))  # the end of the test checks this file
+    memcore.salvage(tmp_path / "copy", tmp_path / "c")
+    with memcore.open(tmp_path / "c") as mended:
+        found = mended.scope(user="u").memory
+        assert contents(found) == {"/memories/d/a": "newer"}
+        assert found.get(2).status == "archived"
+        assert mended.check() == []
