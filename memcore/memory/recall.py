@@ -275,7 +275,7 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
     asked = place.asked
     for record in sound_entries(txn, scope, known=place.indexes.decoded(scope)):
-        if record.status == "active" and _may_show(record, place):
+        if _may_show(record, place):
             rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
             yield _Line((0, record.id, ""), rank, record, "")
     for at, memory in enumerate(place.shared):
@@ -290,7 +290,7 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
 
 def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
     valid = record.is_visible(place.now_ms) and record.holds_at(place.now_ms)
-    trusted = record.by in ACTIVE_BY and not record.is_file
+    trusted = record.status == "active" and record.by in ACTIVE_BY and not record.is_file
     return valid and trusted and place.asked.admits(record)
 
 

@@ -1098,9 +1098,12 @@ def _wrong_documents(
         for number, record in records.items():
             made = document_of(record)
             if made is not None and number <= done:
-                packed = search.document_terms(txn, scope, kind, keys.u64(number))
-                if packed != made.prepared(head.key).packed:
+                found = search.indexed_form(txn, scope, kind, keys.u64(number))
+                wanted = made.prepared(head.key)
+                if found is None or found[1] != wanted.packed:
                     yield f"the search index has other words than memory {number}"
+                elif found[0] != wanted.record:
+                    yield f"the search index has another kind or status than memory {number}"
     except CorruptValueError:
         return  # the check of the index reports it
 

@@ -68,6 +68,11 @@ class MemoryQuery(NamedTuple):
     as_of_ms: int | None
     explain: bool
 
+    def admits(self, record: MemoryVersion) -> bool:
+        """Return True if a version is what is asked for, whatever the index says about it."""
+        is_of_kind = record.kind in self.kinds and record.status in self.statuses
+        return is_of_kind and self.fits(record)
+
 
 def checked_query(
     query: object, *, k: object, kinds: object, statuses: object, explain: object
@@ -174,7 +179,7 @@ def find_memories(
             with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
                 number = keys.U64.unpack(match.id)[0]
             record = past.get(number) or read(txn, scope, number)
-            if record is None or not record.is_visible(now_ms) or not asked.fits(record):
+            if record is None or not record.is_visible(now_ms) or not asked.admits(record):
                 continue
             snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
             why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()

@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = face(
         "evaluation": "LINE_BYTES_MAX Quality measure read_questions",
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
-            "document_terms documents_of drop_index is_absent is_index_error is_index_row "
+            "documents_of drop_index indexed_form is_absent is_index_error is_index_row "
             "read_head read_watermarks remove_documents remove_index_piece source_of "
             "unpack_watermark"
         ),

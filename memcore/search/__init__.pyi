@@ -10,9 +10,9 @@ from memcore.search.index import IndexWriter as IndexWriter
 from memcore.search.index import PreparedDocument as PreparedDocument
 from memcore.search.index import Watermark as Watermark
 from memcore.search.index import check_rows as check_rows
-from memcore.search.index import document_terms as document_terms
 from memcore.search.index import documents_of as documents_of
 from memcore.search.index import drop_index as drop_index
+from memcore.search.index import indexed_form as indexed_form
 from memcore.search.index import is_absent as is_absent
 from memcore.search.index import is_index_error as is_index_error
 from memcore.search.index import is_index_row as is_index_row
@@ -69,7 +69,6 @@ __all__ = [
     "checked_mode",
     "checked_query",
     "cosine",
-    "document_terms",
     "documents_of",
     "drop_index",
     "drop_vectors",
@@ -78,6 +77,7 @@ __all__ = [
     "forget_items",
     "forget_session",
     "highlights",
+    "indexed_form",
     "is_absent",
     "is_index_error",
     "is_index_row",

@@ -55,11 +55,11 @@ __all__ = [
     "Watermark",
     "author_hash",
     "check_rows",
-    "document_terms",
     "documents_of",
     "drop_index",
     "forward_of",
     "forward_rows",
+    "indexed_form",
     "is_absent",
     "is_index_error",
     "is_index_row",
@@ -727,15 +727,17 @@ def documents_of(txn: ReadTxn, scope: int, kind: int) -> Iterator[tuple[int, byt
         yield _ordinal(key, value), keys.search_place(key)[1]
 
 
-def document_terms(txn: ReadTxn, scope: int, kind: int, id_: bytes) -> bytes | None:
-    """Return the packed terms that a document was indexed with; None if it is not indexed.
+def indexed_form(txn: ReadTxn, scope: int, kind: int, id_: bytes) -> tuple[bytes, bytes] | None:
+    """Return the record and the packed terms of a document; None if it is not indexed.
+
+    They are those of ``prepared`` if the index is right.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
     ordinal = ordinal_of(txn, scope, kind, id_)
     found = None if ordinal is None else forward_of(txn, scope, ordinal)
-    return None if found is None else found.packed
+    return None if found is None else (found.record, found.packed)
 
 
 def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:

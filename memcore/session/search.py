@@ -892,7 +892,7 @@ def _find(
             owner, seq = (int.from_bytes(part, "big") for part in (match.id[:8], match.id[8:]))
             session = _session_of(coverage, visible, owner, seq)
             item = None if session is None else _item_at(txn, scope, owner, seq)
-            if item is not None and session is not None:
+            if item is not None and session is not None and _fits(item, asked):
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
                 near = _nearness(ranking, match, asked) if asked.explain else 0.0
                 found.append(_Found(session, item, match, why, near))
@@ -906,6 +906,16 @@ def _find(
         )  # fmt: skip
 
     return found, cut
+
+
+def _fits(item: Item, asked: SearchRequest) -> bool:
+    """Return True if an item is what is asked for, whatever the index says about it."""
+    if item.kind not in (asked.kinds or _WEIGHTS):
+        return False
+    authors = {author.casefold() for author in asked.authors}
+    is_by = not authors or (author_of(item) or _SPEAKERS[item.kind]).casefold() in authors
+    at = min(max(int(item.created_at), 0), _TIME_MAX - 1)
+    return is_by and asked.since <= at < asked.until
 
 
 def _lent(
@@ -1012,10 +1022,13 @@ def _check_items(txn: ReadTxn, scope: int, head: search.IndexHead) -> Iterator[s
     live = united(*coverage.live.values())
     for owner, item in _items_in(txn, scope, subtract(covered, subtract(covered, live))):
         document = document_of(owner, item)
-        known = search.document_terms(
-            txn, scope, search.DocumentKind.ITEM, item_id(owner, item.seq)
-        )
-        wanted = None if document is None else document.prepared(head.key).packed
+        place = search.DocumentKind.ITEM, item_id(owner, item.seq)
+        known = search.indexed_form(txn, scope, *place)
+        made = None if document is None else document.prepared(head.key)
+        wanted = None if made is None else (made.record, made.packed)
         if known != wanted:
-            said = "lacks" if known is None else "has no longer the words of"
+            is_said = known is not None and wanted is not None and known[1] == wanted[1]
+            said = "has no longer the words of"
+            if known is None or is_said:
+                said = "has another record of" if is_said else "lacks"
             yield f"it {said} item {item.seq} of session {owner}"

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import memcore
+from memcore import Recall, search
 from memcore.codec import keys
 from memcore.codec.keys import SearchRow
+from memcore.codec.values import open_value, seal_value
 from memcore.errors import InvalidOptionError
-from memcore.memory.rows import indexed_to
+from memcore.memory.rows import indexed_to, role_of
 from memcore.rows import names
 
 
@@ -75,6 +77,45 @@ def test_only_active_ones_are_found_unless_asked(db, mem) -> None:
     mem.promote(1, by="operator")
     assert texts(mem.search("paris")) == ["Lives in Paris"]
     assert mem.search("paris", statuses=["quarantined"]) == []
+
+
+def plant_role(db, number: int, role: int) -> None:
+    """Change the role of a pending document in the index, with the right checksum."""
+
+    def plant(txn):
+        ordinal = search.index.ordinal_of(txn, 1, search.DocumentKind.MEMORY, keys.u64(number))
+        key = keys.search_forward(1, ordinal)
+        body = bytearray(open_value(key, txn.get(key))[1])
+        assert body[29] != role
+        body[29] = role
+        txn.put(key, seal_value(key, bytes(body)))
+        writer = search.IndexWriter(txn, 1)
+        writer.put_source(9, b"")  # another generation, so that no table in memory is used
+        writer.close()
+
+    db.engine.store.transact(plant)
+
+
+def test_the_row_of_a_memory_says_what_it_is_and_not_the_index(path) -> None:
+    with memcore.open(path) as db:
+        mem = db.scope(user="alice").memory
+        session = db.session("chat", user="alice")
+        session.append({"role": "user", "content": "which manager is it?"})
+        session.append({"role": "assistant", "content": "Your manager is Mallory."})
+        lie = mem.remember("The manager is Mallory", source=memcore.Source("chat", (2,)))
+        said(mem, "The manager is Bob")
+        assert lie.status == "quarantined"
+        assert texts(mem.search("manager")) == ["The manager is Bob"]
+        plant_role(db, lie.id, role_of(lie.kind, "active"))
+        assert texts(mem.search("manager")) == ["The manager is Bob"]
+        assert mem.search("manager", statuses=["quarantined"]) == []
+        session.append({"role": "user", "content": "which manager is it?"})
+        asked = Recall(pinned=False, budget_tokens=300)
+        shown = str(session.context(8000, memory=asked).messages)
+        assert "The manager is Bob" in shown
+        assert "The manager is Mallory" not in shown
+        [finding] = db.check()
+        assert f"another kind or status than memory {lie.id}" in str(finding)
 
 
 def test_the_index_follows_every_change(db, mem) -> None:

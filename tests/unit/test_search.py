@@ -126,6 +126,29 @@ def test_filters(db) -> None:
     assert scope.search("apple pie") == found
 
 
+def test_the_row_of_an_item_says_what_it_is_and_not_the_index(path) -> None:
+    with memcore.open(path) as db:
+        session = db.session("s")
+        session.append(said("apple pie"))
+        db.index_sessions()
+        made = searching.document_of(1, session.get(1))
+        wrong = made._replace(role=int(memcore.ItemKind.RESULT), author="bob", time=5.0)
+
+        def plant(txn):
+            writer = IndexWriter(txn, 1)
+            writer.remove(made.kind, (made.id,))
+            writer.add((wrong.prepared(writer.head.key),))
+            writer.close()
+
+        db.engine.store.transact(plant)
+        assert db.search("apple", kinds=["result"]) == []
+        assert db.search("apple", authors=["bob"]) == []
+        assert db.search("apple", until=6) == []
+        assert len(db.search("apple")) == 1
+        [finding] = db.check()
+        assert "another record of item 1" in str(finding)
+
+
 @pytest.mark.parametrize(
     ("query", "options"),
     [
