@@ -221,8 +221,13 @@ class Coverage:
         return [] if known is None else subtract(known.segments, self.live.get(session, []))
 
 
-def coverage_of(txn: ReadTxn, scope: int, before: Coverage | None = None) -> Coverage:
+def coverage_of(
+    txn: ReadTxn, scope: int, before: Coverage | None = None, *, trusting: bool = True
+) -> Coverage:
     """Compare watermarks and heads of a scope; ``before`` is known of an earlier snapshot.
+
+    A watermark with the mark of the present head has the segments of its history, which saves
+    reading them; only the check is not ``trusting``.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
@@ -241,7 +246,7 @@ def coverage_of(txn: ReadTxn, scope: int, before: Coverage | None = None) -> Cov
         if row is None:
             continue
         known = found.known.get(session)
-        if known is not None and known.mark == row[_MARK]:
+        if trusting and known is not None and known.mark == row[_MARK]:
             found.live[session] = known.segments
         else:
             try:
@@ -1011,9 +1016,13 @@ def check_index(txn: ReadTxn, scope: int) -> Iterator[str]:
 
 def _check_items(txn: ReadTxn, scope: int, head: search.IndexHead) -> Iterator[str]:
     """Compare the documents of items with the live items that watermarks cover, both ways."""
-    coverage = coverage_of(txn, scope)
+    coverage = coverage_of(txn, scope, trusting=False)
     for session, mark in coverage.known.items():
         _need_stored(txn, scope, session, mark.segments)
+        row = txn.get(head_key(scope, session))
+        is_present = row is not None and row[_MARK] == mark.mark
+        if is_present and united(mark.segments) != united(coverage.live.get(session, [])):
+            yield f"the watermark of session {session} covers other items than its history has"
     covered = coverage.covered()
     for _, id_ in search.documents_of(txn, scope, search.DocumentKind.ITEM):
         owner, seq = (int.from_bytes(part, "big") for part in (id_[:8], id_[8:]))

@@ -27,10 +27,13 @@ from memcore.search import (
     IndexCache,
     IndexWriter,
     Query,
+    Watermark,
     rank,
     read_head,
+    read_watermarks,
     remove_documents,
     source_of,
+    unpack_watermark,
 )
 from memcore.search.index import forward_of
 from memcore.search.text import _PIECE, folded
@@ -147,6 +150,29 @@ def test_the_row_of_an_item_says_what_it_is_and_not_the_index(path) -> None:
         assert len(db.search("apple")) == 1
         [finding] = db.check()
         assert "another record of item 1" in str(finding)
+
+
+@pytest.mark.parametrize("last", [5, 9])
+def test_a_watermark_that_covers_other_items_than_the_history_is_found(path, last) -> None:
+    with memcore.open(path) as db:
+        session = fill(db, 10, name="s")
+        session.undo()
+        session.fork("fork")
+        db.index_sessions()
+
+        def plant(txn):
+            key, value = read_watermarks(txn, 1)[1]
+            known = unpack_watermark(key, value)
+            assert known.segments == [(1, 1, 9)]
+            writer = IndexWriter(txn, 1)
+            writer.put_watermark(1, Watermark(known.mark, [(1, 1, 10 if last == 9 else last)]))
+            writer.close()
+
+        assert db.check() == []
+        db.engine.store.transact(plant)
+        assert any("covers other items than its history" in str(each) for each in db.check())
+        db.scope().reindex()
+        assert db.check() == []
 
 
 @pytest.mark.parametrize(
