@@ -1,7 +1,8 @@
 """Rows of a scope's long-term memory: entries, their versions, and the indexes over them.
 
 An entry is one row with its current version; earlier versions have rows of their own. Three indexes
-lead to entries: by slot, by the items that an entry rests on, and by a keyed digest of its text.
+lead to entries: by slot, by the items that an entry rests on, and by a keyed digest of its text,
+unless it is a file.
 ``write_entry`` is the only function that writes an entry, and keeps the indexes in step, also the
 scope's search index as far as it has entries.
 """
@@ -579,8 +580,8 @@ def index_rows(
     found = _of_sources(scope, record).union(*(_of_sources(scope, old) for old in versions))
     if record.is_gone:
         digests = [bytes.fromhex(digest) for digest in record.digests]
-    else:
-        digests = [text_digest(seed, scope, record.text)]
+    else:  # no statement says the same as a file, of which any number may have one text
+        digests = [] if record.is_file else [text_digest(seed, scope, record.text)]
         if record.slot is not None and record.status in TIMELINE:
             slot = slot_digest(seed, scope, record.subject, record.slot)
             found.add(keys.memory_rows(scope, MemoryRow.SLOT, slot, number))
@@ -590,6 +591,14 @@ def index_rows(
                 found.add(keys.memory_rows(scope, MemoryRow.SLOT, veil, number))
     found.update(keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests)
     return found
+
+
+def _spare_rows(seed: bytes, scope: int, record: MemoryVersion) -> set[bytes]:
+    """Return the key of the digest row that memcore once wrote of a file; others have none."""
+    if not record.is_file:
+        return set()
+    digest = text_digest(seed, scope, record.text)
+    return {keys.memory_rows(scope, MemoryRow.DIGEST, digest, keys.u64(record.id))}
 
 
 def is_of_outcome(key: bytes) -> bool:
@@ -665,7 +674,8 @@ def write_entry(
     has = index_rows(seed, scope, after, new)
     if versions is None and before is not None:  # versions that were not read keep their rows
         had -= _of_sources(scope, before)
-    for key in sorted(had - has):
+    spare = set() if before is None else _spare_rows(seed, scope, before)
+    for key in sorted((had | spare) - has):
         txn.delete(key)
     for key in sorted(has - had):
         txn.put(key, seal_value(key, b""))
@@ -726,6 +736,7 @@ def clear_piece(book: Book, end: int) -> tuple[int, bool]:
             is_living = not record.is_gone
             own |= {_version_at(scope, number, old.version) for old in versions}
             own |= index_rows(book.seed, scope, record, versions)
+            own |= _spare_rows(book.seed, scope, record)
             own.update(coverage_rows(txn, scope, number))
             if record.expires_ms is not None:
                 own.add(keys.expiry_row(record.expires_ms, key))
@@ -1031,6 +1042,7 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     Rows that fail their checksum are reported elsewhere.
     """
     wanted: set[bytes] = set()
+    spare: set[bytes] = set()
     documents: dict[int, MemoryVersion] = {}
     versions, damaged = _checked_versions(txn, scope)
     is_whole = not damaged
@@ -1050,6 +1062,7 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
             documents[number] = record
         earlier = versions.pop(number, [])
         wanted |= index_rows(seed, scope, record, earlier)
+        spare |= _spare_rows(seed, scope, record)
         for what in (*_wrong_with(record, earlier), *_wrong_sources(txn, scope, record)):
             yield f"memory {number}: {what}"
         if record.slot is not None and record.status in TIMELINE:
@@ -1059,7 +1072,7 @@ def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
     yield from _wrong_paths(documents.values())
     if is_whole:
         yield from (f"memory {number}: versions without an entry" for number in versions)
-        yield from _wrong_indexes(txn, scope, wanted)
+        yield from _wrong_indexes(txn, scope, wanted, spare)
         yield from _wrong_documents(txn, scope, documents)
         summaries = {number for number, record in documents.items() if record.is_summary}
         yield from check_coverage(txn, scope, summaries)
@@ -1201,7 +1214,10 @@ def _wrong_paths(records: Iterable[MemoryVersion]) -> Iterator[str]:
         yield f"memories {one.id} and {other.id} are both the file of one path"
 
 
-def _wrong_indexes(txn: ReadTxn, scope: int, wanted: set[bytes]) -> Iterator[str]:
+def _wrong_indexes(
+    txn: ReadTxn, scope: int, wanted: set[bytes], spare: set[bytes]
+) -> Iterator[str]:
+    """Compare the index rows with those that are wanted; ``spare``: those that may be there."""
     found: set[bytes] = set()
     for row in INDEXES:
         prefix = keys.memory_rows(scope, row)
@@ -1209,5 +1225,5 @@ def _wrong_indexes(txn: ReadTxn, scope: int, wanted: set[bytes]) -> Iterator[str
         found.update(key for key in rows if row != MemoryRow.SOURCE or not is_of_outcome(key))
     for key in sorted(wanted - found):
         yield f"memory {keys.number_of(key)}: the index row {key.hex()} is missing"
-    for key in sorted(found - wanted):
+    for key in sorted(found - wanted - spare):
         yield f"the index row {key.hex()} leads to no such memory"

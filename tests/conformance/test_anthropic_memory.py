@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 import memcore
 import memcore.aio
 from memcore import Recall
+from memcore.codec import keys
+from memcore.codec.values import seal_value
 from memcore.database.redact import redact_all
 from memcore.memory.files import FILES_MAX
-from memcore.memory.rows import Book, read_entry, write_entry
+from memcore.memory.rows import Book, read_entry, text_digest, with_digest, write_entry
 from memcore.privacy import Redaction, RedactionPolicy
 from memcore.rows import names
 
@@ -241,6 +243,52 @@ def test_a_statement_that_says_the_same_is_a_memory_beside_the_file(db, tool, me
     tool.call(swap("/memories/a", "tea", "milk"))
     assert memory.get(2).text == "I like tea"
     assert db.check() == []
+
+
+def digest_rows(db: memcore.Database, text: str) -> list[int]:
+    def closure(txn: Any) -> list[int]:
+        return with_digest(Book(txn, names.scope_of(txn, "default", "u"), db.engine.seed), text)
+
+    return db.engine.store.read(closure)
+
+
+def test_a_statement_reads_no_files_of_its_text(db, tool, memory):
+    for _ in range(3):
+        tool.call(create("/memories/a", "I like tea"))
+        tool.call(delete("/memories/a"))
+    tool.call(create("/memories/a", "I like tea"))
+    assert digest_rows(db, "I like tea") == []
+    memory.remember("I like tea", by="operator")
+    assert digest_rows(db, "I like tea") == [5]
+    memory.forget(1)  # what was forgotten is known all the same
+    assert digest_rows(db, "I like tea") == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda tool, memory: tool.call(swap("/memories/a", "tea", "milk")),
+        lambda tool, memory: tool.call(delete("/memories/a")),
+        lambda tool, memory: memory.forget(1),
+        lambda tool, memory: memory.clear(),
+    ],
+)
+def test_the_digest_row_that_a_file_once_had_is_no_damage_and_goes(db, tool, memory, last):
+    tool.call(create("/memories/a", "I like tea"))
+
+    def write(txn: Any) -> None:
+        scope = names.scope_of(txn, "default", "u")
+        digest = text_digest(db.engine.seed, scope, "I like tea")
+        key = keys.memory_rows(scope, keys.MemoryRow.DIGEST, digest, keys.u64(1))
+        txn.put(key, seal_value(key, b""))
+
+    db.engine.store.transact(write)
+    assert db.check() == []
+    assert memory.remember("I like tea", by="operator").id == 2
+    last(tool, memory)
+    assert db.check() == []
+    kept = [1, 2] if memory.list(status="forgotten") else [2]
+    assert digest_rows(db, "I like tea") == (kept if memory.list() else [])
 
 
 def test_no_caller_makes_a_file_by_its_extractor(memory):
