@@ -39,6 +39,7 @@ __all__ = [
     "choose",
     "convert",
     "fit",
+    "overflow_error",
     "safe_cuts",
     "validate",
 ]
@@ -228,7 +229,8 @@ def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
     return position == end or ItemKind(ledger.kind_at(position)) in policy.starts
 
 
-def _overflow(needed: int, budget: int) -> ContextOverflowError:
+def overflow_error(needed: int, budget: int) -> ContextOverflowError:
+    """Return the error for a context whose smallest legal form is larger than the budget."""
     msg = (
         f"the smallest legal context needs {needed} tokens, {needed - budget} more than the budget "
         f"of {budget}: raise budget_tokens, compact the session, or shorten its largest items"
@@ -467,7 +469,7 @@ def build(pick: Callable[[int], Selection | None]) -> Context | None:
             break
         needed = min(needed or tokens, tokens)
         if choice.last:
-            raise _overflow(needed, picked.budget)
+            raise overflow_error(needed, picked.budget)
         repaired |= choice.fits
         at_least, generation = choice.cut + 1, picked.generation
     limit = "repair" if repaired else choice.limited_by

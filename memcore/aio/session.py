@@ -1135,6 +1135,7 @@ class AsyncSession:
         share: str | None = None,
         redact: Redact = None,
         memory: Recall | None = None,
+        format: str | None = None,  # noqa: A002 - as the synchronous one
     ) -> Context:
         """Build the model's input: legal for the pair policy and within the budget.
 
@@ -1148,9 +1149,8 @@ class AsyncSession:
             budget_tokens: at most this many tokens by the session's counter; None: no limit.
             reserve_tokens: the part of the budget to leave free (for the answer, tool schemas).
             calibrated: apply the budget to the provider's tokens as well: the estimated bill for
-                the request stays within it, too (see ``report_usage``). The estimate includes
-                whatever the reported requests held besides the messages, such as tool schemas; do
-                not reserve room for those again.
+                the request stays within it, too (see ``report_usage``). It includes what the
+                reported requests held besides the messages, such as tool schemas.
             model: whose calibration to use; None: that of the model reported last.
             view: one of ``views()`` or its number: show the history under that compaction; 0:
                 under none; None: under the newest that applies.
@@ -1164,6 +1164,8 @@ class AsyncSession:
             memory: show the user's active memories and playbooks as well: behind the pins, and what
                 the last user message finds in front of it; never stored. They have a budget of
                 their own within that of the context, and give way to its newest turn.
+            format: the policy whose format the messages get (``memcore.convert``), such as
+                ``anthropic``, within the same budget; None: they stay as they are stored.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -1181,6 +1183,7 @@ class AsyncSession:
             share=share,
             redact=redact,
             memory=memory,
+            format=format,
         )
 
     # --- end of what scripts/make_aio writes ---

@@ -1140,6 +1140,7 @@ class Session:
         share: str | None = None,
         redact: Redact = None,
         memory: Recall | None = None,
+        format: str | None = None,  # noqa: A002 - the term for it
     ) -> Context:
         """Build the model's input: legal for the pair policy and within the budget.
 
@@ -1153,9 +1154,8 @@ class Session:
             budget_tokens: at most this many tokens by the session's counter; None: no limit.
             reserve_tokens: the part of the budget to leave free (for the answer, tool schemas).
             calibrated: apply the budget to the provider's tokens as well: the estimated bill for
-                the request stays within it, too (see ``report_usage``). The estimate includes
-                whatever the reported requests held besides the messages, such as tool schemas; do
-                not reserve room for those again.
+                the request stays within it, too (see ``report_usage``). It includes what the
+                reported requests held besides the messages, such as tool schemas.
             model: whose calibration to use; None: that of the model reported last.
             view: one of ``views()`` or its number: show the history under that compaction; 0:
                 under none; None: under the newest that applies.
@@ -1169,18 +1169,18 @@ class Session:
             memory: show the user's active memories and playbooks as well: behind the pins, and what
                 the last user message finds in front of it; never stored. They have a budget of
                 their own within that of the context, and give way to its newest turn.
+            format: the policy whose format the messages get (``memcore.convert``), such as
+                ``anthropic``, within the same budget; None: they stay as they are stored.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
             NotFoundError: the session has no such view, or the history was cut below it.
             InvalidOptionError, CorruptValueError
         """
-        by = None
-        if authors is not None or share is not None:
-            by = checked_authors(authors, share)
+        by = None if authors is None and share is None else checked_authors(authors, share)
         found = usage.context(
             self._ref, budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view,
-            authors=by, memory=memory,
+            authors=by, memory=memory, to=format,
         )  # fmt: skip
         if redact is None or redact is False:
             return found

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from memcore import memory as remembered
 from memcore import session as sessions
-from memcore.context import UNLIMITED, Selection, build, checked_budget
+from memcore.context import (
+    UNLIMITED,
+    Selection,
+    build,
+    checked_budget,
+    convert,
+    overflow_error,
+)
 from memcore.errors import (
     ContextOverflowError,
     CorruptValueError,
@@ -16,7 +23,7 @@ from memcore.errors import (
     NotFoundError,
 )
 from memcore.limits import MODEL_CHARS_MAX, USAGE_TOKENS_MAX
-from memcore.log import CachedSession, Head, SessionTxn
+from memcore.log import CachedSession, Head, SessionTxn, count_message
 from memcore.model import Calibration, Context, Memory, View
 from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
@@ -35,6 +42,7 @@ from memcore.session.context import (
 from memcore.session.engine import SentContext, SessionRef, spans_of
 from memcore.session.read import head_of, read_log
 from memcore.store.interface import ReadTxn
+from memcore.wire import PairPolicy, get_policy
 
 if TYPE_CHECKING:
     from memcore.memory import Recall, Recalled, RecallPlace
@@ -88,6 +96,7 @@ def context(
     view: View | int | None,
     authors: AuthorFilter | None = None,
     memory: Recall | None = None,
+    to: str | PairPolicy | None = None,
 ) -> Context:
     """Build the model's input; see ``Session.context``."""
     budget = checked_budget(budget_tokens, reserve_tokens)
@@ -97,12 +106,11 @@ def context(
     place = None if memory is None else _place(ref, memory)
     call = _ContextCall(budget, calibrated, name, view, authors, [], place)
     try:
-        try:
-            found = build(partial(_select, ref, call))
-        except ContextOverflowError:
-            if not call.chosen or call.chosen[-1].recalled is None:
-                raise
-            call = call._replace(memory=None)  # memories give way to the session's own items
+        if to is not None:
+            found = _built_in(ref, call, get_policy(to))
+        elif place is not None:
+            found = _built(ref, call)
+        else:
             found = build(partial(_select, ref, call))
     except ContextOverflowError as exc:
         scale = call.chosen[-1].scale if calibrated else None
@@ -113,7 +121,7 @@ def context(
         return Context([], 0, 1, 0)
     picked, sent, scale, recalled = call.chosen[-1]
     if recalled is not None:
-        found = _with_memories(ref, found, recalled)
+        recalled.note_uses(ref.engine.memory_uses)
     if ref.uses is not None:
         suffix = [(found.cut, sent.seq)] if found.cut <= sent.seq else []
         spans = suffix if authors is None else spans_of(picked.seqs)
@@ -122,6 +130,58 @@ def context(
     if scale is None:
         return found
     return replace(found, estimated_tokens=scale.estimate(found.tokens))
+
+
+def _built(ref: SessionRef, call: _ContextCall) -> Context | None:
+    """Build a context with its memories; None if there is no session.
+
+    Raises:
+        ContextOverflowError: even the smallest legal context is larger.
+    """
+    try:
+        found = build(partial(_select, ref, call))
+    except ContextOverflowError:
+        if not call.chosen or call.chosen[-1].recalled is None:
+            raise
+        call = call._replace(memory=None)  # memories give way to the session's own items
+        found = build(partial(_select, ref, call))
+    recalled = None if found is None else call.chosen[-1].recalled
+    return found if recalled is None or found is None else _with_memories(found, recalled)
+
+
+def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | None:
+    """Build a context in another wire format; None if there is no session.
+
+    A message may be larger there, so the budget is tightened by what is too much until it fits.
+
+    Raises:
+        ContextOverflowError: even the smallest legal context is larger.
+        InvalidItemError: a message cannot be converted.
+    """
+    budget, needed = call.budget, 0
+    while True:
+        try:
+            found = _built(ref, call)
+        except ContextOverflowError as exc:
+            if not needed:
+                raise
+            raise overflow_error(needed, budget) from exc
+        if found is None:
+            return None
+        made = convert(found.messages, to=to)
+        choice = call.chosen[-1]
+        counter = choice.picked.counter
+        tokens = sum(count_message(message, counter) for message in made.messages)
+        allowed = budget
+        if call.calibrated and choice.scale is not None and budget < UNLIMITED:
+            allowed = min(budget, choice.scale.allowed(budget))
+        if tokens <= allowed:
+            repairs = found.repairs + made.repairs
+            return replace(found, messages=made.messages, tokens=tokens, repairs=repairs)
+        needed = tokens
+        if call.budget <= tokens - allowed:
+            raise overflow_error(needed, budget)
+        call = call._replace(budget=call.budget - (tokens - allowed))
 
 
 def _place(ref: SessionRef, asked: object) -> RecallPlace:
@@ -188,9 +248,8 @@ def _choose(
     return _ContextChoice(picked, sent._replace(policy=_PARTIAL), scale, recalled)
 
 
-def _with_memories(ref: SessionRef, found: Context, recalled: Recalled) -> Context:
-    """Put the memories into a context, and count their uses."""
-    recalled.note_uses(ref.engine.memory_uses)
+def _with_memories(found: Context, recalled: Recalled) -> Context:
+    """Put the memories into a context."""
     return replace(
         found,
         messages=recalled.placed(found.messages),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
+from memcore.log import count_message
 
 WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
 PNG = "iVBORw0KGgo="
@@ -236,3 +237,72 @@ def test_hostile_messages_raise_nothing(wire):
         ]
         made = memcore.convert(messages, to=wire)
         assert isinstance(made.messages, list)
+
+
+# --- Contexts of a session in another format ------------------------------------------------------
+
+
+@pytest.fixture
+def db(open_db):
+    return open_db(durability="none", counter="bytes/4")
+
+
+@given(
+    strategies.mixed_histories(), st.sampled_from(WIRES), st.sampled_from(WIRES),
+    st.integers(1, 400),
+)  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_context_is_legal_and_within_the_budget_in_any_format(history, own, wire, budget):
+    with memcore.open(":memory:", counter="bytes/4") as db:
+        session = db.session("s", policy=own, orphans="keep")
+        session.extend(history)
+        counter = memcore.get_counter("bytes/4")
+        try:
+            found = session.context(budget, format=wire)
+        except memcore.ContextOverflowError as error:
+            assert error.budget_tokens == budget
+            return
+        assert memcore.validate(found.messages, policy=wire) == []
+        counted = sum(count_message(message, counter) for message in found.messages)
+        assert counted == found.tokens <= budget
+        again = session.context(budget, format=wire)
+        assert (again.messages, again.repairs) == (found.messages, found.repairs)
+
+
+def test_a_context_in_the_sessions_own_format_is_the_same(db):
+    session = db.session("s", policy="anthropic")
+    session.extend(memcore.convert(CHAT, to="anthropic").messages)
+    plain, same = session.context(500), session.context(500, format="anthropic")
+    assert (same.messages, same.tokens, same.cut) == (plain.messages, plain.tokens, plain.cut)
+
+
+def test_memories_are_converted_along(db):
+    session = db.session("s", user="u", policy="anthropic")
+    session.append({"role": "user", "content": [{"type": "text", "text": "hello"}]})
+    session.memory.remember("Likes tea", by="operator")
+    found = session.context(500, memory=memcore.Recall(), format="gemini")
+    assert "Likes tea" in json.dumps(found.messages[0])
+    assert [each.id for each in found.memories] == [1]
+    assert memcore.validate(found.messages, policy="gemini") == []
+
+
+def test_a_larger_format_leaves_out_earlier_items(db):
+    session = db.session("s", policy="openai_chat")
+    session.extend({"role": "user", "content": f"number {at}"} for at in range(60))
+    plain, large = session.context(300), session.context(300, format="anthropic")
+    assert large.cut >= plain.cut
+    assert large.tokens <= 300
+    assert session.context(300, format="anthropic", redact=True).tokens == large.tokens
+    with pytest.raises(memcore.ContextOverflowError) as caught:
+        session.context(8, format="langchain")
+    assert caught.value.needed_tokens > 8
+
+
+def test_a_format_that_is_none_is_refused(db):
+    session = db.session("s")
+    for name in ("soap", 3):
+        with pytest.raises(memcore.InvalidOptionError):
+            session.context(100, format=name)
+    session.append({"role": "user", "content": "hello"})
+    with pytest.raises(memcore.InvalidOptionError, match="wire format"):
+        session.context(100, format="seed")
