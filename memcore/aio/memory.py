@@ -254,6 +254,7 @@ class AsyncMemories:
 
         Raises:
             NotFoundError: there never was such a memory.
+            InvalidOptionError: it is a directory, and a model's files are in it.
             HeldError: a legal hold covers it.
             ReadOnlyError, StorageError
         """

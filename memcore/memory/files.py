@@ -413,9 +413,9 @@ def _view(tree: _Tree, given: dict[str, Any]) -> _Planned:
     parts, path = _placed(given), given["path"]
     if isinstance(parts, Answer):
         return parts
-    if _is_directory(tree, parts):
-        return _Plan(_listing(tree, parts, path))
     file = _file(tree, parts)
+    if file is None and (_is_directory(tree, parts) or _below(tree, parts)):
+        return _Plan(_listing(tree, parts, path))
     if file is None:
         return _refused(f"The path {path} does not exist. Please provide a valid path.")
     lines = file.text.split("\n")
@@ -439,6 +439,9 @@ def _listing(tree: _Tree, parts: tuple[str, ...], path: str) -> str:
     )
     prefix = _slot(parts, is_directory=True)
     files = {each.slot or "": each.text for each in reversed(_below(tree, parts))}
+    for slot in list(files):  # an import may bring a file without the entry of its directory
+        steps = slot[len(prefix) :].rstrip("/").split("/")[:-1]
+        files |= {f"{prefix}{'/'.join(steps[:at])}/": "" for at in range(1, len(steps) + 1)}
     told = [f"{_DIRECTORY_SIZE}\t{path}"]
     found: list[tuple[list[str], str]] = []
     for slot, text in files.items():

@@ -355,6 +355,7 @@ class Memories:
 
         Raises:
             NotFoundError: there never was such a memory.
+            InvalidOptionError: it is a directory, and a model's files are in it.
             HeldError: a legal hold covers it.
             ReadOnlyError, StorageError
         """

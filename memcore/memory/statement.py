@@ -29,6 +29,7 @@ from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
+    FILES_SUBJECT,
     INDEXES,
     NUMBER_END,
     TIMELINE,
@@ -656,6 +657,7 @@ def forget_entry(
 
     Raises:
         NotFoundError: there never was such a memory.
+        InvalidOptionError: it is a directory, and files are in it.
         HeldError: a legal hold covers it, or a session that it rests on.
     """
     known = read_entry(book.txn, book.scope, number)
@@ -664,6 +666,7 @@ def forget_entry(
         raise NotFoundError(msg)
     if known.is_gone:
         return known
+    _need_empty(book, known)
     write_head(book.txn, book.scope, begin_change(book, now_ms))
     todo, found = [known], known
     while todo:  # with it goes what it was united from
@@ -672,6 +675,22 @@ def forget_entry(
         stone = _forgotten(book, each, reason, now_ms, for_good=for_good)
         found = stone if each is known else found
     return found
+
+
+def _need_empty(book: Book, known: MemoryVersion) -> None:
+    """Refuse to remove a directory with files in it, which would then be in none.
+
+    Raises:
+        InvalidOptionError
+    """
+    slot = known.slot or ""
+    if not (known.is_file and known.status == "quarantined" and slot.endswith("/")):
+        return
+    for number in with_slot(book, FILES_SUBJECT, ""):
+        each = read_entry(book.txn, book.scope, number)
+        if each is not None and each.id != known.id and (each.slot or "").startswith(slot):
+            msg = f"memory {known.id} is a directory: delete or forget what is in it first"
+            raise InvalidOptionError(msg)
 
 
 def _forgotten(

@@ -492,6 +492,24 @@ def test_files_survive_an_export_and_a_salvage(saved, tmp_path):
         assert db.check() == []
 
 
+def test_a_directory_with_files_in_it_is_not_forgotten(db, tool, memory):
+    tool.call(create("/memories/d/e/a", "one"))
+    tool.call(create("/memories/de", "two"))
+    before = told(tool, **view())
+    for number in (1, 2):
+        with pytest.raises(memcore.InvalidOptionError, match="is in it"):
+            memory.forget(number)
+    assert told(tool, **view()) == before
+    memory.forget(3)
+    assert memory.forget(2).status == "forgotten"
+    tool.call(create("/memories/d/x"))
+    tool.call(delete("/memories/d"))
+    tool.call(create("/memories/d/y"))
+    assert memory.forget(1).status == "forgotten"  # it was deleted, and another one is there
+    assert told(tool, **view("/memories/d")).endswith("/memories/d/y")
+    assert db.check() == []
+
+
 def file_line(number: int, **changed: Any) -> bytes:
     entry = {
         "id": number, "version": 1, "kind": "note", "by": "assistant", "status": "quarantined",
@@ -542,6 +560,20 @@ def test_an_import_keeps_the_number_of_files(db, memory, tool, monkeypatch):
 def test_an_import_refuses_files_that_no_tool_writes(db, memory, changed):
     assert db.import_([file_line(9, **changed)]).failures
     assert memory.list() == []
+
+
+def test_a_file_that_arrives_without_its_directories_is_in_them(db, memory, tool):
+    whole = MemcoreMemoryTool(db.scope(user="v").memory)
+    whole.call(create("/memories/d/e/a", "theirs\n"))
+    assert not db.import_([file_line(9, slot="/memories/d/e/a")]).failures
+    for command in (
+        view(), view("/memories/d"), view("/memories/d/e"), view("/memories/d/e/a"),
+        rename("/memories/d", "/memories/f"), view(), view("/memories/f"), view("/memories/d"),
+        create("/memories/f/e/b"), view("/memories/f"), view("/memories/none"),
+        delete("/memories/f/e"), view(), delete("/memories/f"), view(),
+    ):  # fmt: skip
+        assert told(tool, **command) == told(whole, **command), command
+    assert db.check() == []
 
 
 @pytest.fixture
