@@ -835,6 +835,9 @@ class AsyncGrants:
         Args:
             shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
             id: its id there.
+
+        Raises:
+            InvalidOptionError: one of both can be no memory's.
         """
         return await asyncio.to_thread(self._grants.get, shared_from, id)
 

@@ -45,7 +45,7 @@ from memcore.memory.rows import (
 from memcore.memory.search import MemoryQuery
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_labels, normalised, weakest
 from memcore.model import Grant, Memory, MemoryHit
-from memcore.options import checked_choice, checked_choices
+from memcore.options import checked_choice, checked_choices, checked_int
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased, is_opted_out, need_wanted
 from memcore.store.interface import ReadTxn, Store, Txn
@@ -420,9 +420,13 @@ class Grants:
         Args:
             shared_from: application and user whose memory it is, as ``Memory.shared_from`` has it.
             id: its id there.
+
+        Raises:
+            InvalidOptionError: one of both can be no memory's.
         """
-        found = self.memories(lambda record: record.id == id)
-        return next((each for each in found if each.shared_from == tuple(shared_from)), None)
+        place, number = _checked_place("shared_from", shared_from), checked_int("id", id, least=1)
+        found = self.memories(lambda record: record.id == number)
+        return next((each for each in found if each.shared_from == place), None)
 
     def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         """Return what the grants of this user show and a query finds, the best first.
@@ -537,20 +541,11 @@ class Grants:
         Raises:
             InvalidOptionError: it does not name both, or is the giver.
         """
-        if isinstance(to, tuple | list):
-            found = tuple(to)
-        else:
-            found = (getattr(to, "app", None), getattr(to, "user", None))
-        if len(found) != 2 or not all(isinstance(name, str) for name in found):  # noqa: PLR2004
-            msg = f"to: expected a Scope or (app, user), got {to!r:.80}"
-            raise InvalidOptionError(msg)
-        app, user = found
-        names.check_name(app, "app")
-        names.check_name(user, "user")
-        if (app, user) == self._owner:
+        found = _checked_place("to", to)
+        if found == self._owner:
             msg = "to: it is the user whose memory this is"
             raise InvalidOptionError(msg)
-        return app, user
+        return found
 
     def _until_ms(self, until: Any) -> int:
         if isinstance(until, bool) or not isinstance(until, int | float):
@@ -608,6 +603,25 @@ class Grants:
             return sorted(found, key=lambda grant: grant.id)
 
         return self._look(look)
+
+
+def _checked_place(name: str, value: Any) -> tuple[str, str]:
+    """Return application and user of a Scope or a pair.
+
+    Raises:
+        InvalidOptionError: it does not name both.
+    """
+    if isinstance(value, tuple | list):
+        found = tuple(value)
+    else:
+        found = (getattr(value, "app", None), getattr(value, "user", None))
+    if len(found) != 2 or not all(isinstance(each, str) for each in found):  # noqa: PLR2004
+        msg = f"{name}: expected a Scope or (app, user), got {value!r:.80}"
+        raise InvalidOptionError(msg)
+    app, user = found
+    names.check_name(app, "app")
+    names.check_name(user, "user")
+    return app, user
 
 
 def _need_now(as_of_ms: int | None) -> None:

@@ -246,6 +246,20 @@ def test_wrong_grants_are_refused(db, options):
     assert rows(db) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [(None, 1), (5, 1), ("ann", 1), (("default",), 1), (("default", 7), 1),
+     (("default", "ann"), "1"), (("default", "ann"), 0), (("default", "ann"), None)],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [False, True])
+def test_wrong_names_of_a_shared_memory_are_refused(db, place, number, given):
+    ann, bob = pair(db)
+    if given:
+        ann.grants.give(to=("other", "bob"))
+    with pytest.raises(memcore.InvalidOptionError):
+        bob.grants.get(place, number)
+
+
 def test_grants_are_bounded(db, monkeypatch):
     monkeypatch.setattr(module, "GRANTS_MAX", 3)
     ann, bob = pair(db)
