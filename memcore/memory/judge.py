@@ -200,6 +200,8 @@ def _plain_number(text: str) -> str:
 
 
 def _names_in(text: str) -> frozenset[str]:
+    # From each sign, the pattern passes all white space that follows: at most one character.
+    text = "\n".join(filter(None, (" ".join(line.split()) for line in text.split("\n"))))
     begins = {match.start(1): match[1] for match in _SENTENCE.finditer(text)}
     found: set[str] = set()
     for match in _WORD.finditer(text):
@@ -271,16 +273,17 @@ class Given:
         self.kinds = kinds
         self.known = _NOTHING.union(words_of(each) for each in known)
         self.by_number = {each.number: each for each in texts if each.number is not None}
-        self._pieces: list[tuple[int, str, Words]] = []
+        self._pieces: list[tuple[GivenText, str, Words]] = []
         for each in texts:
-            self._pieces.append((each.place, each.by, words_of(each.own)))
+            self._pieces.append((each, each.by, words_of(each.own)))
             if each.pasted:
-                self._pieces.append((each.place, "import", words_of(each.pasted)))
+                self._pieces.append((each, "import", words_of(each.pasted)))
 
-    def around(self, cited: Iterable[GivenText], least: str) -> list[tuple[str, Words]]:
-        """Return trust and words of the cited items and their neighbours, of some trust at least.
+    def around(self, cited: Iterable[GivenText], least: str) -> list[tuple[GivenText, str, Words]]:
+        """Return the texts that are cited and their neighbours, of some trust at least.
 
-        A neighbour that is trusted less than what is cited cannot lend it words.
+        A neighbour that is trusted less than what is cited cannot lend it words. Each text is
+        returned with the trust in its words.
         """
         places = {
             place
@@ -288,9 +291,9 @@ class Given:
             for place in range(each.place - NEIGHBOURS, each.place + NEIGHBOURS + 1)
         }
         return [
-            (by, words)
-            for place, by, words in self._pieces
-            if place in places and not is_weaker(by, least)
+            (each, by, words)
+            for each, by, words in self._pieces
+            if each.place in places and not is_weaker(by, least)
         ]
 
     def foreign(self, least: str) -> list[tuple[str, Words]]:
@@ -353,8 +356,10 @@ def _judge(found: object, given: Given) -> Verdict:
     least = weakest(each.by for each in cited)
     about = " ".join(text for text in (found.subject, found.slot) if text)
     more = " ".join((about, spelt(values["attributes"]), spelt(values["labels"])))
-    by = _trust(words_of(text), words_of(more), cited, given, least)
-    return Verdict(text, tuple(sorted(each.seq for each in cited)), by, values)
+    said, told = words_of(text), words_of(more)
+    by = _trust(said, told, cited, given, least)
+    rests_on = _sources(said.union([told]), cited, given, by)
+    return Verdict(text, tuple(sorted({each.seq for each in rests_on})), by, values)
 
 
 def _cited(numbers: object, given: Given) -> list[GivenText]:
@@ -430,23 +435,60 @@ def _trust(said: Words, more: Words, cited: Sequence[GivenText], given: Given, l
     told_dates = {_stem(each) for each in said.all & (date_words | date_numbers)}
     stems = said.stems - given.known.stems - told_dates
     wanted = Words(stems, numbers, names, frozenset())
-    found = _NOTHING.union(words for _, words in given.around(cited, least))
+    found = _NOTHING.union(words for _, _, words in given.around(cited, least))
     by = least
     if not _grounds(found, wanted):
         weaker = given.around(cited, BY[-1])
-        every = _NOTHING.union(words for _, words in weaker)
+        every = _NOTHING.union(words for _, _, words in weaker)
         if not _grounds(every, wanted):
             msg = "not grounded: what it cites does not say so"
             raise _Refusal(msg)
         lent = [
             each_by
-            for each_by, words in weaker
+            for _, each_by, words in weaker
             if (stems - found.stems) & words.stems
             or ((numbers | names) - found.numbers - found.all) & (words.numbers | words.all)
         ]
         by, found = weakest((least, *lent)), every
     told = (said.stems | more.stems) - given.known.stems - found.stems
     return weakest((by, *(each for each, words in given.foreign(by) if told & words.stems)))
+
+
+def _sources(said: Words, cited: Sequence[GivenText], given: Given, by: str) -> list[GivenText]:
+    """Return the items that a candidate rests on: those that it cites, and what else it needs.
+
+    A neighbour that says what no cited item says is a source as well, the nearest first, so that a
+    statement goes with the item whose words it holds. A cited item is none if such neighbours say
+    all of its part: left alone, it would keep what it never said. A neighbour that is trusted less
+    than the statement has lent it nothing.
+    """
+    every = given.around(cited, BY[-1])
+    own = _NOTHING.union(words for each, _, words in every if each in cited)
+    wanted = (said.stems | said.numbers | said.names) - given.known.stems - given.known.all
+    missing = wanted - _every(own)
+    lenders: list[GivenText] = []
+    lent: frozenset[str] = frozenset()
+    around = given.around(cited, by)
+    for each, _, words in sorted(around, key=lambda piece: _distance(piece[0], cited)):
+        if each not in cited and missing & _every(words):
+            missing -= _every(words)
+            lent |= _every(words)
+            lenders.append(each)
+    if not lenders:
+        return list(cited)
+    parts = {each.seq: frozenset[str]() for each in cited}
+    for each, _, words in every:
+        if each.seq in parts:
+            parts[each.seq] |= _every(words) & wanted
+    return [*lenders, *(each for each in cited if not parts[each.seq] <= lent)]
+
+
+def _every(words: Words) -> frozenset[str]:
+    return words.stems | words.numbers | words.all
+
+
+def _distance(text: GivenText, cited: Iterable[GivenText]) -> int:
+    return min(abs(text.place - each.place) for each in cited)
 
 
 def _grounds(found: Words, wanted: Words) -> bool:
