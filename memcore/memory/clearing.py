@@ -28,12 +28,14 @@ from memcore.memory.rows import (
     write_head,
 )
 from memcore.rows.lifecycle import is_erased, need_free
+from memcore.store.interface import ReadTxn
 
 __all__ = [
     "begin_clear",
     "clear_step",
     "cleared_below",
     "is_clear_mark",
+    "is_clearing",
     "is_entry_below",
 ]
 
@@ -95,6 +97,11 @@ def is_entry_below(key: bytes, scope: int, end: int) -> bool:
     """Return True if a row is that of an entry of a scope, or of its version, with an id so low."""
     entry = entry_of_version(key) if key[:1] == bytes((Kind.MEMORY,)) else None
     return entry_at(scope, 0) <= (entry or key) < entry_at(scope, end)
+
+
+def is_clearing(txn: ReadTxn, scope: int) -> bool:
+    """Return True if a scope's memory is being cleared, or a clear was cut off."""
+    return txn.get(_row(scope)) is not None
 
 
 def begin_clear(book: Book, end: int, now_ms: int) -> None:

@@ -24,6 +24,7 @@ from memcore.codec.values import FLAG_BLOB, HEADER_BYTES
 from memcore.errors import (
     BlockedError,
     CorruptValueError,
+    ExtractorError,
     InvalidItemError,
     InvalidOptionError,
     MemcoreError,
@@ -34,6 +35,7 @@ from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.memory import jobs
+from memcore.memory.clearing import is_clearing
 from memcore.memory.jobs import ITEMS_MAX, ExtractionJob, ExtractorId, JobRow
 from memcore.memory.judge import (
     CANDIDATES_MAX,
@@ -102,6 +104,8 @@ _SIMILAR: Final = 8
 _KNOWN: Final = ("active", "quarantined", "superseded", "archived")
 _QUERY_CHARS: Final = 2_000
 _SAID_CHARS: Final = 200
+_ENDS: Final = ("cut", "refused", "failed")
+"""Reasons of an ExtractorError."""
 _MEMORY_TOOL: Final = "memor"
 """Part of the name of every tool that reads or writes memory: memory_search, load_memory,
 search_memories, memory."""
@@ -242,8 +246,8 @@ def _gather(txn: ReadTxn, scope: int, row: JobRow, last: int) -> _Material | Non
                 return _Material(head.epoch, each[1] - 1, tuple(texts), proofs)
             if is_given:
                 count, chars = count + 1, chars + size
-                value = txn.get(keys.session_row(scope, owner, Row.ITEM, each[1]))
-                proofs[owner, each[1]] = bytes((value or b"")[:HEADER_BYTES])
+            value = txn.get(keys.session_row(scope, owner, Row.ITEM, each[1]))
+            proofs[owner, each[1]] = bytes((value or b"")[:HEADER_BYTES])
             texts.append(made._replace(place=each[0], number=count if is_given else None))
     if end < stop:
         upto = history.seq_at(end) - 1
@@ -311,7 +315,7 @@ def _is_of_memory(tool: str) -> bool:
 
 
 def _is_unchanged(txn: ReadTxn, scope: int, row: JobRow, material: _Material) -> bool:
-    """Return True if the items of a job are as they were read.
+    """Return True if the items of a job, and those around it, are as they were read.
 
     What rewrites an item, such as an expiry or a redaction, begins another epoch.
     """
@@ -411,7 +415,8 @@ def extract(
     while row is not None:
         leased = _take_job(place, row, early=early)
         if leased is None:
-            parts.append(_JobResult(error="the job is another's, waits or is dead: see jobs()"))
+            told = "the job is another's, waits or is dead, or memory is being cleared: see jobs()"
+            parts.append(_JobResult(error=told))
             break
         parts.append(_run_job(place, extractor, leased, kinds=consented, upto=upto))
         if parts[-1].error is not None or (parts[-1].upto or last) >= last:
@@ -572,6 +577,8 @@ def _take_job(place: MemoryPlace, row: JobRow, *, early: bool) -> JobRow | None:
         if scope is None:
             return None
         need_wanted(txn, scope)
+        if is_clearing(txn, scope):  # which removes the job, when it is continued
+            return None
         book = Book(txn, scope, place.seed)
         return jobs.lease(book, row, place.now_ms(), token, early=early)
 
@@ -606,6 +613,9 @@ def _run_job(
     except (OptedOutError, KeyboardInterrupt):
         _settle(place, row, lambda book, known: jobs.give_back(book, known, place.now_ms()))
         raise
+    except SystemExit as exc:  # of the extractor: the next attempt may end the process as well
+        _failed(place, row, material, exc)
+        raise
     except CorruptValueError as exc:
         return _failed(place, row, material, exc)
     except _ExtractorFailed as failed:
@@ -621,10 +631,13 @@ class _ExtractorFailed(Exception):  # noqa: N818 - a signal inside this module
 
 
 def _failed(
-    place: MemoryPlace, row: JobRow, material: _Material | None, exc: Exception
+    place: MemoryPlace, row: JobRow, material: _Material | None, exc: BaseException
 ) -> _JobResult:
-    """Record a failed attempt."""
-    reason = _told(place, exc)
+    """Record a failed attempt: the type of its error. The caller is told the text as well.
+
+    The text may hold content, and the row neither expires nor is redacted with its items.
+    """
+    reason = _told_briefly(exc)
     upto = row.last if material is None else material.upto
     if material is None:
         upto = min(row.last, row.first + ITEMS_MAX - 1)
@@ -633,12 +646,20 @@ def _failed(
         jobs.fail(book, known, upto, reason, place.now_ms())
 
     _settle(place, row, change)
-    return _JobResult(0 if material is None else len(material.given), error=reason)
+    return _JobResult(0 if material is None else len(material.given), error=_told(place, exc))
 
 
-def _told(place: MemoryPlace, exc: Exception) -> str:
-    """Return an error as it may be stored: its text may hold content."""
-    kind = type(exc).__name__
+def _told_briefly(exc: BaseException) -> str:
+    """Return an error as it may be stored, without content."""
+    kind = shown_name(type(exc).__name__)
+    if isinstance(exc, ExtractorError) and exc.reason in _ENDS:
+        return f"{kind}: {exc.reason}"
+    return kind
+
+
+def _told(place: MemoryPlace, exc: BaseException) -> str:
+    """Return an error as the caller is told it: guarded and redacted, but with its text."""
+    kind = shown_name(type(exc).__name__)
     with suppress(MemcoreError):
         said = shown_name(" ".join(str(exc).split())[:_SAID_CHARS])
         return f"{kind}: {place.admit({'reason': said})['reason']}" if said else kind
@@ -683,7 +704,7 @@ def _asked(
     similar = tuple(place.similar(asked))
     listed = _called(extractor, Extraction(items, similar, place.now_ms() / 1000))
     ground = Given(material.texts, known=place.owner[1:], kinds=kinds)
-    sizes = {each.seq: len(each.text) for each in given}
+    sizes = {each.seq: len(each.text) for each in material.texts}
     room = CITED_CHARS_MAX
     verdicts: list[Verdict] = []
     for each in listed[:CANDIDATES_MAX]:
@@ -754,6 +775,9 @@ def _stored(
         if known is None:
             return _JobResult(error="the lease of the job ran out, and somebody else has it")
         now_ms = place.now_ms()
+        if is_clearing(txn, scope):  # what was said before it may not be learned after it
+            jobs.give_back(book, known, now_ms)
+            return _JobResult(len(material.given), error="the memory is being cleared")
         if not _is_unchanged(txn, scope, row, material):
             reason = "its items were changed meanwhile"
             jobs.fail(book, known, material.upto, reason, now_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
@@ -97,7 +97,9 @@ class ExtractionJob:
     """Time from which a waiting job may be taken, seconds since 1970."""
     leased_until: float | None
     reason: str | None
-    """Failure of the last attempt."""
+    """Failure of the last attempt: the type of what the extractor raised, without its text."""
+    digest: bytes = field(default=b"", repr=False)
+    """Digest of the extractor's name and version: two of these pairs may read the same."""
 
 
 class ExtractorId(NamedTuple):
@@ -158,10 +160,14 @@ class JobRow:
     reason: str = ""
 
     def is_free(self, now_ms: int, *, early: bool = False) -> bool:
-        """Return True if it may be leased; ``early``: without waiting for its time."""
+        """Return True if it may be leased; ``early``: without waiting for its time.
+
+        A time further ahead than any wait is that of a clock that was wrong, and has come.
+        """
         if self.state == "leased":
             return self.lease_ms <= now_ms or self.lease_ms > now_ms + 2 * LEASE_MS
-        return self.state == "waiting" and (early or self.due_ms <= now_ms)
+        is_due = self.due_ms <= now_ms or self.due_ms > now_ms + 2 * _BACKOFF_MAX_MS
+        return self.state == "waiting" and (early or is_due)
 
 
 # --- Encoding -------------------------------------------------------------------------------------
@@ -229,12 +235,13 @@ def _opened(key: bytes, value: bytes) -> JobRow:
 def jobs_in(txn: ReadTxn, scope: int, session: int | None = None) -> Iterator[JobRow]:
     """Yield the jobs of a scope, or of a session, by session, extractor and range.
 
-    Raises:
-        CorruptValueError: a row is damaged.
+    A damaged row is left out, so that it stops no other job: ``check()`` reports it, and its range
+    is asked for again, since no watermark has passed it.
     """
     rows = keys.memory_rows(scope, MemoryRow.JOB, b"" if session is None else keys.u64(session))
     for key, value in txn.scan(rows, keys.after(rows)):
-        yield _opened(key, value)
+        with suppress(CorruptValueError):
+            yield _opened(key, value)
 
 
 def job_of(txn: ReadTxn, scope: int, row: JobRow) -> ExtractionJob:
@@ -242,7 +249,7 @@ def job_of(txn: ReadTxn, scope: int, row: JobRow) -> ExtractionJob:
     return ExtractionJob(
         _name_of(txn, scope, row), row.first, row.last, row.who.label, row.state, row.attempts,
         row.due_ms / 1000, row.lease_ms / 1000 if row.state == "leased" else None,
-        row.reason or None,
+        row.reason or None, row.who.digest,
     )  # fmt: skip
 
 
@@ -356,7 +363,7 @@ def enqueue(
 def key_of_job(book: Book, job: ExtractionJob, session: int) -> bytes | None:
     """Return the key of a stored job by its public form; None if it is gone."""
     for row in jobs_in(book.txn, book.scope, session):
-        if (row.first, row.who.label) == (job.first, job.extractor):
+        if (row.first, row.who.digest) == (job.first, job.digest):
             return _job_at(book.scope, row)
     return None
 
@@ -379,9 +386,6 @@ def leasable(
         now_ms: the time.
         session: only jobs of this session; None: of all.
         early: also those whose time has not come.
-
-    Raises:
-        CorruptValueError: a row is damaged.
     """
     rows = jobs_in(txn, scope, session)
     found = [row for row in rows if row.who == who and row.is_free(now_ms, early=early)]
@@ -513,9 +517,7 @@ def move_jobs(book: Book, session: int, to: int, moved: Mapping[int, int]) -> No
             mark = _unpack_watermark(key, value)
             seq = max((new for old, new in moved.items() if old <= mark.seq), default=0)
             _put_mark(book, to, mark._replace(seq=seq))
-    found: list[JobRow] = []
-    with suppress(CorruptValueError):
-        found.extend(jobs_in(book.txn, book.scope, session))
+    found = list(jobs_in(book.txn, book.scope, session))
     forget_jobs(book, session)
     for row in found:
         seqs = [new for old, new in moved.items() if row.first <= old <= row.last]

@@ -6,13 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from memcore.errors import (
     ClosedError,
+    CorruptValueError,
     InvalidOptionError,
     NotFoundError,
     OptedOutError,
@@ -30,7 +30,7 @@ from memcore.memory.extract import (
     unread,
     updated_between,
 )
-from memcore.memory.jobs import ExtractorId, jobs_in
+from memcore.memory.jobs import ExtractorId, JobRow, jobs_in
 from memcore.memory.judge import Extractor
 from memcore.memory.memories import Memories, place_of
 from memcore.options import (
@@ -79,7 +79,7 @@ class ExtractionFailure(NamedTuple):
     """Failed work on one session; other sessions are not affected."""
 
     session: str
-    error: Exception
+    error: BaseException
 
 
 class _Watched(NamedTuple):
@@ -251,8 +251,12 @@ class MemoryWorker:
                 lambda txn, at=after: _page(txn, place, (start, stop), at)  # type: ignore[misc]
             )
             for name in page:
-                with suppress(NotFoundError):  # it was deleted meanwhile
+                try:
                     found.append(self._tell(self._read(place, name)))
+                except NotFoundError:  # it was deleted meanwhile
+                    continue
+                except CorruptValueError as exc:  # a damaged session may not affect others
+                    self._failed(name, exc)
             if after is None:
                 return found
 
@@ -323,6 +327,10 @@ class MemoryWorker:
             try:
                 with self._pass:
                     self._run(None if is_time or not fresh else fresh)
+            except (Exception, SystemExit) as exc:  # noqa: BLE001 - others still wait for the thread
+                self._failed("", exc)
+                with self._changed:  # what the pass did not come to
+                    self._fresh.update(key for key in fresh if key in self._watched)
             finally:
                 with self._changed:
                     self._busy = False
@@ -343,11 +351,14 @@ class MemoryWorker:
         ``fresh``: only at these sessions, so that a notification costs one look; None: at all.
         """
         found: list[ExtractionReport] = []
-        for key in list(self._watched) if fresh is None else fresh:
+        with self._changed:
+            watched = list(self._watched) if fresh is None else list(fresh)
+            places = list(self._places) if fresh is None else []
+        for key in watched:
             report = self._visit(key)
             if report is not None:
                 found.append(report)
-        for key in list(self._places) if fresh is None else ():
+        for key in places:
             found += self._retry(key)
         return found
 
@@ -411,21 +422,42 @@ class MemoryWorker:
 
     def _retry(self, key: _Key) -> list[ExtractionReport]:
         """Do the jobs of a scope that wait for another attempt, as far as their time has come."""
-        place = self._places[key]
+        with self._changed:
+            place = self._places.get(key)
+        if place is None:  # it was let go for another one meanwhile
+            return []
         found: list[ExtractionReport] = []
         try:
             for row in pending_rows(place, self._who):
-                report = run_row(place, self._extractor, row, kinds=self._kinds)
+                report = self._retry_row(place, row)
                 if report is not None:
                     found.append(self._tell(report))
             if not place.store.read(lambda txn: _has_jobs(txn, place, self._who)):
-                self._places.pop(key, None)
+                self._let_place_go(key, place)
         except OptedOutError:
-            self._places.pop(key, None)
+            self._let_place_go(key, place)
         except Exception as exc:  # noqa: BLE001 - one scope's failure may not affect others
-            self._places.pop(key, None)
+            self._let_place_go(key, place)
             self._failed("", exc)
         return found
+
+    def _retry_row(self, place: MemoryPlace, row: JobRow) -> ExtractionReport | None:
+        """Do one waiting job; a damaged row keeps no other job waiting.
+
+        Raises:
+            OptedOutError, StorageError
+        """
+        try:
+            return run_row(place, self._extractor, row, kinds=self._kinds)
+        except CorruptValueError as exc:
+            self._failed(row.name, exc)
+            return None
+
+    def _let_place_go(self, key: _Key, place: MemoryPlace) -> None:
+        """Stop looking after the jobs of a scope, unless it was notified again meanwhile."""
+        with self._changed:
+            if self._places.get(key) is place:
+                del self._places[key]
 
     def _tell(self, report: ExtractionReport) -> ExtractionReport:
         if self._on_report is not None:
@@ -435,7 +467,7 @@ class MemoryWorker:
                 self._failed(report.session, exc)
         return report
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def _failed(self, name: str, error: BaseException) -> None:
         """Keep and report a failure; only its type is logged, since its text may hold content."""
         _log.error("session %r: no memories extracted: %s", name, type(error).__name__)
         failure = ExtractionFailure(name, error)

@@ -8,6 +8,7 @@ import json
 import lzma
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 import memcore
 from memcore import Candidate, Extraction
 from memcore.codec import keys
-from memcore.memory import jobs
-from memcore.memory.judge import CANDIDATES_MAX, Given, GivenText, judged
+from memcore.memory import Book, clearing, jobs
+from memcore.memory.judge import CANDIDATES_MAX, Given, GivenText, judged, words_of
 from memcore.memory.rows import RECORDED_END_MS
 from memcore.memory.rules import RuleExtractor, scored_sentences
 
@@ -208,7 +209,7 @@ def test_a_failed_job_waits_and_is_dead_in_the_end(db, chat, clock):
     dead, *rest = chat.memory.jobs()
     assert (dead.state, dead.first, dead.last, dead.session) == ("dead", 1, 2, "chat")
     assert rest == []
-    assert dead.reason == "ConnectionError: the model is down"
+    assert dead.reason == "ConnectionError"
     say(chat, "I like jam")
     extractor.found = echo
     chat.memory.extract(chat, extractor)  # what follows is read
@@ -219,6 +220,80 @@ def test_a_failed_job_waits_and_is_dead_in_the_end(db, chat, clock):
     assert chat.memory.jobs() == []
     with pytest.raises(memcore.NotFoundError):
         chat.memory.retry(dead)
+
+
+def test_a_job_keeps_nothing_of_what_an_extractor_read(db, chat):
+    say(chat, "My passport is X4711")
+
+    def fail(extraction: Extraction) -> Iterable[Candidate]:
+        raise errors.pop(0)(f"cannot parse {extraction.items[0].text}")
+
+    refused = memcore.errors.ExtractorError
+    errors: list[Callable[[str], Exception]] = [
+        ValueError, lambda text: refused(text, reason="cut"),
+        lambda text: refused(text, reason=text),
+    ]  # fmt: skip
+    found = []
+    while errors:
+        assert "X4711" in chat.memory.extract(chat, Scripted(fail)).error
+        found.append(chat.memory.jobs()[0].reason)
+    assert found == ["ValueError", "ExtractorError: cut", "ExtractorError"]
+
+
+def test_an_extractor_that_ends_the_process_has_failed(db, chat):
+    say(chat, "I like tea")
+
+    def leave(_: Extraction) -> Iterable[Candidate]:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        chat.memory.extract(chat, Scripted(leave))
+    (job,) = chat.memory.jobs()
+    assert (job.state, job.attempts, job.reason) == ("waiting", 1, "SystemExit")
+
+
+def test_a_job_that_failed_while_the_clock_was_ahead_is_due(db, chat, clock):
+    say(chat, "I like tea")
+    now_ms = clock.now_ms
+    clock.now_ms += 365 * 86_400_000
+    chat.memory.extract(chat, Scripted(failing))
+    clock.now_ms = now_ms
+    worker = memcore.MemoryWorker(Scripted(echo), turns=1, idle_seconds=None)
+    worker.notify(chat)
+    assert [each.error for each in worker.run()] == [None]
+    assert texts(chat.memory) == ["I like tea"]
+
+
+def test_extractors_that_read_the_same_have_jobs_of_their_own(db, chat):
+    say(chat, "I like tea")
+    pair = [Scripted(failing, "c"), Scripted(failing, "b c")]
+    pair[0].name, pair[1].name = "a b", "a"
+    for each in pair:
+        chat.memory.extract(chat, each)
+    for at in range(2):
+        job = chat.memory.jobs()[at]
+        assert (job.extractor, job.attempts) == ("a b c", 1)
+        assert chat.memory.retry(job).digest == job.digest
+        assert chat.memory.jobs()[at].attempts == 0
+
+
+def test_a_damaged_job_stops_no_other(db, chat, clock):
+    other = db.session("other", user="alice")
+    for session in (chat, other):
+        say(session, "I like tea")
+        session.memory.extract(session, Scripted(failing))
+    rows = keys.memory_rows(1, keys.MemoryRow.JOB)
+
+    def damage(txn) -> None:
+        key, value = next(iter(txn.scan(rows, keys.after(rows))))
+        txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+
+    db.engine.store.transact(damage)
+    assert db.check()
+    assert [each.session for each in other.memory.jobs()] == ["other"]
+    calm = Scripted(echo)
+    assert [each.memory.extract(each, calm).error for each in (other, chat)] == [None, None]
+    assert chat.memory.jobs() == []  # its range was asked for again
 
 
 def test_a_lease_that_ran_out_is_taken_over_and_its_holder_commits_nothing(db, chat, clock):
@@ -331,6 +406,30 @@ def test_what_was_cleared_is_not_learned_again_from_jobs(db, chat):
     assert chat.memory.jobs() == []
     assert chat.memory.extract(chat, Scripted(echo)).items == 0
     assert chat.memory.list() == []
+
+
+@pytest.mark.parametrize("begun", ["before", "meanwhile"])
+def test_a_clear_that_was_cut_off_is_not_undone_by_an_extraction(db, chat, begun):
+    say(chat, "I like tea")
+    store, seed = db.engine.store, db.engine.seed
+
+    def clear() -> None:
+        store.transact(lambda txn: clearing.begin_clear(Book(txn, 1, seed), 1, 0))
+
+    def meanwhile(extraction: Extraction) -> Iterable[Candidate]:
+        if begun == "meanwhile":
+            clear()
+        return echo(extraction)
+
+    if begun == "before":
+        clear()
+    assert "cleared" in chat.memory.extract(chat, Scripted(meanwhile)).error
+    assert chat.memory.list() == []
+    db.sweep()  # goes on with the clear
+    assert chat.memory.jobs() == []
+    say(chat, "I like cake")
+    assert chat.memory.extract(chat, Scripted(echo)).error is None
+    assert texts(chat.memory) == ["I like cake"]
 
 
 def test_a_deleted_session_takes_jobs_and_watermarks(db, chat, clock):
@@ -550,6 +649,46 @@ def test_no_trust_is_gained_by_citing_another_item(db, chat, candidate):
     (outcome,) = chat.memory.extract(chat, extractor).outcomes
     assert outcome.status in ("quarantined", "refused")
     assert texts(chat.memory) == []
+
+
+def test_a_statement_rests_on_the_neighbours_whose_words_it_holds(db, chat):
+    say(chat, "My passport number is X4711 Zanzibar", "It is raining")
+    say(chat, "Please keep my passport number in mind, and the umbrella")
+    said = {"number": "The passport number is X4711 Zanzibar", "none": "Keep the passport number"}
+    said["word"] = "Keep the passport number in mind when it is raining"
+    found = {}
+    for name, text in said.items():
+        outcome = one(chat, Candidate(text, (3,)))
+        found[name] = chat.memory.get(outcome.memory).sources[0].seqs
+    assert found == {"number": (1,), "none": (3,), "word": (2, 3)}
+    db.retention.set([{"what": "items", "keep_last": 2}], session="chat", user="alice")
+    db.sweep()
+    assert [each for each in texts(chat.memory) if "X4711" in each] == []
+
+
+def test_a_neighbour_that_changed_meanwhile_lends_nothing(db, chat, clock):
+    db.retention.set([{"what": "items", "max_age_seconds": 5}])
+    say(chat, "My passport number is X4711")
+    chat.memory.extract(chat, Scripted(lambda _: []))
+    clock.now_ms += 4_000
+    say(chat, "Please keep my passport number in mind")
+
+    def meanwhile(_: Extraction) -> Iterable[Candidate]:
+        clock.now_ms += 2_000
+        db.sweep()
+        return [Candidate("The passport number is X4711", (1,))]
+
+    assert "changed" in chat.memory.extract(chat, Scripted(meanwhile)).error
+    assert chat.memory.list() == []
+
+
+def test_white_space_is_read_in_linear_time():
+    began = time.process_time()
+    for text in ("a" + "\n" * 16_000 + "1", ". " + " " * 16_000 + "1", '\n"' * 8_000):
+        words_of(text)
+    assert time.process_time() - began < 1
+    assert words_of("Hello\n\n\n  Alice likes Rome").names == {"hello", "alice", "rome"}
+    assert words_of("Rome.\n \n  Always be kind").names == {"rome"}
 
 
 def test_pasted_words_are_not_the_users(db, chat):
@@ -777,11 +916,10 @@ def test_jobs_are_sealed(tmp_path):
         say(session, "I like tea")
 
         def tell(_: Extraction) -> Iterable[Candidate]:
-            msg = "tangerine"
-            raise ValueError(msg)
+            raise type("Tangerine", (Exception,), {})
 
         session.memory.extract(session, Scripted(tell))
-        assert "tangerine" in session.memory.jobs()[0].reason
+        assert session.memory.jobs()[0].reason == "Tangerine"
         assert db.check() == []
     assert b"tangerine" not in path.read_bytes()
 

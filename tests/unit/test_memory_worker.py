@@ -16,6 +16,7 @@ import pytest
 
 import memcore
 from memcore import Candidate, Extraction, MemoryWorker, aio
+from memcore.codec import keys
 from memcore.memory import jobs
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +190,62 @@ def test_one_sessions_error_is_kept_and_others_go_on(db, clock):
     assert [each.session for each in worker.run()] == ["a", "b"]
     assert [(each.session, type(each.error)) for each in told] == [("a", RuntimeError)]
     assert list(worker.errors) == told
+
+
+def test_a_scope_that_was_let_go_during_a_pass_is_passed_over(db, clock):
+    worker = quiet(Scripted(), turns=1)
+    assert worker._retry((0, "default", "alice", "")) == []
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyError])
+def test_the_thread_survives_what_a_session_does(db, monkeypatch, error):
+    """An exit in the extractor, or a defect, is kept, and the sessions after it are read."""
+    leaving, sound = (db.session(name, user="alice") for name in ("a", "b"))
+
+    def leave(extraction: Extraction) -> Iterable[Candidate]:
+        if extraction.items[0].text == "leave":
+            raise SystemExit
+        return [Candidate(each.text, (each.number,)) for each in extraction.items]
+
+    run, left = MemoryWorker._run, []
+
+    def fail_once(self, fresh=None):
+        if error is KeyError and not left:
+            left.append(1)
+            raise KeyError
+        return run(self, fresh)
+
+    monkeypatch.setattr(MemoryWorker, "_run", fail_once)
+    with quiet(Scripted(leave), turns=1) as worker:
+        for session, text in ((leaving, "leave"), (sound, "I like tea")):
+            say(session, text)
+            worker.notify(session)
+            if error is SystemExit:
+                assert worker.drained(WAIT)
+        assert worker.drained(WAIT)
+        assert error in [type(each.error) for each in worker.errors]
+        assert worker._thread.is_alive()
+        assert [each.text for each in sound.memory.list()] == ["I like tea"]
+
+
+def test_a_damaged_watermark_stops_no_other_session(db, clock):
+    sessions = [db.session(name, user="alice") for name in "abc"]
+    for session in sessions:
+        say(session, "I like tea")
+    memory = sessions[0].memory
+    rows = keys.memory_rows(1, keys.MemoryRow.WATERMARK)
+    memory.extract("a", Scripted())
+
+    def damage(txn) -> None:
+        key, value = next(iter(txn.scan(rows, keys.after(rows))))
+        txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+
+    db.engine.store.transact(damage)
+    worker = quiet(Scripted())
+    today = datetime.fromtimestamp(clock.now_ms / 1000, UTC).date()
+    assert [each.session for each in worker.daily(memory, today)] == ["b", "c"]
+    assert [each.session for each in worker.errors] == ["a"]
+    db.scope(app="default", user="alice").delete_session("a")
 
 
 def test_a_deleted_session_and_an_opted_out_user_are_let_go(db, clock):
