@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias
 from memcore import search
 from memcore._fast import stem_word
 from memcore.audit import record_event
-from memcore.errors import InvalidItemError, InvalidOptionError
+from memcore.errors import InvalidOptionError
+from memcore.memory.basis import MERGE_RULES, said_ms, strength, united
 from memcore.memory.rows import (
     DERIVED_MAX,
     Book,
@@ -31,16 +32,8 @@ from memcore.memory.rows import (
     write_entry,
     write_head,
 )
-from memcore.memory.statement import (
-    CONSOLIDATED,
-    SOURCES_MAX,
-    begin_change,
-    merged_sources,
-    next_version,
-    rests_on_hold,
-    stated_by,
-)
-from memcore.memory.trust import BY, KINDS, checked_attributes, is_weaker
+from memcore.memory.statement import begin_change, next_version, rests_on_hold
+from memcore.memory.trust import KINDS, is_weaker
 from memcore.model import Memory
 from memcore.options import checked_int
 from memcore.rows.lifecycle import need_wanted
@@ -58,7 +51,6 @@ __all__ = [
 
 Consolidator: TypeAlias = Callable[[Memory, Memory], str | None]
 """Judge of a pair of memories: returns "same", "contradicts" or None; called outside commits."""
-RULES: Final = ("sum", "mean", "newest", "surer", "union", "max", "min")
 ACTIONS: Final = ("unite", "supersede", "quarantine", "archive")
 OUTCOMES: Final = ("planned", "done", "changed", "held")
 _DAY_MS: Final = 86_400_000
@@ -92,8 +84,9 @@ class ConsolidationPolicy:
 
     def __post_init__(self) -> None:
         for name, rule in self.merge.items():
-            if rule not in RULES or not isinstance(name, str):
-                msg = f"merge: {name!r:.40}: expected one of {', '.join(RULES)}; got {rule!r:.40}"
+            if rule not in MERGE_RULES or not isinstance(name, str):
+                known = ", ".join(MERGE_RULES)
+                msg = f"merge: {name!r:.40}: expected one of {known}; got {rule!r:.40}"
                 raise InvalidOptionError(msg)
         _check_number("archive_below", self.archive_below)
         checked_int("pairs_max", self.pairs_max)
@@ -220,7 +213,7 @@ def make_plan(
     steps: list[ConsolidationStep] = []
     taken: set[int] = set()
     for group in _groups(known, judged or {}):
-        strongest = sorted(group, key=_strength)
+        strongest = sorted(group, key=strength)
         steps.append(_step("unite", strongest, "they say the same"))
         taken.update(each.id for each in group)
     for (one, other), verdict in sorted((judged or {}).items()):
@@ -240,11 +233,6 @@ def _takes_part(record: MemoryVersion, now_ms: int) -> bool:
     """Return True for an active memory, but not for values of slots and rolling summaries."""
     is_free = record.slot is None and not record.is_summary
     return record.status == "active" and is_free and record.is_visible(now_ms)
-
-
-def _strength(record: MemoryVersion) -> tuple[Any, ...]:
-    """Return a key that sorts the strongest of equal statements first."""
-    return BY.index(record.by), -record.support, -(record.confidence or 0.0), -record.id
 
 
 def _step(action: str, records: Sequence[MemoryVersion], reason: str) -> ConsolidationStep:
@@ -391,9 +379,11 @@ def carry_out(
         made = head.next_id
         write_head(book.txn, book.scope, head._replace(next_id=made + 1))
         for each in records:
-            after = next_version(each, now_ms, status="superseded", superseded_by=made)
+            after = next_version(
+                each, now_ms, status="superseded", superseded_by=made, observed_ms=said_ms(each)
+            )  # its time is what it was said at, not when it was united
             write_entry(book, after, each)
-        write_entry(book, united(records, policy, made, now_ms), None)
+        write_entry(book, united(records, policy.merge, made, now_ms), None)
         return replace(step, outcome="done", made=made)
     write_head(book.txn, book.scope, head)
     if step.action == "supersede":
@@ -407,76 +397,3 @@ def carry_out(
         status = "archived" if step.action == "archive" else "quarantined"
         write_entry(book, next_version(first, now_ms, status=status), first)
     return replace(step, outcome="done")
-
-
-def united(
-    records: Sequence[MemoryVersion], policy: ConsolidationPolicy, number: int, now_ms: int
-) -> MemoryVersion:
-    """Return the memory that takes the place of others, the strongest of which is the first.
-
-    Text, trust and all that has no rule are those of the strongest; the sources are those of all.
-    """
-    strongest = records[0]
-    sources = strongest.sources
-    for each in records[1:]:
-        sources = merged_sources(sources, each.sources)
-    said = [by for each in records if (by := stated_by(each)) is not None]
-    return replace(
-        strongest,
-        id=number,
-        version=1,
-        recorded_ms=max(now_ms, *(each.recorded_ms for each in records)),
-        sources=sources[:SOURCES_MAX],
-        unsourced=min(said, key=BY.index) if said and sources else None,
-        attributes=_merged_attributes(records, policy.merge),
-        derived_from=tuple(sorted(each.id for each in records)),
-        extractor=CONSOLIDATED,
-        superseded_by=None,
-        uses=0,
-    )
-
-
-def _merged_attributes(
-    records: Sequence[MemoryVersion], rules: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the attributes of a united memory; only memories of the strongest trust have a say."""
-    strongest = records[0]
-    found = dict(strongest.attributes)
-    equal = [each for each in records if each.by == strongest.by]
-    for name, rule in rules.items():
-        having = [each for each in equal if name in each.attributes]
-        if having:
-            found[name] = _merged_value(rule, name, having)
-    try:
-        return checked_attributes(found)
-    except InvalidItemError:  # too large, or no longer a finite number
-        return dict(strongest.attributes)
-
-
-def _merged_value(rule: str, name: str, records: Sequence[MemoryVersion]) -> Any:
-    """Return the value that a rule makes of an attribute; the first one if its type has no rule."""
-    if rule in _ORDERS:
-        return max(records, key=_ORDERS[rule]).attributes[name]
-    values = [each.attributes[name] for each in records]
-    if rule == "union" and all(isinstance(value, list | tuple) for value in values):
-        return list({repr(entry): entry for value in values for entry in value}.values())
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        if rule in _SUMS:
-            return _SUMS[rule](values)
-        if rule == "mean":
-            weights = [max(each.support, 1) for each in records]
-            pairs = zip(values, weights, strict=True)
-            return sum(value * weight for value, weight in pairs) / sum(weights)
-    return values[0]
-
-
-def _by_time(record: MemoryVersion) -> tuple[float, int]:
-    return record.observed_ms or record.recorded_ms, record.id
-
-
-def _by_confidence(record: MemoryVersion) -> tuple[float, int]:
-    return record.confidence or 0.0, record.id
-
-
-_ORDERS: Final = {"newest": _by_time, "surer": _by_confidence}
-_SUMS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {"sum": sum, "max": max, "min": min}

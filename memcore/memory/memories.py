@@ -13,6 +13,7 @@ from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.kv import Requests
 from memcore.log import SessionTxns
+from memcore.memory.basis import SOURCES_MAX
 from memcore.memory.clearing import begin_clear, clear_step
 from memcore.memory.consolidate import (
     Consolidation,
@@ -57,7 +58,6 @@ from memcore.memory.search import (
     index_wanted,
 )
 from memcore.memory.statement import (
-    SOURCES_MAX,
     Sources,
     Statement,
     forget_entry,

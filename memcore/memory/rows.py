@@ -42,11 +42,13 @@ __all__ = [
     "MALFORMED",
     "NUMBER_END",
     "RECORDED_END_MS",
+    "SHARED",
     "TIMELINE",
     "TIME_END_MS",
     "Book",
     "EntryHead",
     "MemoryVersion",
+    "Merger",
     "SourceRow",
     "all_versions",
     "check_entries",
@@ -147,6 +149,23 @@ class SourceRow(NamedTuple):
     seqs: tuple[int, ...]
     by: str
     """Trust of the statement that cited them."""
+    aside: bool = False
+    """True if the wording does not rest on it, but a member of a united memory, or attributes."""
+
+
+SHARED: Final = ("text", "attributes", "labels", "confidence", "importance")
+"""Fields that a united memory takes from its members."""
+
+
+class Merger(NamedTuple):
+    """Origin of a memory that was united from others."""
+
+    members: tuple[int, ...]
+    """Ids of the others."""
+    merge: Mapping[str, str]
+    """Rule by attribute of the members."""
+    fields: tuple[str, ...]
+    """Names of the fields that are still what the members say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +202,8 @@ class MemoryVersion:
     """Reason given for forgetting it."""
     digests: tuple[str, ...] = ()
     """Of a forgotten entry: digests (hex) of the texts that must not come back."""
+    merger: Merger | None = None
+    """Origin, if it was united from others."""
 
     @property
     def support(self) -> int:
@@ -260,7 +281,7 @@ _NAMES: Final = {
     "observed_ms": "observed", "valid_from_ms": "from", "valid_to_ms": "to",
     "superseded_by": "superseded_by", "derived_from": "derived_from", "expires_ms": "expires",
     "uses": "uses", "promoted_by": "promoted_by", "unsourced": "unsourced", "reason": "reason",
-    "digests": "digests",
+    "digests": "digests", "merger": "merger",
 }  # fmt: skip
 _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
 _SHARES: Final = ("confidence", "importance")
@@ -294,7 +315,10 @@ def pack_record(record: MemoryVersion) -> dict[str, Any]:
         if getattr(record, name) is not None:
             said[_NAMES[name]] = getattr(record, name)
     if record.sources:
-        said["sources"] = [[*source[:4], list(source.seqs), source.by] for source in record.sources]
+        said["sources"] = [
+            [*row[:4], list(row.seqs), row.by, *([True] if row.aside else [])]
+            for row in record.sources
+        ]
     return said
 
 
@@ -324,6 +348,8 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
         if not isinstance(values.get(name, []), list | tuple):
             raise TypeError(name)
         values[name] = tuple(values.get(name, ()))
+    if "merger" in values:
+        values["merger"] = _unpack_merger(values["merger"])
     labels = values.setdefault("labels", {})
     if not isinstance(values.setdefault("attributes", {}), Mapping) or not all(
         isinstance(text, str) for pair in labels.items() for text in pair
@@ -369,10 +395,11 @@ def _unpack_source(said: Any) -> SourceRow:
     Raises:
         ValueError: it is none.
     """
-    session, name, owner, root, seqs, by = said
-    row = SourceRow(session, name, owner, root, tuple(seqs), by)
+    session, name, owner, root, seqs, by, *aside = said
+    row = SourceRow(session, name, owner, root, tuple(seqs), by, aside == [True])
     if (
         not isinstance(name, str)
+        or aside not in ([], [True])
         or by not in BY
         or not row.seqs
         or not all(_is_number(each, 0, _KEY_END) for each in (session, owner, root))
@@ -380,6 +407,20 @@ def _unpack_source(said: Any) -> SourceRow:
     ):
         raise ValueError(name)
     return row
+
+
+def _unpack_merger(said: Any) -> Merger:
+    """Return the origin in a list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    members, merge, fields = said
+    rules = {name: rule for name, rule in dict(merge).items() if isinstance(rule, str)}
+    known = all(_is_number(each, 1, NUMBER_END) for each in members) and set(fields) <= set(SHARED)
+    if not known or len(members) > DERIVED_MAX:
+        raise ValueError(said)
+    return Merger(tuple(members), rules, tuple(fields))
 
 
 def _opened(key: bytes, value: bytes, number: int) -> MemoryVersion:
@@ -944,7 +985,9 @@ def export_record(record: MemoryVersion) -> dict[str, Any]:
     said = {"id": record.id, **pack_record(replace(record, digests=()))}
     if record.sources:
         said["sources"] = [
-            {"session": row.name, "seqs": list(row.seqs), "by": row.by} for row in record.sources
+            {"session": row.name, "seqs": list(row.seqs), "by": row.by}
+            | ({"aside": True} if row.aside else {})
+            for row in record.sources
         ]
     return said
 

@@ -24,6 +24,19 @@ from memcore.errors import (
 from memcore.log import Head, History, SessionTxns
 from memcore.log.history import read_rows
 from memcore.log.read import opened
+from memcore.memory.basis import (
+    BARE,
+    SOURCES_MAX,
+    Cut,
+    left_of,
+    living_members,
+    members_left,
+    merged_sources,
+    stated_by,
+    told_itself,
+    trust_left,
+    without,
+)
 from memcore.memory.coverage import summaries_in, summaries_over, uncover
 from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
@@ -32,6 +45,7 @@ from memcore.memory.rows import (
     FILES_SUBJECT,
     INDEXES,
     NUMBER_END,
+    SHARED,
     TIMELINE,
     TOOLS_BY,
     Book,
@@ -73,8 +87,6 @@ from memcore.rows.lifecycle import is_held, need_free, need_wanted
 from memcore.store.interface import ReadTxn
 
 __all__ = [
-    "CONSOLIDATED",
-    "SOURCES_MAX",
     "TOLD",
     "Sources",
     "Statement",
@@ -84,7 +96,6 @@ __all__ = [
     "forget_entry",
     "forget_items",
     "mend",
-    "merged_sources",
     "move_sources",
     "names_in",
     "next_version",
@@ -93,7 +104,6 @@ __all__ = [
     "remember",
     "rests_on_hold",
     "revise",
-    "stated_by",
     "texts_in",
 ]
 
@@ -102,10 +112,6 @@ Sources: TypeAlias = Source | int | Iterable[Source] | Iterable[int] | None
 """Items that a statement rests on; plain seqs are of the session whose handle it is."""
 TOLD: Final = ("text", "attributes", "labels", "extractor", "reason", "promoted_by")
 """Fields whose texts are redacted."""
-SOURCES_MAX: Final = 64
-"""Most sources that an entry keeps: the most trusted, and of those the newest."""
-CONSOLIDATED: Final = "memcore.consolidate 1"
-"""Extractor of a memory that was united from others."""
 _LIVING: Final = ("active", "quarantined", "archived")
 _SOURCES_GONE: Final = "its sources were removed"
 
@@ -231,28 +237,6 @@ def _with_trust(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
     return tuple(row._replace(by=by) for row in rows)
 
 
-def merged_sources(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
-    """Unite the cited items, each once, up to ``SOURCES_MAX`` sources.
-
-    Beyond that the least trusted source gives way, and the oldest among these: many tools cannot
-    crowd out the user, and sessions are deleted from the oldest on.
-    """
-    found: dict[tuple[int, int, str], SourceRow] = {}
-    for row in (*known, *more):
-        old = found.setdefault((row.session, row.owner, row.by), row)
-        seqs = tuple(sorted({*old.seqs, *row.seqs})[-SOURCES_MAX:])
-        found[row.session, row.owner, row.by] = old._replace(seqs=seqs)
-    rows = list(found.values())
-    while len(rows) > SOURCES_MAX:
-        rows.remove(max(rows, key=lambda row: BY.index(row.by)))
-    return tuple(rows)
-
-
-def stated_by(record: MemoryVersion) -> str | None:
-    """Return the trust of who stated it without citing items; None if nobody did."""
-    return record.unsourced or (None if record.sources else record.by)
-
-
 # --- Remembering ----------------------------------------------------------------------------------
 
 
@@ -349,8 +333,8 @@ def _support(
     """Add the sources of an equal statement to an entry, and store what is said by the stronger.
 
     Text, attributes, labels and trust come from one statement. A stronger one takes the place of
-    the known one with all of them; one that is not stronger is one more source. The expiry is that
-    of the last statement that was not weaker.
+    the known one with all of them; one that is not stronger is one more source, which holds the
+    wording. The expiry is that of the last statement that was not weaker.
     """
     sources = merged_sources(known.sources, new.sources)
     stated = [by for by in (stated_by(known), stated_by(new)) if by is not None]
@@ -361,7 +345,9 @@ def _support(
         found = replace(
             new, id=known.id, version=known.version, recorded_ms=known.recorded_ms,
             status=known.status, sources=sources, unsourced=unsourced, uses=known.uses,
+            merger=known.merger,
         )  # fmt: skip
+        found = told_itself(found, SHARED)
         if known.status == "active":  # its place in a slot stays
             span = known.valid_from_ms, known.valid_to_ms
             found = replace(found, valid_from_ms=span[0], valid_to_ms=span[1])
@@ -387,7 +373,18 @@ def _write(
 ) -> MemoryVersion:
     for old, new in beside:
         write_entry(book, new, old)
+    if before is not None and after.expires_ms != before.expires_ms:
+        _expire_with(book, after, after.expires_ms)
     return write_entry(book, after, before)
+
+
+def _expire_with(book: Book, record: MemoryVersion, expires_ms: int | None) -> None:
+    """Let the members of a united memory expire when it does: no sooner, and no later."""
+    todo = living_members(book, record)
+    while todo:
+        each = todo.pop()
+        todo += living_members(book, each)
+        write_entry(book, replace(each, expires_ms=expires_ms), each)
 
 
 # --- Slots: one value at any time -----------------------------------------------------------------
@@ -406,7 +403,7 @@ def _placed(
         The statement with its status, and the other entries that change.
     """
     if new.slot is None:
-        return replace(new, status="active"), ()
+        return replace(new, status="active", superseded_by=None), ()
     others = _timeline(book, new, now_ms)
     current = next((each for each in others if each.status == "active"), None)
     last = max((_start(each, now_ms) for each in others), default=now_ms)
@@ -549,13 +546,6 @@ def revise(
     return _write(book, found, known, beside)
 
 
-_BARE: Final[Mapping[str, Any]] = {
-    "attributes": {}, "labels": {}, "extractor": None, "confidence": None, "importance": None,
-    "derived_from": (), "promoted_by": None,
-}  # fmt: skip
-"""Fields that a statement says beside its text, all empty."""
-
-
 def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement) -> MemoryVersion:
     """Return an entry with what is said of it instead.
 
@@ -565,7 +555,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     """
     contents = [each for name in ("attributes", "labels") if (each := said.values.get(name))]
     if said.text is None and not (contents or said.sources or said.by):
-        return replace(known, **said.values)
+        return told_itself(replace(known, **said.values), said.values)
     words = [said.text] if said.text is not None else []
     cited = cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
     by = _trust(said.by, cited, is_limit=said.is_limit)
@@ -574,16 +564,19 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         raise InvalidOptionError(msg)
     if said.text is None:  # the text rests on what it rested on
         by = weakest((by, known.by))
-        sources = merged_sources(known.sources, _with_trust(cited.rows, by))
+        is_theirs = known.merger is not None and "text" in known.merger.fields
+        rows = [row._replace(aside=is_theirs) for row in _with_trust(cited.rows, by)]
+        sources = merged_sources(known.sources, rows)
         unsourced = stated_by(known) if sources else None
-        return replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
+        found = replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
+        return told_itself(found, said.values)
     if known.by not in ACTIVE_BY and is_weaker(known.by, by):  # nobody vouches for the rest of it
-        known = replace(known, **_BARE)
+        known = told_itself(replace(known, **BARE), SHARED)
     told = {
         "text": said.text, "by": by, "sources": _with_trust(cited.rows, by)[:SOURCES_MAX],
         "unsourced": None, "promoted_by": None, "observed_ms": cited.newest_ms,
     }  # fmt: skip
-    return replace(known, **{**told, **said.values})
+    return told_itself(replace(known, **{**told, **said.values}), {"text", *said.values})
 
 
 def _spelt(value: Any) -> str:
@@ -655,9 +648,12 @@ def forget_entry(
     The tombstone holds the id and keyed digests of the texts, so that they do not come back; unless
     it is ``for_good``, no digests, and they may be remembered again.
 
+    With a united memory go its members. One of them does not go alone: its words would stay.
+
     Raises:
         NotFoundError: there never was such a memory.
-        InvalidOptionError: it is a directory, and files are in it.
+        InvalidOptionError: it is a directory, and files are in it; or it was united with others:
+            the message names the united memory.
         HeldError: a legal hold covers it, or a session that it rests on.
     """
     known = read_entry(book.txn, book.scope, number)
@@ -667,11 +663,17 @@ def forget_entry(
     if known.is_gone:
         return known
     _need_empty(book, known)
+    if _is_member(book, known):
+        msg = (
+            f"memory {number} was united with others: forget the united memory, "
+            f"{known.superseded_by}"
+        )
+        raise InvalidOptionError(msg)
     write_head(book.txn, book.scope, begin_change(book, now_ms))
     todo, found = [known], known
     while todo:  # with it goes what it was united from
         each = todo.pop()
-        todo += _united_in(book, each)
+        todo += living_members(book, each)
         stone = _forgotten(book, each, reason, now_ms, for_good=for_good)
         found = stone if each is known else found
     return found
@@ -708,16 +710,19 @@ def _forgotten(
     return stone
 
 
-def _united_in(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
-    """Return the memories that one was united from, and which it replaces."""
-    if record.extractor != CONSOLIDATED:
-        return []
-    found = (read_entry(book.txn, book.scope, each) for each in record.derived_from)
-    return [
-        each
-        for each in found
-        if each is not None and not each.is_gone and each.superseded_by == record.id > each.id
-    ]
+def _is_member(book: Book, record: MemoryVersion) -> bool:
+    """Return True if an entry was united with others into one that is still there."""
+    if record.superseded_by is None:
+        return False
+    with suppress(CorruptValueError):  # check() reports it
+        above = read_entry(book.txn, book.scope, record.superseded_by)
+        return (
+            above is not None
+            and not above.is_gone
+            and above.merger is not None
+            and record.id in above.merger.members
+        )
+    return False
 
 
 def _sessions_of(*records: MemoryVersion) -> list[int]:
@@ -753,7 +758,8 @@ def expire_entry(book: Book, number: int, now_ms: int) -> bool | None:
     if known is None or known.is_gone or known.is_visible(now_ms):
         return False
     versions = versions_of(book.txn, book.scope, number)
-    if rests_on_hold(book.txn, book.scope, known, *versions):
+    members = living_members(book, known)
+    if rests_on_hold(book.txn, book.scope, known, *versions, *members):
         return None
     head = begin_change(book, now_ms)
     write_head(book.txn, book.scope, head)
@@ -838,10 +844,6 @@ def _forget_summary(book: Book, number: int, now_ms: int) -> bool:
     return True
 
 
-Cut = Callable[[SourceRow], SourceRow | None]
-"""Function that returns what is left of a source."""
-
-
 def _cut_session(book: Book, session: int, row: SourceRow) -> SourceRow | None:
     """Take a whole session; items of a parent under a hold are cited by the parent instead."""
     if row.session != session:
@@ -872,89 +874,43 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
     """
     txn, scope = book.txn, book.scope
     versions = versions_of(txn, scope, known.id)
-    left = [_without(each, cut) for each in versions]
-    current = _without(known, cut)
-    said = known
-    is_united = known.extractor == CONSOLIDATED and bool(known.derived_from)
-    if is_united:
-        said = _still_said(book, current, cut) or _stone(known, now_ms)
-    has_said = not is_united or normalised(said.text) == normalised(known.text)
-    if current == known and left == versions and has_said:
+    members = members_left(book, known, cut)
+    left = [left_of(each, cut, members) for each in versions]
+    current = left_of(known, cut, members)
+    if current == known and left == versions:
         return False
     kept = [
         each
         for each, old in zip(left, versions, strict=True)
-        if not _is_baseless(each, old) and not is_weaker(_trust_left(each), each.by)
+        if each is not None and each.text == old.text and not is_weaker(trust_left(each), old.by)
     ]
     write_head(txn, scope, begin_change(book, now_ms))
-    before = known
-    is_gone = _is_baseless(current, known) or said.is_gone
-    if not has_said:
-        kept = []  # whoever said it so is gone, and so is the wording
-    if not is_gone and not has_said:
-        current = next_version(_as_said_by(current, said), now_ms)
-    if is_gone:
-        kept = [each for each in kept if each.sources and rests_on_hold(txn, scope, each)]
+    if current is None:
+        rest = [*kept, without(known, cut)]
+        kept = [each for each in rest if each.sources and rests_on_hold(txn, scope, each)]
         if not kept:
             stone = replace(_stone(known, now_ms), reason=_SOURCES_GONE)
             write_entry(book, stone, known, versions=(versions, []))
             return True
         held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
         current = next_version(held, now_ms)
-    elif is_weaker(_trust_left(current), known.by):
+    elif known.merger is not None:
+        if not _is_cut_of(current, known):
+            current = next_version(current, now_ms)
+    elif is_weaker(trust_left(current), known.by):
         current = next_version(_fallen(current, kept), now_ms)
+    before = known
     if current.version > known.version:  # what the entry said until now does not become the past
         before = replace(known, version=current.version)
     write_entry(book, current, before, versions=(versions, kept))
     return False
 
 
-def _without(record: MemoryVersion, cut: Cut) -> MemoryVersion:
-    rows = tuple(left for row in record.sources if (left := cut(row)) is not None)
-    return record if rows == record.sources else replace(record, sources=rows)
-
-
-def _is_baseless(left: MemoryVersion, before: MemoryVersion) -> bool:
-    """Return True if a version has lost all its sources, and nobody stated it without one."""
-    return not left.sources and bool(before.sources) and left.unsourced is None
-
-
-def _trust_left(record: MemoryVersion) -> str:
-    """Return the trust in an entry that has lost sources."""
-    found = {row.by for row in record.sources}
-    if record.unsourced is not None:
-        found.add(record.unsourced)
-    if record.promoted_by or not found:
-        return record.by
-    return weakest((record.by, min(found, key=BY.index)))
-
-
-def _still_said(book: Book, record: MemoryVersion, cut: Cut) -> MemoryVersion | None:
-    """Return the strongest of the memories that one was united from which still has its sources.
-
-    Among equals it is the one of the same wording.
-    """
-    found: list[MemoryVersion] = []
-    for each in _united_in(book, record):
-        left = _without(each, cut)
-        if not _is_baseless(left, each):
-            found.append(replace(left, by=_trust_left(left)))
-    same = normalised(record.text)
-    return min(
-        found, key=lambda each: (BY.index(each.by), normalised(each.text) != same), default=None
-    )
-
-
-def _as_said_by(record: MemoryVersion, said: MemoryVersion) -> MemoryVersion:
-    """Return a united memory in the words of one of those that it was united from."""
-    status = record.status
-    if status == "active" and said.by not in ACTIVE_BY:
-        status = "quarantined"
-    return replace(
-        record, text=said.text, by=said.by, status=status, attributes=said.attributes,
-        confidence=said.confidence, importance=said.importance, promoted_by=said.promoted_by,
-        observed_ms=said.observed_ms,
-    )  # fmt: skip
+def _is_cut_of(record: MemoryVersion, known: MemoryVersion) -> bool:
+    """Return True if a version differs from another one only in sources that it lacks."""
+    cited = {(row.session, row.owner) for row in known.sources}
+    is_less = all((row.session, row.owner) in cited for row in record.sources)
+    return is_less and replace(record, sources=known.sources) == known
 
 
 def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersion:
@@ -962,12 +918,12 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
 
     That is an earlier version of the same wording. Without one, nothing but the wording is left.
     """
-    by, said = _trust_left(record), None
+    by, said = trust_left(record), None
     for each in kept:
         same = normalised(each.text) == normalised(record.text)
         if same and is_weaker(each.by, record.by) and not is_weaker(each.by, by):
             by, said = each.by, each
-    values = dict(_BARE) if said is None else {name: getattr(said, name) for name in _BARE}
+    values = dict(BARE) if said is None else {name: getattr(said, name) for name in BARE}
     values["text"] = record.text if said is None else said.text
     values["extractor"] = record.extractor if record.is_summary else values["extractor"]
     if record.status == "active" and by not in ACTIVE_BY:

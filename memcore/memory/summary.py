@@ -26,6 +26,7 @@ from memcore.errors import (
 )
 from memcore.log import History
 from memcore.log.history import read_rows
+from memcore.memory.basis import SOURCES_MAX, merged_sources
 from memcore.memory.coverage import SUMMARIZED, cover, covered_seq, summaries_in
 from memcore.memory.extract import (
     CHARS_MAX,
@@ -47,7 +48,7 @@ from memcore.memory.rows import (
     write_entry,
     write_head,
 )
-from memcore.memory.statement import SOURCES_MAX, begin_change, merged_sources, next_version
+from memcore.memory.statement import begin_change, next_version
 from memcore.memory.trust import ACTIVE_BY, checked_text, weakest
 from memcore.model import Memory, Message, Summarize, SummaryRequest
 from memcore.options import checked_bool, checked_callable, checked_int, checked_optional_int

@@ -12,6 +12,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log import Head, SessionTxns
+from memcore.memory.basis import SOURCES_MAX
 from memcore.memory.files import has_place, is_well_formed
 from memcore.memory.lineage import root_of
 from memcore.memory.playbook import (
@@ -39,7 +40,7 @@ from memcore.memory.rows import (
     write_entry,
     write_head,
 )
-from memcore.memory.statement import SOURCES_MAX, cite
+from memcore.memory.statement import cite
 from memcore.memory.trust import (
     ACTIVE_BY,
     BY,
@@ -112,7 +113,8 @@ def _arrived(body: Any) -> MemoryVersion:
     with decoding(b"", "line of a memory"):
         said = dict(body)
         sources = [
-            [0, each["session"], 0, 0, each["seqs"], each["by"]] for each in said.pop("sources", ())
+            [0, each["session"], 0, 0, each["seqs"], each["by"], *([True] * ("aside" in each))]
+            for each in said.pop("sources", ())
         ]
         record = unpack_record(said.pop("id"), {**said, "sources": sources, "digests": ()})
         times = (
@@ -245,7 +247,8 @@ def _proven(to: Arrival, record: MemoryVersion) -> MemoryVersion:
     found = replace(record, sources=rows, by=by, promoted_by=None)
     if by in ACTIVE_BY or record.status not in TIMELINE:
         return found
-    return replace(found, status="quarantined", superseded_by=None)
+    # It still belongs to the one in its place, and is forgotten with that.
+    return replace(found, status="quarantined")
 
 
 def _linked(to: Arrival, row: SourceRow, text: str) -> list[SourceRow]:
@@ -253,20 +256,20 @@ def _linked(to: Arrival, row: SourceRow, text: str) -> list[SourceRow]:
 
     Items outside the live history prove nothing, but the text goes with them.
     """
-    txn, scope = to.book.txn, to.book.scope
+    txn, scope, aside = to.book.txn, to.book.scope, row.aside
     name = to.named(row.name)
     session = None if name is None else names.session_of(txn, scope, name)
     if name is None or session is None:
         return [row._replace(by="import")]
     with suppress(NotFoundError, CorruptValueError):
         cited = cite(to.book, to.drafts, (Source(name, row.seqs),), text)
-        return [each._replace(by=weakest((row.by, each.by))) for each in cited.rows]
+        return [each._replace(by=weakest((row.by, each.by)), aside=aside) for each in cited.rows]
     root = root_of(txn, scope, session)
     by_owner: dict[int, list[int]] = {}
     for seq in row.seqs:
         by_owner.setdefault(_owner_of(txn, scope, session, seq), []).append(seq)
     return [
-        SourceRow(session, name, owner, root, tuple(seqs), "import")
+        SourceRow(session, name, owner, root, tuple(seqs), "import", aside)
         for owner, seqs in by_owner.items()
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import Memory, Source
+from memcore.errors import InvalidOptionError
 from memcore.memory.consolidate import wording
 from messages import user
 
@@ -21,6 +23,7 @@ STEPS = st.lists(
         st.tuples(st.just("say"), st.integers(0, 3), st.sampled_from(TEXTS)),
         st.tuples(st.just("say"), st.integers(0, 3), st.sampled_from(TEXTS[:3])),
         st.tuples(st.just("state"), st.just(0), st.sampled_from(TEXTS[6:])),
+        st.tuples(st.just("correct"), st.integers(0, 9), st.sampled_from(TEXTS)),
         st.tuples(st.just("delete"), st.integers(0, 3), st.just("")),
         st.tuples(st.just("forget"), st.integers(0, 9), st.just("")),
         st.tuples(st.sampled_from(["consolidate", "delete"]), st.integers(0, 3), st.just("")),
@@ -56,6 +59,8 @@ class Model:
         elif step == "state":
             self.memory.remember(text, by="operator")
             self.said.setdefault("", set()).add(text)
+        elif step == "correct":
+            self.correct(at, text)
         elif step == "delete":
             self.scope.delete_session(f"s{at}")
             self.said.pop(f"s{at}", None)
@@ -74,6 +79,18 @@ class Model:
             assert all(
                 each.action != "unite" for each in self.memory.consolidate(dry_run=True).steps
             )
+
+    def correct(self, at: int, text: str) -> None:
+        living = [each.id for each in self.memory.list(status="active")]
+        if living:
+            session = self.scope.session(f"s{at % 4}")
+            session.append(user(f"Please note: {text}"))
+            seq = session.tail(1)[0].seq
+            with suppress(InvalidOptionError):  # weaker, known already, or forgotten
+                self.memory.update(
+                    living[at % len(living)], text=text, source=Source(f"s{at % 4}", seqs=(seq,))
+                )
+                self.said.setdefault(f"s{at % 4}", set()).add(text)
 
     def check(self) -> None:
         assert self.db.check() == []
@@ -96,6 +113,34 @@ def test_nothing_is_lost_invented_or_kept_too_long(steps: list[tuple[str, int, s
         for step in steps:
             model.take(*step)
             model.check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("say"), st.integers(0, 3), st.sampled_from(TEXTS)),
+            st.tuples(st.sampled_from(["consolidate", "delete"]), st.integers(0, 3), st.just("")),
+        ),
+        min_size=5,
+        max_size=30,
+    )
+)
+def test_what_a_session_said_is_known_as_long_as_the_session(
+    steps: list[tuple[str, int, str]],
+) -> None:
+    with memcore.open(":memory:") as db:
+        model = Model(db)
+        for step in steps:
+            model.take(*step)
+            model.check()
+            known = {
+                (source.session, wording(each.text))
+                for each in model.memory.list(status="active")
+                for source in each.sources
+            }
+            for session, texts in model.said.items():
+                assert {(session, wording(text)) for text in texts} <= known
 
 
 @settings(max_examples=30, deadline=None)

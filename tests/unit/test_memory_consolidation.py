@@ -12,7 +12,8 @@ from memcore import ConsolidationPolicy, Source
 from memcore.cli import main
 from memcore.errors import InvalidOptionError, OptedOutError, ReadOnlyError
 from memcore.memory.consolidate import make_plan, wording
-from memcore.memory.rows import MemoryVersion
+from memcore.memory.rows import MemoryVersion, entry_at
+from memcore.rows import names
 from messages import user
 
 DAY = 86_400
@@ -217,6 +218,195 @@ def test_forgetting_a_united_memory_forgets_what_it_was_made_of(db, alice) -> No
     alice.session("s2").append(user("Please note: Likes the seat"))
     again = alice.memory.remember("Likes the seat", source=Source("s2", seqs=(1,)))
     assert again.status == "forgotten"
+    assert db.check() == []
+
+
+def texts(alice: Any) -> list[str]:
+    return sorted(each.text for each in alice.memory.list() if each.text)
+
+
+@pytest.mark.parametrize("by", ["user", "operator"])
+def test_a_correction_of_a_united_memory_stands_on_its_own_sources(db, alice, by: str) -> None:
+    _, made = united(alice)
+    if by == "user":
+        alice.session("s2").append(user("I like to stand, no longer the seat"))
+        source: Any = {"source": Source("s2", seqs=(1,))}
+    else:
+        source = {"by": "operator"}
+    alice.memory.update(made.id, text="Likes to stand", **source)
+    for session in ("s1", "s0"):
+        alice.delete_session(session)
+        left = alice.memory.get(made.id)
+        cited = {each.session for each in left.sources}
+        assert (left.text, left.status, left.by) == ("Likes to stand", "active", by)
+        assert cited == ({"s2"} if by == "user" else set())
+        assert db.check() == []
+    assert texts(alice) == ["Likes to stand"]
+    assert all("seat" not in each.text for each in alice.memory.history(made.id))
+
+
+def test_a_correction_under_a_hold_outlives_the_members(db, alice) -> None:
+    _, made = united(alice)
+    held = alice.session("s2")
+    held.append(user("I like to stand, no longer the seat"))
+    alice.memory.update(made.id, text="Likes to stand", source=Source("s2", seqs=(1,)))
+    held.hold(reason="case 7")
+    alice.delete_session("s0")
+    alice.delete_session("s1")
+    assert alice.memory.get(made.id).text == "Likes to stand"
+    assert db.check() == []
+
+
+@pytest.mark.parametrize("by", ["user", "assistant", "operator"])
+def test_what_others_say_too_outlives_the_members(db, alice, by: str) -> None:
+    _, made = united(alice)
+    if by == "operator":
+        alice.memory.remember(made.text, by="operator")
+    else:
+        message = user(made.text) if by == "user" else {"role": by, "content": made.text}
+        alice.session("s2").append(message)
+        alice.memory.remember(made.text, source=Source("s2", seqs=(1,)))
+    alice.delete_session("s0")
+    alice.delete_session("s1")
+    left = alice.memory.get(made.id)
+    status = "quarantined" if by == "assistant" else "active"
+    assert (left.text, left.by, left.status) == (made.text, by, status)
+    assert db.check() == []
+    if by != "operator":
+        alice.delete_session("s2")
+        assert texts(alice) == []
+        assert db.check() == []
+
+
+def test_a_weak_supporter_does_not_hold_words_that_a_stronger_one_no_longer_has(db, alice) -> None:
+    _, made = united(alice)
+    alice.session("s2").append({"role": "assistant", "content": made.text})
+    alice.memory.remember(made.text, source=Source("s2", seqs=(1,)))
+    alice.delete_session("s1")
+    left = alice.memory.get(made.id)
+    assert (left.text, left.by, left.status) == ("Likes the seat", "user", "active")
+    alice.delete_session("s0")
+    assert texts(alice) == []
+    assert db.check() == []
+
+
+def test_attributes_of_a_united_memory_go_with_those_who_said_them(db, alice) -> None:
+    said(alice, "s0", "Likes the seat", attributes={"phones": ["111"], "n": 1}, importance=0.1)
+    said(alice, "s1", "likes seats", attributes={"phones": ["222"], "n": 2}, importance=0.2)
+    said(alice, "s2", "Liked a seat", attributes={"phones": ["333"], "n": 4}, importance=0.3)
+    rules = {"phones": "union", "n": "sum"}
+    (step,) = alice.memory.consolidate(ConsolidationPolicy(merge=rules)).steps
+    made = alice.memory.get(step.made)
+    assert (sorted(made.attributes["phones"]), made.attributes["n"]) == (["111", "222", "333"], 7)
+    alice.memory.update(made.id, expires_at=4_000_000_000.0)
+    alice.delete_session("s0")
+    for each in (alice.memory.get(made.id), *alice.memory.history(made.id)):
+        assert (each.text, sorted(each.attributes["phones"])) == (made.text, ["222", "333"])
+        assert (each.attributes["n"], each.importance) == (6, 0.3)
+    alice.delete_session("s2")
+    left = alice.memory.get(made.id)
+    assert (left.text, left.attributes) == ("likes seats", {"phones": ["222"], "n": 2})
+    assert left.importance == 0.2
+    assert db.check() == []
+
+
+def test_attributes_of_its_own_stay_when_the_words_change(db, alice) -> None:
+    _, made = united(alice)
+    alice.session("s2").append(user("12 seats"))
+    alice.memory.update(made.id, attributes={"seats": 12}, source=Source("s2", seqs=(1,)))
+    alice.delete_session("s1")
+    left = alice.memory.get(made.id)
+    assert (left.text, left.attributes) == ("Likes the seat", {"seats": 12})
+    alice.delete_session("s0")
+    assert alice.memory.get(made.id).status == "forgotten"
+    assert db.check() == []
+
+
+@pytest.mark.parametrize("change", ["support", "correct", "travel"])
+def test_forgetting_reaches_the_members_whatever_became_of_the_union(
+    db, alice, open_db, tmp_path, change: str
+) -> None:
+    olds, made = united(alice)
+    if change == "support":
+        alice.memory.remember(made.text, by="operator")
+    elif change == "correct":
+        alice.memory.update(made.id, text="Likes to stand", by="operator")
+    else:  # the session of one member stays behind, so the member waits in quarantine
+        lines = [
+            line for line in db.export(user="alice") if b'"s1"' not in line or b'"entry"' in line
+        ]
+        db = open_db(path=tmp_path / "b")
+        db.import_(lines)
+        alice = db.scope(user="alice")
+        assert alice.memory.get(olds[1].id).status == "quarantined"
+    alice.memory.forget(made.id)
+    assert texts(alice) == []
+    assert alice.memory.search("seat", statuses=None) == []
+    assert db.check() == []
+
+
+def test_a_member_is_not_forgotten_alone(db, alice) -> None:
+    olds, made = united(alice)
+    with pytest.raises(InvalidOptionError, match=f"united memory, {made.id}"):
+        alice.memory.forget(olds[1].id)
+    alice.memory.forget(made.id)
+    assert alice.memory.forget(olds[1].id).status == "forgotten"
+
+
+def test_members_expire_with_the_union(db, alice) -> None:
+    at = 1_000_000_000
+    db.engine.now_us = lambda: at * 10**6
+    olds, made = united(alice)
+    alice.memory.update(made.id, expires_at=at + 10.0)
+    assert {alice.memory.get(each.id).expires_at for each in olds} == {at + 10.0}
+    assert db.check() == []
+    db.engine.now_us = lambda: (at + 20) * 10**6
+    assert db.sweep().memories == 3
+    assert texts(alice) == []
+    assert db.check() == []
+
+
+def test_members_do_not_expire_before_the_union(db, alice) -> None:
+    at = 1_000_000_000
+    db.engine.now_us = lambda: at * 10**6
+    for session, text in (("s0", "Likes the seat"), ("s1", "liked seats")):
+        said(alice, session, text, expires_at=at + 10.0)
+    (step,) = alice.memory.consolidate().steps
+    said(alice, "s2", alice.memory.get(step.made).text)
+    db.engine.now_us = lambda: (at + 20) * 10**6
+    assert db.sweep().memories == 0
+    alice.delete_session("s2")
+    assert alice.memory.get(step.made).status == "active"
+    assert db.check() == []
+
+
+def test_a_damaged_member_does_not_keep_the_words() -> None:
+    with memcore.open(":memory:") as db:
+        alice = db.scope(user="alice")
+        olds, made = united(alice)
+
+        def damage(txn: Any) -> None:
+            key = entry_at(names.scope_of(txn, "default", "alice"), olds[0].id)
+            txn.put(key, txn.get(key)[:-3] + b"xxx")
+
+        db.engine.store.transact(damage)
+        alice.delete_session("s1")
+        assert alice.memory.get(made.id).status == "forgotten"
+        assert alice.memory.search("seat", statuses=None) == []
+        assert all("checksum" in each for each in db.check())
+
+
+def test_a_union_of_a_union_follows_the_first_members(db, alice) -> None:
+    _, made = united(alice)
+    said(alice, "s2", "Liked the seat")
+    (step,) = alice.memory.consolidate().steps
+    assert made.id in step.memories
+    for session in ("s1", "s2"):
+        alice.delete_session(session)
+        assert db.check() == []
+    assert alice.memory.get(step.made).text == "Likes the seat"
+    alice.memory.forget(step.made)
+    assert texts(alice) == []
     assert db.check() == []
 
 
