@@ -5,6 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "check": "check_entries",
         "clearing": "clear_step cleared_below is_clear_mark is_entry_below",
         "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
         "files": "MemoryFiles",
@@ -19,7 +20,7 @@ __all__, __getattr__, __dir__ = face(
         "profile": "MemoryWindow Profile",
         "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
         "rows": (
-            "INDEXES Book MemoryVersion check_entries count_entries entry_numbers entry_of_version "
+            "INDEXES Book MemoryVersion count_entries entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
         ),
         "rules": "RuleExtractor",

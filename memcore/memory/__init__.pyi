@@ -1,4 +1,5 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.memory.check import check_entries as check_entries
 from memcore.memory.clearing import clear_step as clear_step
 from memcore.memory.clearing import cleared_below as cleared_below
 from memcore.memory.clearing import is_clear_mark as is_clear_mark
@@ -41,7 +42,6 @@ from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import MemoryVersion as MemoryVersion
-from memcore.memory.rows import check_entries as check_entries
 from memcore.memory.rows import count_entries as count_entries
 from memcore.memory.rows import entry_numbers as entry_numbers
 from memcore.memory.rows import entry_of_version as entry_of_version

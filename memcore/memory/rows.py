@@ -24,12 +24,11 @@ from memcore.errors import CorruptValueError
 from memcore.faces import logger
 from memcore.memory.coverage import (
     SUMMARIZED,
-    check_coverage,
     coverage_rows,
     is_coverage_row,
     uncover,
 )
-from memcore.memory.trust import ACTIVE_BY, BY, KINDS, STATUSES, UNSOURCED_BY, normalised
+from memcore.memory.trust import BY, KINDS, STATUSES, normalised
 from memcore.model import Memory, Source
 from memcore.rows.lifecycle import is_erased, is_opted_out
 from memcore.store.datafile import MEMORIES
@@ -39,6 +38,7 @@ __all__ = [
     "DERIVED_MAX",
     "FILES_BY",
     "FILES_SUBJECT",
+    "INDEXES",
     "MALFORMED",
     "NUMBER_END",
     "RECORDED_END_MS",
@@ -51,7 +51,6 @@ __all__ = [
     "Merger",
     "SourceRow",
     "all_versions",
-    "check_entries",
     "clear_end",
     "clear_piece",
     "clear_strays",
@@ -65,6 +64,7 @@ __all__ = [
     "export_record",
     "exported",
     "files_twice",
+    "head_key",
     "index_piece",
     "index_rows",
     "indexed_to",
@@ -76,6 +76,7 @@ __all__ = [
     "is_stored",
     "known_at",
     "memory_of",
+    "opened_entry",
     "overlaps",
     "read_entry",
     "read_head",
@@ -86,6 +87,7 @@ __all__ = [
     "sound_entry",
     "sound_rows",
     "source_rows",
+    "spare_rows",
     "text_digest",
     "unpack_record",
     "unpack_share",
@@ -423,7 +425,12 @@ def _unpack_merger(said: Any) -> Merger:
     return Merger(tuple(members), rules, tuple(fields))
 
 
-def _opened(key: bytes, value: bytes, number: int) -> MemoryVersion:
+def opened_entry(key: bytes, value: bytes, number: int) -> MemoryVersion:
+    """Return the version in a row of an entry.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
     flags, body = open_value(key, value)
     with decoding(key, "memory"):
         return unpack_record(number, decode_json(body, flags))
@@ -476,7 +483,7 @@ def read_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
     """
     key = entry_at(scope, number)
     value = txn.get(key)
-    return None if value is None else _opened(key, value, number)
+    return None if value is None else opened_entry(key, value, number)
 
 
 def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]:
@@ -487,7 +494,7 @@ def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]
     """
     start = keys.behind(entry_at(scope, after))
     for key, value in txn.scan(start, keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))):
-        yield _opened(key, value, keys.number_of(key))
+        yield opened_entry(key, value, keys.number_of(key))
 
 
 def sound_entries(
@@ -527,7 +534,7 @@ def sound_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
 def _sound_record(key: bytes, value: bytes) -> MemoryVersion | None:
     """Return the entry in a row; None if it is damaged, which check() reports."""
     try:
-        return _opened(key, value, keys.number_of(key))
+        return opened_entry(key, value, keys.number_of(key))
     except CorruptValueError as error:
         logger("memcore.memory").warning("a damaged memory is left out: %s", error)
         return None
@@ -547,7 +554,7 @@ def versions_of(txn: ReadTxn, scope: int, number: int) -> list[MemoryVersion]:
     """
     rows = keys.memory_rows(scope, MemoryRow.VERSION, keys.u64(number))
     found = txn.scan(rows, keys.after(rows))
-    return [_opened(key, value, number) for key, value in found]
+    return [opened_entry(key, value, number) for key, value in found]
 
 
 def all_versions(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, MemoryVersion]]:
@@ -558,7 +565,7 @@ def all_versions(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, MemoryVersio
     """
     rows = keys.memory_rows(scope, MemoryRow.VERSION)
     for key, value in txn.scan(rows, keys.after(rows)):
-        yield key, _opened(key, value, keys.number_of(key[:-8]))
+        yield key, opened_entry(key, value, keys.number_of(key[:-8]))
 
 
 def known_at(txn: ReadTxn, scope: int, record: MemoryVersion, at_ms: int) -> MemoryVersion | None:
@@ -634,7 +641,7 @@ def index_rows(
     return found
 
 
-def _spare_rows(seed: bytes, scope: int, record: MemoryVersion) -> set[bytes]:
+def spare_rows(seed: bytes, scope: int, record: MemoryVersion) -> set[bytes]:
     """Return the key of the digest row that memcore once wrote of a file; others have none."""
     if not record.is_file:
         return set()
@@ -715,7 +722,7 @@ def write_entry(
     has = index_rows(seed, scope, after, new)
     if versions is None and before is not None:  # versions that were not read keep their rows
         had -= _of_sources(scope, before)
-    spare = set() if before is None else _spare_rows(seed, scope, before)
+    spare = set() if before is None else spare_rows(seed, scope, before)
     for key in sorted((had | spare) - has):
         txn.delete(key)
     for key in sorted(has - had):
@@ -773,11 +780,11 @@ def clear_piece(book: Book, end: int) -> tuple[int, bool]:
         number = keys.number_of(key)
         own, is_living = {key}, False
         with suppress(CorruptValueError):  # ``clear_strays`` finds the other rows of a damaged one
-            record, versions = _opened(key, value, number), versions_of(txn, scope, number)
+            record, versions = opened_entry(key, value, number), versions_of(txn, scope, number)
             is_living = not record.is_gone
             own |= {_version_at(scope, number, old.version) for old in versions}
             own |= index_rows(book.seed, scope, record, versions)
-            own |= _spare_rows(book.seed, scope, record)
+            own |= spare_rows(book.seed, scope, record)
             own.update(coverage_rows(txn, scope, number))
             if record.expires_ms is not None:
                 own.add(keys.expiry_row(record.expires_ms, key))
@@ -940,7 +947,7 @@ def index_piece(txn: Txn, scope: int) -> bool:
     found = list(txn.scan(start, stop, limit=_INDEX_ENTRIES))
     for key, value in found:
         with suppress(CorruptValueError):  # check() reports it
-            made = document_of(_opened(key, value, keys.number_of(key)))
+            made = document_of(opened_entry(key, value, keys.number_of(key)))
             if made is not None:
                 writer.add((made.prepared(writer.head.key),))
     is_whole = len(found) < _INDEX_ENTRIES
@@ -964,7 +971,7 @@ def expires_ms_of(key: bytes, value: bytes) -> int | None:
     """
     if key[_ROW_AT : _ROW_AT + 1] != bytes((MemoryRow.ENTRY,)):
         return None
-    return _opened(key, value, keys.number_of(key)).expires_ms
+    return opened_entry(key, value, keys.number_of(key)).expires_ms
 
 
 def exported(txn: ReadTxn, key: bytes, value: bytes) -> dict[str, Any]:
@@ -975,7 +982,7 @@ def exported(txn: ReadTxn, key: bytes, value: bytes) -> dict[str, Any]:
     Raises:
         CorruptValueError: a row is damaged.
     """
-    record = _opened(key, value, keys.number_of(key))
+    record = opened_entry(key, value, keys.number_of(key))
     earlier = versions_of(txn, keys.split_scoped(key)[0], record.id)
     return {"memory": export_record(record), "versions": list(map(export_record, earlier))}
 
@@ -1014,7 +1021,7 @@ def version_in(key: bytes, value: bytes) -> int:
     if row not in (bytes((MemoryRow.ENTRY,)), bytes((MemoryRow.VERSION,))):
         return 0
     number = keys.number_of(key if row == bytes((MemoryRow.ENTRY,)) else key[:-8])
-    record = _opened(key, value, number)
+    record = opened_entry(key, value, number)
     uses = min(record.uses, 2**_USES_BITS - 1)
     cited = min(sum(len(each.seqs) for each in record.sources), 2**_SEQS_BITS - 1)
     found: int = (record.version << _USES_BITS) + uses
@@ -1034,7 +1041,7 @@ def is_earlier_version(key: bytes, entry: bytes) -> bool:
     Raises:
         CorruptValueError: the entry's row is damaged.
     """
-    record = _opened(entry_of_version(key) or b"", entry, keys.number_of(key[:-8]))
+    record = opened_entry(entry_of_version(key) or b"", entry, keys.number_of(key[:-8]))
     return not record.is_gone and keys.number_of(key) < record.version
 
 
@@ -1046,10 +1053,10 @@ def is_memory_row(key: bytes, value: bytes) -> bool:
     if row in INDEXES or row == MemoryRow.RECEIVED:
         return not body
     if row == MemoryRow.ENTRY:
-        return _opened(key, value, keys.number_of(key)) is not None
+        return opened_entry(key, value, keys.number_of(key)) is not None
     if row == MemoryRow.VERSION:
         number = keys.number_of(key[:-8])
-        return _opened(key, value, number).version == keys.number_of(key)
+        return opened_entry(key, value, number).version == keys.number_of(key)
     if row == MemoryRow.COVERAGE:
         return is_coverage_row(key, value)
     known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK, MemoryRow.GRANT)
@@ -1072,59 +1079,11 @@ def count_entries(txn: ReadTxn, scope: int) -> dict[str, int]:
     rows = keys.memory_rows(scope, MemoryRow.ENTRY)
     for key, value in txn.scan(rows, keys.after(rows)):
         try:
-            status = _opened(key, value, keys.number_of(key)).status
+            status = opened_entry(key, value, keys.number_of(key)).status
         except CorruptValueError:
             status = "damaged"
         counts[status] = counts.get(status, 0) + 1
     return counts
-
-
-def check_entries(txn: ReadTxn, scope: int, seed: bytes) -> Iterator[str]:
-    """Verify a scope's entries and every index row in both directions; yield findings as text.
-
-    Rows that fail their checksum are reported elsewhere.
-    """
-    wanted: set[bytes] = set()
-    spare: set[bytes] = set()
-    documents: dict[int, MemoryVersion] = {}
-    versions, damaged = _checked_versions(txn, scope)
-    is_whole = not damaged
-    yield from (
-        f"memory {keys.number_of(key[:-8])}: {MALFORMED}" for key in sound_rows(txn, damaged)
-    )
-    slots: dict[tuple[str | None, str], list[MemoryVersion]] = {}
-    last = 0
-    for number, record in _checked(txn, scope):
-        last = number
-        if record is None:
-            is_whole = False
-            if any(sound_rows(txn, [entry_at(scope, number)])):
-                yield f"memory {number}: {MALFORMED}"
-            continue
-        if not record.is_gone:
-            documents[number] = record
-        earlier = versions.pop(number, [])
-        wanted |= index_rows(seed, scope, record, earlier)
-        spare |= _spare_rows(seed, scope, record)
-        for what in (*_wrong_with(record, earlier), *_wrong_sources(txn, scope, record)):
-            yield f"memory {number}: {what}"
-        if record.slot is not None and record.status in TIMELINE:
-            slots.setdefault((record.subject, record.slot), []).append(record)
-    for timeline in slots.values():
-        yield from overlaps(timeline)
-    yield from _wrong_paths(documents.values())
-    if is_whole:
-        yield from (f"memory {number}: versions without an entry" for number in versions)
-        yield from _wrong_indexes(txn, scope, wanted, spare)
-        yield from _wrong_documents(txn, scope, documents)
-        summaries = {number for number, record in documents.items() if record.is_summary}
-        yield from check_coverage(txn, scope, summaries)
-    try:
-        if last and read_head(txn, scope).next_id <= last:
-            yield f"the head of memory would give out number {last} again"
-    except CorruptValueError:
-        if any(sound_rows(txn, [head_key(scope)])):
-            yield f"the head of memory: {MALFORMED}"
 
 
 MALFORMED: Final = "a row with the right checksum is malformed"
@@ -1138,86 +1097,9 @@ def sound_rows(txn: ReadTxn, found: Iterable[bytes]) -> Iterator[bytes]:
             yield key
 
 
-def _wrong_documents(
-    txn: ReadTxn, scope: int, records: Mapping[int, MemoryVersion]
-) -> Iterator[str]:
-    """Compare the documents of entries in the search index with the entries, both ways."""
-    kind = search.DocumentKind.MEMORY
-    try:
-        head, done = search.read_head(txn, scope), indexed_to(txn, scope)
-        if head is None:
-            return
-        for _, id_ in search.documents_of(txn, scope, kind):
-            number = int.from_bytes(id_, "big")
-            if number > done or number not in records:
-                yield f"the search index has memory {number}, which it should not have"
-        for number, record in records.items():
-            made = document_of(record)
-            if made is not None and number <= done:
-                found = search.indexed_form(txn, scope, kind, keys.u64(number))
-                wanted = made.prepared(head.key)
-                if found is None or found[1] != wanted.packed:
-                    yield f"the search index has other words than memory {number}"
-                elif found[0] != wanted.record:
-                    yield f"the search index has another kind or status than memory {number}"
-    except CorruptValueError:
-        return  # the check of the index reports it
-
-
-def _checked_versions(
-    txn: ReadTxn, scope: int
-) -> tuple[dict[int, list[MemoryVersion]], list[bytes]]:
-    """Return the earlier versions by entry, and the keys of those that cannot be read."""
-    found: dict[int, list[MemoryVersion]] = {}
-    damaged: list[bytes] = []
-    rows = keys.memory_rows(scope, MemoryRow.VERSION)
-    for key, value in txn.scan(rows, keys.after(rows)):
-        try:
-            old = _opened(key, value, keys.number_of(key[:-8]))
-        except CorruptValueError:
-            damaged.append(key)
-        else:
-            found.setdefault(old.id, []).append(old)
-    return found, damaged
-
-
-def _checked(txn: ReadTxn, scope: int) -> Iterator[tuple[int, MemoryVersion | None]]:
-    """Yield the entries by number; None for a damaged one."""
-    rows = keys.memory_rows(scope, MemoryRow.ENTRY)
-    for key, value in txn.scan(rows, keys.after(rows)):
-        number = keys.number_of(key)
-        try:
-            yield number, _opened(key, value, number)
-        except CorruptValueError:
-            yield number, None
-
-
-def _wrong_with(record: MemoryVersion, earlier: list[MemoryVersion]) -> Iterator[str]:
-    if record.is_gone and (earlier or record.text or record.sources):
-        yield "it is forgotten, and something of it is left"
-    if any(old.version >= record.version for old in earlier):
-        yield "an earlier version has a later number"
-    for each in (record, *earlier):
-        unsourced = each.by in UNSOURCED_BY or each.promoted_by or each.is_gone or each.is_file
-        if not each.sources and not unsourced:
-            yield f"version {each.version} rests on no source"
-        if each.status == "active" and each.by not in ACTIVE_BY:
-            yield f"version {each.version} is active, and only its {each.by} says so"
-        start, stop = each.valid_from_ms, each.valid_to_ms
-        if start is not None and stop is not None and stop < start:
-            yield f"version {each.version} ended before it began"
-
-
 def is_stored(txn: ReadTxn, scope: int, row: SourceRow, seq: int) -> bool:
     """Return True if an item that a memory cites is stored; what an import cites has no session."""
     return not row.owner or txn.get(keys.session_row(scope, row.owner, Row.ITEM, seq)) is not None
-
-
-def _wrong_sources(txn: ReadTxn, scope: int, record: MemoryVersion) -> Iterator[str]:
-    for row in record.sources:
-        for seq in row.seqs:
-            if not is_stored(txn, scope, row, seq):
-                yield f"it rests on item {seq} of session {row.name[:80]!r}, which is not stored"
 
 
 def overlaps(timeline: list[MemoryVersion]) -> Iterator[str]:
@@ -1250,23 +1132,3 @@ def files_twice(
             newest = found.setdefault((each.slot or "").rstrip("/"), each)
             if newest is not each:
                 yield each, newest
-
-
-def _wrong_paths(records: Iterable[MemoryVersion]) -> Iterator[str]:
-    for one, other in files_twice(records):
-        yield f"memories {one.id} and {other.id} are both the file of one path"
-
-
-def _wrong_indexes(
-    txn: ReadTxn, scope: int, wanted: set[bytes], spare: set[bytes]
-) -> Iterator[str]:
-    """Compare the index rows with those that are wanted; ``spare``: those that may be there."""
-    found: set[bytes] = set()
-    for row in INDEXES:
-        prefix = keys.memory_rows(scope, row)
-        rows = (key for key, _ in txn.scan(prefix, keys.after(prefix)))
-        found.update(key for key in rows if row != MemoryRow.SOURCE or not is_of_outcome(key))
-    for key in sorted(wanted - found):
-        yield f"memory {keys.number_of(key)}: the index row {key.hex()} is missing"
-    for key in sorted(found - wanted - spare):
-        yield f"the index row {key.hex()} leads to no such memory"

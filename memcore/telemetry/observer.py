@@ -389,7 +389,9 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "retry memory.retry",
         "grants . handle",
         "profile . handle",
+        "summary . handle",
     ),
+    "RollingSummary": _ops("get memory.get", "extend memory.summarize"),
     "Profile": _ops(
         "set memory.remember",
         "get memory.profile",
