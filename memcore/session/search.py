@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -157,6 +158,8 @@ class Coverage:
     """Sessions whose watermarks cover items of an owner."""
     rows: dict[int, bytes]
     """Watermarks as stored."""
+    heads: dict[int, bytes]
+    """Heads as stored, of the sessions whose watermark is behind."""
     compared: list[int] | None = None
     """Stale sessions, until the next ``settle``; None: not compared yet."""
 
@@ -232,7 +235,7 @@ def coverage_of(
     Raises:
         CorruptValueError: a row of the index is damaged.
     """
-    found = Coverage({}, {}, {}, {}, {}, {})
+    found = Coverage({}, {}, {}, {}, {}, {}, {})
     if search.read_head(txn, scope) is not None:
         for session, (key, value) in search.read_watermarks(txn, scope).items():
             found.rows[session] = value
@@ -257,6 +260,7 @@ def coverage_of(
             if head.hidden or head.unfinished:
                 continue
             found.live[session] = [(owner, lo, hi) for owner, lo, hi in live]
+            found.heads[session] = row
         found.names[session], found.marks[session] = name, row[_MARK]
     return found
 
@@ -274,6 +278,8 @@ GONE_MAX: Final = 2048
 """Indexed items that are gone, which a search leaves out of its statistics; it returns none."""
 _TRIES: Final = 1000
 """Steps in a row that may be lost to changes by others."""
+_SEARCH_TRIES: Final = 8
+"""The same for a search, which then reads for itself what is not indexed."""
 
 
 class _Step(NamedTuple):
@@ -292,6 +298,11 @@ class _Step(NamedTuple):
         """Number of documents that it adds or takes out, at least 1."""
         return len(self.documents) + size_of(self.gone) + 1
 
+    @property
+    def is_last(self) -> bool:
+        """True if the session needs no further step."""
+        return self.mark is None or self.mark.mark != UNFINISHED
+
 
 def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes) -> _Step:
     """Plan the next step of a session that is behind its watermark, or gone."""
@@ -300,9 +311,7 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     covered = [] if known is None else known.segments
     _need_stored(txn, scope, session, covered)
     is_live = session in coverage.live
-    head = txn.get(head_key(scope, session)) if is_live else None
-    if is_live and (head is None or head[_MARK] != coverage.marks[session]):
-        raise Stale
+    head = coverage.heads.get(session)
     gone = coverage.gone(session)
     leaving = subtract(gone, others)
     if size_of(leaving) > STEP_ITEMS:
@@ -369,14 +378,35 @@ def _carry_out(txn: Txn, scope: int, head: search.IndexHead, steps: Sequence[_St
     current = writer.head.key, writer.head.generation
     if not writer.exists or current != (head.key, head.generation) or _is_closed(txn, scope):
         raise Stale
-    for step in steps:
-        if step.head is not None and txn.get(head_key(scope, step.session)) != step.head:
-            raise Stale
-    for step in steps:
+    marks = [_mark_now(txn, scope, step) for step in steps]
+    for step, mark in zip(steps, marks, strict=True):
         writer.remove(search.DocumentKind.ITEM, ids_in(step.gone))
         writer.add(step.documents)
-        writer.put_watermark(step.session, step.mark)
+        writer.put_watermark(step.session, mark)
     writer.close()
+
+
+def _mark_now(txn: ReadTxn, scope: int, step: _Step) -> search.Watermark | None:
+    """Return a step's watermark; one to be compared again if items were appended meanwhile.
+
+    Were appends to make a step stale, an index could not keep up with a session that is written to
+    all the time. Any other change begins another epoch of the session.
+
+    Raises:
+        Stale: the session changed otherwise.
+    """
+    key = head_key(scope, step.session)
+    if step.head is None or step.mark is None:
+        return step.mark
+    now = txn.get(key)
+    if now == step.head:
+        return step.mark
+    if now is None:
+        raise Stale
+    before, after = Head.unpack(key, step.head), Head.unpack(key, now)
+    if after.epoch != before.epoch or after.hidden or after.unfinished:
+        raise Stale
+    return step.mark._replace(mark=UNFINISHED)
 
 
 def _is_closed(txn: ReadTxn, scope: int) -> bool:
@@ -394,61 +424,76 @@ def _create(txn: Txn, scope: int) -> None:
     writer.close()
 
 
-def _catch_up(engine: Engine, scope: int) -> int:
-    """Index what is live and not indexed, and take out what is gone; returns the items added."""
+def _catch_up(engine: Engine, scope: int, tries: int = _TRIES) -> int:
+    """Index what is live and not indexed, and take out what is gone; returns the items added.
+
+    Only what the first comparison finds: others may go on appending for ever.
+
+    Raises:
+        Stale: so many steps in a row were lost to changes by others.
+    """
     store = engine.store
     added, lost = 0, 0
+    wanted: set[int] | None = None
     for _ in range(2):  # the first may drop an index of another analysis
         if store.read(lambda txn: search.read_head(txn, scope)) is None:
             resume_removals(store)
             store.transact(lambda txn: _create(txn, scope))
-    while lost < _TRIES:
+    while True:
         head, coverage = store.read(
             lambda txn: (search.read_head(txn, scope), coverage_of(txn, scope))
         )
-        if head is None or not coverage.stale():
+        stale = [each for each in coverage.stale() if wanted is None or each in wanted]
+        if head is None or not stale:
             return added
         if is_sparse(head):
             _drop(engine, scope)
             store.transact(lambda txn: _create(txn, scope))
             continue
+        wanted = set(stale)
         try:
-            for count in _steps(engine, scope, head, coverage):
-                added, lost = added + count, 0
+            for steps in _steps(engine, scope, head, coverage, stale):
+                added, lost = added + sum(len(step.documents) for step in steps), 0
+                wanted -= {step.session for step in steps if step.is_last}
         except Stale:
             lost += 1
-    msg = "the index cannot keep up: others change the sessions all the time; try again"
-    raise StorageError(msg)
+            if lost == tries:
+                raise
+        else:
+            return added
 
 
-def _steps(engine: Engine, scope: int, head: search.IndexHead, coverage: Coverage) -> Iterator[int]:
-    """Index what is stale, in commits of about 256 items; yields how many each one added.
+def _steps(
+    engine: Engine, scope: int, head: search.IndexHead, coverage: Coverage, stale: Sequence[int]
+) -> Iterator[Sequence[_Step]]:
+    """Index what is stale, in commits of about 256 items; yields the steps of each.
 
     Raises:
         Stale: something changed meanwhile: compare anew.
     """
     steps: list[_Step] = []
-    for session in coverage.stale():
-        unfinished = True
-        while unfinished:
+    for session in stale:
+        while True:
             step = engine.store.read(
                 lambda txn, session=session: _plan(txn, scope, coverage, session, head.key)  # type: ignore[misc]
             )
             coverage.settle(session, step.mark)  # if the commit fails, it is compared anew
-            unfinished = step.mark is not None and step.mark.mark == UNFINISHED
             steps.append(step)
             if sum(each.size for each in steps) > STEP_ITEMS:
-                yield _commit(engine, scope, head, steps)
+                _commit(engine, scope, head, steps)
+                yield steps
                 steps = []
+            if step.is_last:
+                break
     if steps:
-        yield _commit(engine, scope, head, steps)
+        _commit(engine, scope, head, steps)
+        yield steps
 
 
-def _commit(engine: Engine, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> int:
-    """Commit steps and advance the head's generation; returns the number of documents added."""
+def _commit(engine: Engine, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> None:
+    """Commit steps and advance the head's generation."""
     engine.store.transact(lambda txn: _carry_out(txn, scope, head, steps))
     head.generation += 1
-    return sum(len(step.documents) for step in steps)
 
 
 def _need_writable(engine: Engine) -> None:
@@ -463,16 +508,34 @@ def index_sessions(engine: Engine, app: str, user: str) -> int:
         ReadOnlyError, StorageError
     """
     _need_writable(engine)
-    scope = engine.store.read(lambda txn: names.scope_of(txn, app, user))
-    if scope is None or engine.store.read(lambda txn: is_opted_out(txn, scope)):
-        return 0
+    scope = engine.store.read(partial(_searched, app=app, user=user))
+    with _in_words():
+        return 0 if scope is None else _mended(engine, scope)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Tell the caller that an index cannot keep up."""
     try:
-        return _indexed(engine, scope)
+        yield
+    except Stale as exc:
+        msg = "the index cannot keep up: others change the sessions all the time; try again"
+        raise StorageError(msg) from exc
+
+
+def _mended(engine: Engine, scope: int, tries: int = _TRIES) -> int:
+    """Index and embed what is not, after dropping a damaged index; returns the items indexed.
+
+    Raises:
+        Stale: so many steps in a row were lost to changes by others.
+    """
+    try:
+        return _indexed(engine, scope, tries)
     except CorruptValueError as error:
         if not search.is_index_error(error):
             raise
         _drop(engine, scope)
-        return _indexed(engine, scope)
+        return _indexed(engine, scope, tries)
 
 
 def reindex(engine: Engine, app: str, user: str) -> int:
@@ -488,14 +551,15 @@ def reindex(engine: Engine, app: str, user: str) -> int:
     _drop(engine, scope)
     if engine.store.read(lambda txn: is_opted_out(txn, scope)):
         return 0
-    return _indexed(engine, scope)
+    with _in_words():
+        return _indexed(engine, scope, _TRIES)
 
 
-def _indexed(engine: Engine, scope: int) -> int:
+def _indexed(engine: Engine, scope: int, tries: int) -> int:
     """Index what is not, and embed it if there is an embedder; returns the items indexed."""
-    added = _catch_up(engine, scope)
+    added = _catch_up(engine, scope, tries)
     if engine.embedder is not None:
-        _embed_missing(engine, scope, engine.embedder)
+        _embed_missing(engine, scope, engine.embedder, tries)
     return added
 
 
@@ -526,15 +590,21 @@ class _Unembedded(NamedTuple):
     texts: list[tuple[Forward, str]]
 
 
-def _embed_missing(engine: Engine, scope: int, embedder: search.Embedder) -> None:
+def _embed_missing(engine: Engine, scope: int, embedder: search.Embedder, tries: int) -> None:
     """Embed the documents of items that have no vector of this embedder yet.
+
+    Only those that are indexed when it begins: others may go on indexing for ever.
 
     Raises:
         EmbedderError: the embedder failed.
+        Stale: so many steps in a row were lost to changes by others.
     """
+    head = engine.store.read(lambda txn: search.read_head(txn, scope))
+    if head is None:
+        return
     lost = 0
-    while lost < _TRIES:
-        part = engine.store.read(lambda txn: _unembedded(txn, scope, embedder))
+    while True:
+        part = engine.store.read(lambda txn: _unembedded(txn, scope, embedder, head))
         if part is None:
             return
         texts = [text for _, text in part.texts]
@@ -544,14 +614,16 @@ def _embed_missing(engine: Engine, scope: int, embedder: search.Embedder) -> Non
             lost = 0
         except Stale:
             lost += 1
-    msg = "embedding cannot keep up: others change the sessions all the time; try again"
-    raise StorageError(msg)
+            if lost == tries:
+                raise
 
 
-def _unembedded(txn: ReadTxn, scope: int, embedder: search.Embedder) -> _Unembedded | None:
-    """Return what to embed next; None if there is nothing."""
-    head = search.read_head(txn, scope)
-    if head is None or _is_closed(txn, scope):
+def _unembedded(
+    txn: ReadTxn, scope: int, embedder: search.Embedder, head: search.IndexHead
+) -> _Unembedded | None:
+    """Return what to embed next of the documents that a head has; None if there is nothing."""
+    now = search.read_head(txn, scope)
+    if now is None or now.key != head.key or _is_closed(txn, scope):
         return None
     before = search.read_vector_head(txn, scope)
     start = before.embedded if before is not None and before.is_of(embedder) else 0
@@ -754,6 +826,8 @@ def search_scope(
                 memory.index_memories(engine.store, partial(_searched, app=app, user=user))
         except StoreFullError as error:  # reading needs no room
             logger("memcore.search").warning("searching without indexing: %s", error)
+        except Stale:  # what is not indexed is read
+            logger("memcore.search").warning("searching without indexing: others change too much")
     try:
         return _allowed(engine, app, user, asked, access)
     except CorruptValueError as error:
@@ -771,7 +845,11 @@ def _searched(txn: ReadTxn, *, app: str, user: str) -> int | None:
 
 
 def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
-    """Index and embed what a search would otherwise have to read, from ``most`` items on."""
+    """Index and embed what a search would otherwise have to read, from ``most`` items on.
+
+    Raises:
+        Stale: others change the sessions all the time.
+    """
 
     def is_behind(txn: ReadTxn) -> int | None:
         scope = _searched(txn, app=app, user=user)
@@ -792,7 +870,7 @@ def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
             raise
         return  # the search itself deals with it
     if scope is not None:
-        index_sessions(engine, app, user)
+        _mended(engine, scope, _SEARCH_TRIES)
 
 
 def _lacks_vectors(txn: ReadTxn, scope: int, embedder: search.Embedder | None) -> bool:
@@ -865,7 +943,7 @@ def _find(
                 if (asked.sessions is None or name in asked.sessions) and name not in refused
             )  # fmt: skip
         stale = coverage.stale()
-        beside = _beside(engine, txn, scope, coverage, head.key) if stale else ()
+        beside = _beside(txn, scope, coverage, head.key) if stale else ()
         gone = coverage.dead(stale) if stale else []
         is_whole = len(visible) == len(coverage.names) and size_of(gone) <= GONE_MAX
         ranges = None if is_whole else united(*(coverage.live[each] for each in visible))
@@ -948,17 +1026,16 @@ def _nearness(ranking: search.Ranking, match: search.Match, asked: SearchRequest
 
 
 def _beside(
-    engine: Engine, txn: ReadTxn, scope: int, coverage: Coverage, key: bytes
+    txn: ReadTxn, scope: int, coverage: Coverage, key: bytes
 ) -> Sequence[search.PreparedDocument]:
     """Return the documents of live items that are not indexed yet."""
     fresh = coverage.unindexed(coverage.stale())
     beyond = size_of(fresh) - UNINDEXED_MAX
     if beyond > 0:
-        if engine.store.read_only:
-            logger("memcore.search").warning(
-                "%d items are not indexed and not searched: index the sessions with a handle that"
-                " may write", beyond,
-            )  # fmt: skip
+        logger("memcore.search").warning(
+            "%d items are not indexed and not searched: index the sessions with a handle that may"
+            " write", beyond,
+        )  # fmt: skip
         fresh = subtract(fresh, first_of(fresh, beyond))
     return [each.prepared(key) for each in _documents(txn, scope, fresh)]
 

@@ -206,6 +206,35 @@ def test_an_append_writes_nothing_of_the_index_and_a_backlog_is_indexed_once(db)
     assert db.check() == []
 
 
+@pytest.mark.parametrize("change", ["append", "undo"])
+def test_a_search_returns_while_others_change_the_session(path, monkeypatch, change) -> None:
+    calls: list[int] = []
+    real = searching._commit
+
+    with memcore.open(path) as db:
+        session = fill(db, 600)
+
+        def commit(*args):
+            calls.append(1)
+            assert len(calls) < 100
+            if change == "undo":
+                session.undo()
+            session.append(said(f"later note {len(calls)}"))
+            return real(*args)
+
+        monkeypatch.setattr(searching, "_commit", commit)
+        hits = db.search("note", k=1000)
+        assert len(calls) <= 8
+        assert len(hits) == len(session)
+        if change == "append":
+            assert db.scope().index_sessions() > 0
+            assert len(calls) <= 8
+        monkeypatch.undo()
+        db.index_sessions()
+        assert db.check() == []
+        assert len(db.search("note", k=1000)) == len(session)
+
+
 def test_what_is_removed_leaves_the_index(db) -> None:
     fill(db)
     other = fill(db, name="other")

@@ -94,6 +94,25 @@ def test_an_append_embeds_nothing_and_the_first_search_all(words) -> None:
         assert db.check() == []
 
 
+def test_embedding_ends_while_others_go_on_indexing(path, words) -> None:
+    with memcore.open(path) as other, memcore.open(path, embedder=words) as db:
+        filled(db)
+        real = words.vector
+
+        def vector(text: str) -> list[float]:
+            assert len(words.texts) < 200
+            other.session("one").append({"role": "user", "content": "thing3 later"})
+            other.index_sessions()
+            return real(text)
+
+        words.vector = vector
+        assert len(db.scope().search("thing3", k=3)) == 3
+        assert len(words.texts) <= 82
+        words.vector = real
+        db.index_sessions()
+        assert db.check() == []
+
+
 def test_what_shares_no_word_with_the_query_is_found_by_its_vector() -> None:
     near = HashedWords()
     near.vector = lambda text: [1.0, 0.0] if "cat" in text or "feline" in text else [0.0, 1.0]
