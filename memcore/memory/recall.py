@@ -314,11 +314,12 @@ def _found_lines(
     )
     try:
         if not is_indexed(txn, scope):
-            place.indexes.wanted.add(scope)
+            place.indexes.wanted.setdefault(scope, None)
         hits = find_memories(txn, scope, place.indexes, query, place.now_ms, sound=True)
     except CorruptValueError as error:
         if not search.is_index_error(error):
             raise
+        place.indexes.wanted[scope] = error
         logger("memcore.search").warning("a damaged search index finds no memories: %s", error)
         return []
     return [

@@ -113,6 +113,7 @@ def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
     scope = store.read(find)
     if scope is None or store.read(lambda txn: is_indexed(txn, scope)):
         return
+    search.clear_index(store, scope)
     while not store.transact(lambda txn: index_piece(txn, scope)):
         pass
 
@@ -128,8 +129,10 @@ def index_wanted(
     scope = store.read(find) if indexes.wanted else None
     if scope is None or scope not in indexes.wanted:
         return
-    indexes.wanted.discard(scope)
+    damage = indexes.wanted.pop(scope)
     try:
+        if damage is not None:
+            drop_damaged(store, find, damage)
         index_memories(store, find)
     except MemcoreError as error:
         logger("memcore.search").warning("memories were not indexed: %s", error)
@@ -244,3 +247,4 @@ def drop_damaged(
         raise error
     logger("memcore.search").warning("a damaged search index is dropped: %s", error)
     store.transact(lambda txn: search.drop_index(txn, scope), makes_room=True)
+    search.clear_index(store, scope)

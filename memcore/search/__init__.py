@@ -13,8 +13,8 @@ __all__, __getattr__, __dir__ = face(
         "evaluation": "LINE_BYTES_MAX Quality measure read_questions",
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
-            "documents_of drop_index indexed_form is_absent is_index_error is_index_row "
-            "read_head read_watermarks remove_documents remove_index_piece source_of "
+            "clear_index documents_of drop_index indexed_form is_absent is_index_error "
+            "is_index_row read_head read_watermarks remove_documents remove_index_piece source_of "
             "unpack_watermark"
         ),
         "items": "forget_items forget_session",

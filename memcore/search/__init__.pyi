@@ -10,6 +10,7 @@ from memcore.search.index import IndexWriter as IndexWriter
 from memcore.search.index import PreparedDocument as PreparedDocument
 from memcore.search.index import Watermark as Watermark
 from memcore.search.index import check_rows as check_rows
+from memcore.search.index import clear_index as clear_index
 from memcore.search.index import documents_of as documents_of
 from memcore.search.index import drop_index as drop_index
 from memcore.search.index import indexed_form as indexed_form
@@ -68,6 +69,7 @@ __all__ = [
     "checked_embedder",
     "checked_mode",
     "checked_query",
+    "clear_index",
     "cosine",
     "documents_of",
     "drop_index",

@@ -39,7 +39,7 @@ from memcore.errors import CorruptValueError, InternalError
 from memcore.search.text import ANALYSIS, packed_terms
 from memcore.search.vectors import BLOCK_PAGES, blank_vectors, check_vectors, is_vector_row
 from memcore.store.datafile import SEARCHED
-from memcore.store.interface import DeleteBudget, ReadTxn, Txn
+from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
 
 try:  # the module behind hashlib.blake2b; importing hashlib would load OpenSSL (3 MB)
     from _blake2 import blake2b
@@ -55,6 +55,7 @@ __all__ = [
     "Watermark",
     "author_hash",
     "check_rows",
+    "clear_index",
     "documents_of",
     "drop_index",
     "forward_of",
@@ -711,6 +712,27 @@ def remove_index_piece(txn: Txn, row: bytes) -> list[bytes]:
         return [row]
     txn.delete(row)
     return []
+
+
+def clear_index(store: Store, scope: int) -> None:
+    """Remove the rows of a dropped index, or of one of another analysis, in short commits.
+
+    Until they are gone no index can be created. Does nothing to an index that is in use.
+    """
+    row = _removal(scope)
+
+    def drop(txn: Txn) -> None:
+        if read_head(txn, scope) is None and not is_leaving(txn, scope):
+            drop_index(txn, scope)
+
+    def remove(txn: Txn) -> list[bytes]:  # another process may have finished
+        return remove_index_piece(txn, row) if is_leaving(txn, scope) else []
+
+    if store.read(lambda txn: is_absent(txn, scope) or read_head(txn, scope) is not None):
+        return
+    store.transact(drop, makes_room=True)
+    while store.transact(remove, makes_room=True):
+        pass
 
 
 # --- Check ----------------------------------------------------------------------------------------

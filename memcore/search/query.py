@@ -13,7 +13,7 @@ from memcore._fast import SearchTable, search_spans, search_words, times_in
 from memcore.codec import keys
 from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding
-from memcore.errors import InvalidOptionError
+from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.model import TermScore
 from memcore.options import checked_int
 from memcore.search.index import (
@@ -92,8 +92,8 @@ class IndexCache:
     def __init__(self, opened: Callable[[], int]) -> None:
         self._opened = opened
         self._file = 0
-        self.wanted: set[int] = set()
-        """Scopes in which readers had to rank many documents that are not indexed."""
+        self.wanted: dict[int, CorruptValueError | None] = {}
+        """Scopes in which readers had to rank what is not indexed, or met damage of the index."""
         self._lock = Lock()
         self._decoded: OrderedDict[int, dict[bytes, tuple[bytes, Any]]] = OrderedDict()
         self._tables: OrderedDict[int, _Cached] = OrderedDict()

@@ -821,13 +821,14 @@ def search_scope(
         asked = asked._replace(vector=search.embed(engine.embedder, [asked.query])[0])
     if not engine.store.read_only:
         try:
-            _index_backlog(engine, app, user, 1 if asked.vector else BEHIND_MAX)
-            if asked.memories:
-                memory.index_memories(engine.store, partial(_searched, app=app, user=user))
+            _index_backlog(engine, app, user, asked)
         except StoreFullError as error:  # reading needs no room
             logger("memcore.search").warning("searching without indexing: %s", error)
         except Stale:  # what is not indexed is read
             logger("memcore.search").warning("searching without indexing: others change too much")
+        except CorruptValueError as error:
+            if not search.is_index_error(error):
+                raise  # otherwise the search itself deals with it
     try:
         return _allowed(engine, app, user, asked, access)
     except CorruptValueError as error:
@@ -835,6 +836,8 @@ def search_scope(
             raise
         logger("memcore.search").warning("a damaged search index is built anew: %s", error)
         reindex(engine, app, user)
+        if asked.memories:
+            memory.index_memories(engine.store, partial(_searched, app=app, user=user))
         return _allowed(engine, app, user, asked, access)
 
 
@@ -844,12 +847,14 @@ def _searched(txn: ReadTxn, *, app: str, user: str) -> int | None:
     return None if scope is None or is_opted_out(txn, scope) else scope
 
 
-def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
-    """Index and embed what a search would otherwise have to read, from ``most`` items on.
+def _index_backlog(engine: Engine, app: str, user: str, asked: SearchRequest) -> None:
+    """Index and embed what a search would otherwise have to read: many items, and all memories.
 
     Raises:
         Stale: others change the sessions all the time.
+        CorruptValueError: the index is damaged.
     """
+    most = 1 if asked.vector else BEHIND_MAX
 
     def is_behind(txn: ReadTxn) -> int | None:
         scope = _searched(txn, app=app, user=user)
@@ -863,14 +868,11 @@ def _index_backlog(engine: Engine, app: str, user: str, most: int) -> None:
         embedder = engine.embedder if most < BEHIND_MAX else None
         return scope if behind >= most or _lacks_vectors(txn, scope, embedder) else None
 
-    try:
-        scope = engine.store.read(is_behind)
-    except CorruptValueError as error:
-        if not search.is_index_error(error):
-            raise
-        return  # the search itself deals with it
+    scope = engine.store.read(is_behind)
     if scope is not None:
         _mended(engine, scope, _SEARCH_TRIES)
+    if asked.memories:
+        memory.index_memories(engine.store, partial(_searched, app=app, user=user))
 
 
 def _lacks_vectors(txn: ReadTxn, scope: int, embedder: search.Embedder | None) -> bool:

@@ -248,6 +248,61 @@ def test_a_damaged_index_is_dropped_and_memories_are_found(db, mem) -> None:
     assert len(mem.search("quagga")) == 1
 
 
+def damage_a_document(db) -> None:
+    """Change the forward row of the first document in the index."""
+
+    def damage(txn):
+        prefix = keys.search_rows(1, SearchRow.FORWARD)
+        key, value = next(txn.scan(prefix, keys.after(prefix)))
+        txn.put(key, seal_value(key, open_value(key, value)[1][:33]))
+        head = search.read_head(txn, 1)
+        head.generation += 1
+        key = keys.search_rows(1, SearchRow.HEAD)
+        txn.put(key, seal_value(key, head.pack()))
+
+    db.engine.store.transact(damage)
+
+
+def test_a_damaged_index_comes_back_with_the_search_that_meets_it(db, mem) -> None:
+    for number in range(300):
+        said(mem, f"thing {number} of the word quagga")
+    assert len(mem.search("quagga")) == 10
+    damage_a_document(db)
+    assert len(mem.search("quagga")) == 10
+    assert indexed(db) == 2**64 - 1
+
+
+@pytest.mark.parametrize("where", ["context", "statement"])
+def test_a_damaged_index_comes_back_with_the_next_statements(db, mem, where) -> None:
+    said(mem, "the word quagga")
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "which quagga?"})
+    assert len(mem.search("quagga")) == 1
+    damage_a_document(db)
+    if where == "statement":
+        mem.update(1, text="another word quagga", by="operator")  # drops the index
+    asked = Recall(pinned=False, budget_tokens=300)
+    session.context(8000, memory=asked)
+    said(mem, "the next word")
+    assert indexed(db) == 2**64 - 1
+    assert len(session.context(8000, memory=asked).memories) == 1
+
+
+def test_an_index_of_another_analysis_gives_way(db, mem) -> None:
+    said(mem, "the word quagga")
+    assert len(mem.search("quagga")) == 1
+
+    def plant(txn):
+        key = keys.search_rows(1, SearchRow.HEAD)
+        head = search.read_head(txn, 1)
+        head.version += 1
+        txn.put(key, seal_value(key, head.pack()))
+
+    db.engine.store.transact(plant)
+    assert len(mem.search("quagga")) == 1
+    assert indexed(db) == 2**64 - 1
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -511,15 +511,13 @@ def test_what_a_context_had_to_look_through_is_indexed_by_the_next_statement(db)
     scope.memory.remember("Likes thing 60", by="operator")
     assert is_there()
     assert 42 in {each.id for each in session.context(8_000, memory=recall).memories}
-    assert engine_of(scope).indexes.wanted == set()
+    assert engine_of(scope).indexes.wanted == {}
 
 
 def test_an_index_that_cannot_be_written_does_not_undo_a_statement(db, monkeypatch, caplog) -> None:
     scope = db.scope(user="u")
     scope.memory.remember("Likes tea", by="operator")
-    engine_of(scope).indexes.wanted.add(
-        engine_of(scope).store.read(lambda txn: names.scope_of(txn, "default", "u"))
-    )
+    engine_of(scope).indexes.wanted[1] = None
 
     def fails(*_: Any) -> None:
         raise memcore.StoreFullError("no room")
