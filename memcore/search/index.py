@@ -99,6 +99,7 @@ ROLES: Final = 64
 _CHAINED: Final = 1
 _ID: Final = Struct(">QQ")
 _RECORD: Final = Struct("<QQIIIBBBB")
+RECORD_BYTES: Final = _RECORD.size
 _TIME_MAX: Final = 2**32 - 2
 """The end of a range of times is not part of it, and has 32 bits."""
 _ORDINAL_MAX: Final = 2**32 - 1

@@ -18,7 +18,7 @@ from memcore.model import TermScore
 from memcore.options import checked_int
 from memcore.search.index import (
     HOLES_MAX,
-    TABLE_RECORDS,
+    RECORD_BYTES,
     DocumentKind,
     Forward,
     IndexHead,
@@ -60,8 +60,11 @@ _DECODED_SCOPES: Final = 16
 _CACHED_VECTOR_BYTES: Final = 256 * 1024**2
 """Bytes of vectors that are kept in memory; those of the last search always are."""
 _TIME_END: Final = 2**32 - 1
+_LENGTH_AT: Final = 16
+"""Place of the length in a record."""
+_LENGTH_BYTES: Final = 4
+_KIND_AT: Final = 28
 _WEIGHT_AT: Final = 30
-"""Place of the weight in a record."""
 _ALL: Final = 2**64 - 1
 
 
@@ -195,6 +198,16 @@ class IndexCache:
         return _Cached(head.key, head.generation, pages, head.table_generation, pending, table)
 
 
+def _totals(records: bytes) -> tuple[int, int]:
+    """Return the number of documents in records, and the sum of their lengths."""
+    size = RECORD_BYTES
+    kinds = records[_KIND_AT::size]
+    length = sum(
+        sum(records[_LENGTH_AT + byte :: size]) << 8 * byte for byte in range(_LENGTH_BYTES)
+    )
+    return len(kinds) - kinds.count(0), length
+
+
 def _table_of(
     head: IndexHead,
     pages: Sequence[tuple[int, bytes]],
@@ -205,8 +218,11 @@ def _table_of(
     with decoding(bytes((Kind.SEARCH,)), "table of a search index"):
         if is_sparse(head, most=HOLES_MAX):
             raise ValueError("more ordinals were given out than its documents can have had")
-        if head.documents > TABLE_RECORDS * len(pages) + len(pending):
-            raise ValueError("it has fewer documents than its head says")
+        found = [_totals(records) for _, records in pages]
+        documents = sum(count for count, _ in found) + len(pending)
+        length = sum(each for _, each in found) + sum(each.length for each in pending)
+        if (documents, length) != (head.documents, head.length):
+            raise ValueError("it has other totals than its head says")
         table = SearchTable(head.next + len(beside))
         for first, records in pages:
             table.load(first, records)
@@ -341,14 +357,17 @@ def rank(
     gone = _forwards(txn, scope, absent)
     total = head.documents + len(beside) - len(gone)
     length = head.length + sum(each.length for each in beside) - sum(e.length for e in gone)
-    if not (terms or vectors) or total <= 0 or (length <= 0 and not vectors):
-        return Ranking(head, beside, terms, [], total, 0.0, [])
+    nothing = Ranking(head, beside, terms, [], total, 0.0, [])
+    if not (terms or vectors):
+        return nothing
     if cache is None or beside or gone:
         pages = [] if not head.next else list(table_pages(txn, scope))
         pending = pending_documents(txn, scope, head)
         table = _table_of(head, pages, pending, beside, gone)
     else:
         table, pending = cache.get(txn, scope, head)
+    if total <= 0 or (length <= 0 and not vectors):  # the table has proved the head's totals
+        return nothing
     left = {each.ordinal for each in gone}
     unmerged = [(each.ordinal, each.packed) for each in pending if each.ordinal not in left]
     unmerged += [(head.next + at, each.packed) for at, each in enumerate(beside)]
@@ -450,7 +469,8 @@ def parts_of_score(
         times = times_in(packed, term)
         if times:
             idf = log(1 + (ranking.total - having + 0.5) / (having + 0.5))
-            floor = BM25_K1 * (1 - BM25_B + BM25_B * length / ranking.average)
+            share = length / ranking.average if ranking.average else 0.0
+            floor = BM25_K1 * (1 - BM25_B + BM25_B * share)
             score = idf * times * (BM25_K1 + 1) / (times + floor) * weight / 100
             parts.append(TermScore(word, times, having, score))
     return tuple(parts)

@@ -235,6 +235,26 @@ def test_a_search_returns_while_others_change_the_session(path, monkeypatch, cha
         assert len(db.search("note", k=1000)) == len(session)
 
 
+@pytest.mark.parametrize("totals", [(0, 7), (80, 0), (80, 2**48), (0, 0), (1, 5), (79, 400)])
+def test_totals_that_contradict_the_documents_are_damage(path, totals) -> None:
+    with memcore.open(path) as db:
+        fill(db, 300)
+        fill(db, 20, name="few")
+        db.index_sessions()
+        wanted = places(db.search("topic3", k=1000))
+
+        def plant(txn):
+            head = read_head(txn, 1)
+            head.documents, head.length = totals
+            head.generation += 1
+            key = keys.search_rows(1, SearchRow.HEAD)
+            txn.put(key, seal_value(key, head.pack()))
+
+        db.engine.store.transact(plant)
+        assert places(db.search("topic3", k=1000, explain=True)) == wanted
+        assert db.check() == []
+
+
 def test_what_is_removed_leaves_the_index(db) -> None:
     fill(db)
     other = fill(db, name="other")
