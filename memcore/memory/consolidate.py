@@ -6,19 +6,20 @@ names the memory that took its place.
 
 A wrong union is worse than a duplicate: of pairs of facts that embeddings call near (a cosine of
 0.9 and more), a third to a half differ in a number, a name or a negation. So texts are the same
-only if all their words are, in order, apart from inflection and articles. Whoever knows better is
-a ``Consolidator``, whose answer has to pass the comparison of numbers, names and negations.
+only if all their words and signs are, in order, apart from inflection and articles. Whoever knows
+better is a ``Consolidator``, whose answer has to pass the comparison of numbers, symbols, names and
+negations.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from memcore import search
 from memcore._fast import stem_word
 from memcore.audit import record_event
 from memcore.errors import InvalidOptionError
@@ -33,7 +34,7 @@ from memcore.memory.rows import (
     write_head,
 )
 from memcore.memory.statement import begin_change, next_version, rests_on_hold
-from memcore.memory.trust import KINDS, is_weaker
+from memcore.memory.trust import KINDS, is_weaker, signs
 from memcore.model import Memory
 from memcore.options import checked_int
 from memcore.rows.lifecycle import need_wanted
@@ -145,35 +146,133 @@ class Consolidation:
 # --- Comparison of texts --------------------------------------------------------------------------
 
 _WORD: Final = re.compile(r"\w+")
-_NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
-_NAME: Final = re.compile(r"(?<![.!?]\s)(?<!^)\b[^\W\d_a-z]\w*")
-"""Word with a capital that is not the first of a sentence."""
+_TOKEN: Final = re.compile(r"\w+|[^\w\s]")
+_PAUSE: Final = re.compile(r"[.,;:!\u3001\u3002]+(?=\s|$)")
+"""Punctuation that only ends sentences and parts of them; within "1.5" and "!=" it says more."""
 _ARTICLES: Final = frozenset(("a", "an", "the"))
-_NEGATIONS: Final = frozenset((
-    "no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "t",
-    "stopped", "quit", "hates", "dislikes", "avoids", "refuses",
-))  # fmt: skip
-"""Words that turn a statement around; "t" is left of a contraction."""
-_NEGATION_SIGNS: Final = "不没沒无無未别別"
 
 
 def wording(text: str) -> tuple[str, ...]:
-    """Return the words of a text as duplicates share them: stems of all but articles, in order."""
-    words = _WORD.findall(search.folded(text).casefold())
-    return tuple(stem_word(word) for word in words if word not in _ARTICLES)
+    """Return the words and signs of a text as duplicates share them, in order.
+
+    Words are stemmed, unless they hold a digit. Left out are articles that are written small and
+    have something behind them ("plan A" is a name), and punctuation that ends a sentence or a part.
+    """
+    found = _TOKEN.findall(_PAUSE.sub(" ", unicodedata.normalize("NFC", text)))
+    return tuple(
+        _stem(word)
+        for at, word in enumerate(found)
+        if word not in _ARTICLES or at == len(found) - 1
+    )
 
 
-def _signs(text: str) -> tuple[Counter[str], list[str], int]:
-    """Return the numbers of a text, its names in order, and how many of its words are negations."""
-    negations = sum(word in _NEGATIONS for word in _WORD.findall(text.casefold()))
-    negations += sum(map(text.count, _NEGATION_SIGNS))
-    names = [name.casefold() for name in _NAME.findall(text)]
-    return Counter(_NUMBER.findall(text)), names, negations
+def _stem(word: str) -> str:
+    plain = word.casefold()
+    return plain if any(map(str.isdigit, plain)) else stem_word(plain)
+
+
+def _stems(words: str) -> frozenset[str]:
+    return frozenset(map(_stem, words.split()))
+
+
+_NUMBER: Final = re.compile(r"(?:(?<!\w)[-+])?\d+(?:[.,:/-]\d+)*|[一二三四五六七八九十百千万两兩]")
+_SPELT: Final = {
+    word: number
+    for number, words in {
+        "0": "zero", "1": "one first once single", "2": "two second twice double pair couple both",
+        "3": "three third thrice triple", "4": "four fourth", "5": "five fifth", "6": "six sixth",
+        "7": "seven seventh", "8": "eight eighth", "9": "nine ninth", "10": "ten tenth",
+        "11": "eleven eleventh", "12": "twelve twelfth dozen", "13": "thirteen", "14": "fourteen",
+        "15": "fifteen", "16": "sixteen", "17": "seventeen", "18": "eighteen", "19": "nineteen",
+        "20": "twenty", "30": "thirty", "40": "forty", "50": "fifty", "60": "sixty",
+        "70": "seventy", "80": "eighty", "90": "ninety", "100": "hundred", "1000": "thousand",
+        "1000000": "million", "1/2": "half", "1/4": "quarter",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+_CAPITAL: Final = re.compile(r"[^\W\d_a-z]\w*")
+_BEGINS: Final = re.compile(r"[.!?]\s+$")
+"""End of a text behind which a sentence begins."""
+_COMMON: Final = _stems(
+    "i we you he she it they my our your his her its their this that these those a an the there "
+    "is are was were be been am has have had do does did will would can could should may might "
+    "must shall don doesn didn isn aren wasn weren haven hasn hadn won wouldn couldn shouldn "
+    "in on at to from by for with about as of and or but if when while because so "
+    "what where who which how why user person client customer likes loves enjoys prefers wants "
+    "needs lives works owns uses goes went visits travels plays reads eats drinks knows thinks "
+    "says said plans speaks studies studied makes made takes took gets got keeps buys bought "
+    "always often usually sometimes now today currently also just"
+)
+"""Words that begin many sentences: any other first word may be the name of whom it is about."""
+_NEGATIONS: Final = _stems(
+    "no not never none nobody nothing neither nor without cannot t dont doesnt didnt isnt cant "
+    "wont stopped quit hates dislikes avoids refuses hardly barely rarely seldom lacks fails "
+    "denies rejects declines except unless against former formerly ex used"
+)
+"""Words that turn a statement around, or what is behind them; "t" is left of a contraction."""
+_NEGATION_SIGN: Final = re.compile("[不没沒无無未别別](.?)|!(=)")
+_SYMBOLS: Final = frozenset("%‰#&@*")
+"""Punctuation that is read as a word; what Unicode calls a symbol is as well."""
+
+
+class _Marks(NamedTuple):
+    """Parts of a text that make another statement of it if they differ."""
+
+    numbers: tuple[str, ...]
+    symbols: frozenset[str]
+    negated: tuple[str, ...]
+    """Stems behind negations."""
+    names: tuple[str, ...]
+    """Words with a capital in order, without the first word of all and common ones of sentences."""
+
+
+def _marks(text: str) -> _Marks:
+    plain = unicodedata.normalize("NFC", text)
+    words = _WORD.findall(plain)
+    stems = [*map(_stem, words), ""]
+    spelt = (_SPELT.get(word.casefold()) for word in words)
+    numbers = [*_NUMBER.findall(plain), *(number for number in spelt if number)]
+    negated = [stems[at + 1] for at, stem in enumerate(stems) if stem in _NEGATIONS]
+    negated += ["".join(found) for found in _NEGATION_SIGN.findall(plain)]
+    return _Marks(
+        tuple(sorted(numbers)),
+        frozenset(signs(plain) | _SYMBOLS.intersection(plain)),
+        tuple(sorted(negated)),
+        _names(plain),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for at, match in enumerate(_WORD.finditer(text)):
+        word = match[0]
+        if at and _CAPITAL.match(word):
+            begins = _BEGINS.search(text, max(match.start() - 4, 0), match.start())
+            if begins is None or _stem(word) not in _COMMON:
+                found.append(word.casefold())
+    return tuple(found)
+
+
+def _first(text: str) -> str:
+    """Return the first word of a text, casefolded; without one, nothing."""
+    match = _WORD.search(unicodedata.normalize("NFC", text))
+    return "" if match is None else match[0].casefold()
 
 
 def may_be_same(one: MemoryVersion, other: MemoryVersion) -> bool:
-    """Return True if nothing in two memories forbids that they say the same."""
-    return _place(one) == _place(other) and _signs(one.text) == _signs(other.text)
+    """Return True if nothing in two memories forbids that they say the same.
+
+    Numbers (also spelt ones), symbols, names, negations and what they negate have to be equal. The
+    first word of a text is a name as well, unless it is common, or the other's first word too.
+    """
+    marks, others = _marks(one.text), _marks(other.text)
+    first, second = _first(one.text), _first(other.text)
+    if _place(one) != _place(other) or marks[:3] != others[:3]:
+        return False
+    if _stem(first) == _stem(second):
+        return marks.names == others.names
+    known = [(each,) if _stem(each) not in _COMMON else () for each in (first, second)]
+    return known[0] + marks.names == known[1] + others.names
 
 
 _Place: TypeAlias = tuple[Any, ...]
@@ -244,9 +343,9 @@ def _groups(
     known: Mapping[int, MemoryVersion], judged: Mapping[tuple[int, int], str]
 ) -> Iterator[list[MemoryVersion]]:
     """Yield memories that say the same: those of one wording, and those that a judge joins."""
-    by_wording: dict[tuple[_Place, tuple[str, ...]], list[int]] = defaultdict(list)
-    for each in known.values():
-        by_wording[_place(each), wording(each.text)].append(each.id)
+    by_wording: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for each in known.values():  # of equal wordings only the names may still differ
+        by_wording[_place(each), wording(each.text), _names(each.text)].append(each.id)
     above = {number: number for number in known}
 
     def root(number: int) -> int:
@@ -340,7 +439,7 @@ def plan_consolidation(
 
 
 def _judged(one: MemoryVersion, other: MemoryVersion, verdict: object) -> str | None:
-    """Return a verdict as far as it stands: "same" needs equal numbers, names and negations.
+    """Return a verdict as far as it stands: "same" has to pass ``may_be_same``.
 
     Raises:
         InvalidOptionError: it is no verdict.

@@ -450,15 +450,15 @@ class Memories:
     ) -> Consolidation:
         """Unite memories that say the same, settle contradictions, archive what has faded.
 
-        Texts are the same if all their words are, apart from inflection and articles. What is
-        united, superseded or archived stays, and names what took its place. Values of slots are
-        left alone: they settle when they are written.
+        Texts are the same if all their words and signs are, apart from inflection and articles.
+        What is united, superseded or archived stays, and names what took its place. Values of slots
+        are left alone: they settle when they are written.
 
         Args:
             policy: rules for attributes and for archiving; None: the defaults, which archive
                 nothing.
             consolidator: judge of pairs that share a rare word: returns "same", "contradicts" or
-                None. What it calls the same must have equal numbers, names and negations.
+                None. What it calls the same must have equal numbers, symbols, names and negations.
             dry_run: change nothing; ``apply`` carries the plan out.
 
         Returns:
