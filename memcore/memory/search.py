@@ -111,11 +111,15 @@ def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
         CorruptValueError: the index is damaged.
     """
     scope = store.read(find)
-    if scope is None or store.read(lambda txn: is_indexed(txn, scope)):
+    if scope is None:
         return
-    search.clear_index(store, scope)
-    while not store.transact(lambda txn: index_piece(txn, scope)):
-        pass
+    is_whole = store.read(lambda txn: is_indexed(txn, scope))
+    if not is_whole:
+        search.clear_index(store, scope)
+    while not is_whole:
+        is_whole = store.transact(lambda txn: index_piece(txn, scope))
+        search.merge_pending(store, scope)
+    search.merge_pending(store, scope)
 
 
 def index_wanted(

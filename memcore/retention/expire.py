@@ -561,14 +561,16 @@ def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
 
 
 def pieces(planned: list[Rewriting], *, rows: int, size: int) -> Iterator[list[Rewriting]]:
-    """Split a plan into lists of bounded rows and bytes."""
+    """Split a plan into lists of bounded rows and bytes, both new ones and old ones."""
     taken: list[Rewriting] = []
-    held = 0
+    held = gone = 0
     for each in planned:
-        if taken and (len(taken) == rows or held + len(each.encoded) > size):
+        is_full = held + len(each.encoded) > size or gone + each.size > _PIECE_GONE_BYTES
+        if taken and (len(taken) == rows or is_full):
             yield taken
-            taken, held = [], 0
+            taken, held, gone = [], 0, 0
         taken.append(each)
+        gone += each.size
         held += len(each.encoded) + len(each.prefix) + 200
     if taken:
         yield taken
@@ -581,6 +583,8 @@ _PLAN_ITEMS: Final = 2048
 _PIECE_ITEMS: Final = 256
 _PIECE_BYTES: Final = 96 * 1024
 """Approximate limit of one transaction: it fits a redo slot with other writes of its batch."""
+_PIECE_GONE_BYTES: Final = 256 * 1024
+"""Bytes of content that one transaction replaces: their words leave the search index with them."""
 _MARK_STEP: Final = 1024
 """Number of unexpired items after which the mark is stored anyway."""
 

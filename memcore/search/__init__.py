@@ -14,8 +14,8 @@ __all__, __getattr__, __dir__ = face(
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
             "clear_index documents_of drop_index indexed_form is_absent is_index_error "
-            "is_index_row read_head read_watermarks remove_documents remove_index_piece source_of "
-            "unpack_watermark"
+            "is_index_row merge_pending merge_piece read_head read_watermarks remove_documents "
+            "remove_index_piece source_of unpack_watermark"
         ),
         "items": "forget_items forget_session",
         "query": "IndexCache Match Query Ranking checked_query parts_of_score rank",

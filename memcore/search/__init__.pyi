@@ -17,6 +17,8 @@ from memcore.search.index import indexed_form as indexed_form
 from memcore.search.index import is_absent as is_absent
 from memcore.search.index import is_index_error as is_index_error
 from memcore.search.index import is_index_row as is_index_row
+from memcore.search.index import merge_pending as merge_pending
+from memcore.search.index import merge_piece as merge_piece
 from memcore.search.index import read_head as read_head
 from memcore.search.index import read_watermarks as read_watermarks
 from memcore.search.index import remove_documents as remove_documents
@@ -84,6 +86,8 @@ __all__ = [
     "is_index_error",
     "is_index_row",
     "measure",
+    "merge_pending",
+    "merge_piece",
     "month_words",
     "parts_of_score",
     "put_vectors",

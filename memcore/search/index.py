@@ -15,8 +15,8 @@ u8, weight in hundredths u8, flags u8 (1: documents of the group beside it are i
 Group and number are the first 16 bytes of the id, big-endian; everything else is little-endian.
 
 Adding a document writes its place and its forward row. Its terms reach the postings with those of
-others, 256 at a time: random terms touch a page of the file each. Until then a search reads the
-forward rows. Removing one takes all of these out in the transaction that removes its content.
+others, thousands at a time: random terms touch a page of the file each. Until then a search reads
+the forward rows. Removing one takes all of these out in the transaction that removes its content.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ __all__ = [
     "clear_index",
     "documents_of",
     "drop_index",
+    "few_enough",
     "forward_of",
     "forward_rows",
     "indexed_form",
@@ -66,6 +67,8 @@ __all__ = [
     "is_index_row",
     "is_leaving",
     "is_sparse",
+    "merge_pending",
+    "merge_piece",
     "ordinal_of",
     "pending_documents",
     "posting_blocks",
@@ -168,7 +171,10 @@ def author_hash(author: str, key: bytes) -> int:
 _HEAD: Final = Struct("<HH16sQQQQQQ")
 TABLE_RECORDS: Final = 256
 PENDING_MAX: Final = 256
-"""Pending documents that a search reads, and from which on the next writer merges them."""
+"""Pending documents that a search reads; what is beyond is merged behind the statements."""
+TERMS_MAX: Final = 8192
+"""Terms of a document, one by one, that one transaction moves to the postings, or takes out; those
+of one document may be more. They take about 0.1 s, while all others wait to write."""
 BLOCK_POSTINGS: Final = 512
 _POSTING_BYTES: Final = 8
 ENTRY_BYTES: Final = 9
@@ -329,6 +335,37 @@ def pending_documents(txn: ReadTxn, scope: int, head: IndexHead) -> list[Forward
     return [] if head.merged == head.next else [*forward_rows(txn, scope, head.merged, head.next)]
 
 
+def _first_pending(txn: ReadTxn, scope: int, head: IndexHead) -> tuple[list[Forward], int]:
+    """Return the first pending documents, of about 8,192 terms, and the ordinal behind them."""
+    found: list[Forward] = []
+    terms = 0
+    for each in forward_rows(txn, scope, head.merged, head.next):
+        terms += len(each.packed) // ENTRY_BYTES
+        if found and terms > TERMS_MAX:
+            return found, each.ordinal
+        found.append(each)
+    return found, head.next
+
+
+def few_enough(
+    txn: ReadTxn, scope: int, kind: int, ids: Iterable[bytes]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the first ids of documents that one transaction may take out, and their terms.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    terms = 0
+    for at, id_ in enumerate(ids):
+        ordinal = ordinal_of(txn, scope, kind, id_)
+        found = None if ordinal is None else forward_of(txn, scope, ordinal)
+        own = 0 if found is None else len(found.packed) // ENTRY_BYTES
+        terms += own
+        if at and terms > TERMS_MAX:
+            return
+        yield id_, own
+
+
 def table_pages(txn: ReadTxn, scope: int) -> Iterator[tuple[int, bytes]]:
     """Yield ``(first ordinal, records)`` of the table's pages.
 
@@ -449,21 +486,19 @@ class IndexWriter:
             head.length += each.length
             added += 1
         self._changed = self._changed or added > 0
-        if head.next - head.merged > PENDING_MAX:
-            self.merge()
         return added
 
     def merge(self) -> None:
-        """Move the terms of all pending documents to the postings."""
+        """Move the terms of the first pending documents to the postings."""
         head, txn = self.head, self.txn
-        pending = pending_documents(txn, self.scope, head)
+        pending, after = _first_pending(txn, self.scope, head)
         pages: dict[int, bytearray] = {}
         for each in pending:
             self._record(pages, each.ordinal, each.record)
         self._write_pages(pages)
         for term, raw in invert_terms([(each.ordinal, each.packed) for each in pending]):
             self._append(keys.search_postings(self.scope, term), raw)
-        head.merged = head.next
+        head.merged = after
         self._changed = True
         head.table_generation = head.generation + 1
 
@@ -629,6 +664,37 @@ class IndexWriter:
             key = keys.search_rows(self.scope, SearchRow.HEAD)
             self.txn.put(key, seal_value(key, self.head.pack()))
             self._changed = False
+
+
+def merge_piece(txn: Txn, scope: int) -> bool:
+    """Merge some pending documents if they are too many; return False if they are not.
+
+    By itself in a transaction: the terms of long documents take longer than any statement may.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    writer = IndexWriter(txn, scope)
+    if not writer.exists or writer.head.next - writer.head.merged <= PENDING_MAX:
+        return False
+    writer.merge()
+    writer.close()
+    return True
+
+
+def merge_pending(store: Store, scope: int) -> int:
+    """Merge pending documents in short commits until a search has few to read; count the commits.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    head = store.read(lambda txn: read_head(txn, scope))
+    done = 0
+    if head is not None:
+        most = max(head.next - head.merged - PENDING_MAX, 0)  # others may go on adding for ever
+        while done < most and store.transact(lambda txn: merge_piece(txn, scope)):
+            done += 1
+    return done
 
 
 def source_of(txn: ReadTxn, scope: int, kind: int) -> bytes | None:

@@ -40,9 +40,11 @@ from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
 from memcore.rows.lifecycle import is_erased, is_opted_out
 from memcore.search.index import (
+    TERMS_MAX,
     UNFINISHED,
     Forward,
     Segments,
+    few_enough,
     forward_of,
     forward_rows,
     is_leaving,
@@ -292,11 +294,14 @@ class _Step(NamedTuple):
     documents: list[search.PreparedDocument]
     mark: search.Watermark | None
     """The new watermark; None: there is none any more."""
+    terms: int = 0
+    """Number of terms of what it takes out."""
 
     @property
     def size(self) -> int:
-        """Number of documents that it adds or takes out, at least 1."""
-        return len(self.documents) + size_of(self.gone) + 1
+        """Documents that it adds or takes out, at least 1, or what its terms count as many."""
+        items = len(self.documents) + size_of(self.gone) + 1
+        return max(items, self.terms * STEP_ITEMS // TERMS_MAX)
 
     @property
     def is_last(self) -> bool:
@@ -314,12 +319,15 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     head = coverage.heads.get(session)
     gone = coverage.gone(session)
     leaving = subtract(gone, others)
-    if size_of(leaving) > STEP_ITEMS:
-        some = first_of(leaving, STEP_ITEMS)
+    first = ids_in(first_of(leaving, STEP_ITEMS))
+    light = [*few_enough(txn, scope, search.DocumentKind.ITEM, first)]
+    terms = sum(each for _, each in light)
+    if size_of(leaving) > len(light):
+        some = first_of(leaving, len(light))
         left = subtract(covered, some)
-        return _Step(session, head, some, [], search.Watermark(UNFINISHED, left))
+        return _Step(session, head, some, [], search.Watermark(UNFINISHED, left), terms)
     if not is_live:
-        return _Step(session, None, leaving, [], None)
+        return _Step(session, None, leaving, [], None, terms)
     fresh = coverage.fresh(session)
     read = subtract(fresh, others)
     shared = subtract(fresh, read)
@@ -327,7 +335,7 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     done = size_of(taken) == size_of(read)
     mark = coverage.marks[session] if done else UNFINISHED
     now = united(subtract(covered, gone), shared, taken)
-    return _Step(session, head, leaving, documents, search.Watermark(mark, now))
+    return _Step(session, head, leaving, documents, search.Watermark(mark, now), terms)
 
 
 def _need_stored(txn: ReadTxn, scope: int, session: int, segments: Segments) -> None:
@@ -493,7 +501,7 @@ def _steps(
 def _commit(engine: Engine, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> None:
     """Commit steps and advance the head's generation."""
     engine.store.transact(lambda txn: _carry_out(txn, scope, head, steps))
-    head.generation += 1
+    head.generation += 1 + search.merge_pending(engine.store, scope)
 
 
 def _need_writable(engine: Engine) -> None:

@@ -284,6 +284,53 @@ def test_items_with_thousands_of_words_leave_in_pieces(db) -> None:
     assert db.check() == []
 
 
+def test_a_transaction_moves_or_takes_out_few_terms(db, monkeypatch) -> None:
+    """Postings are on pages of their own: those of long documents would stop all other writers."""
+    monkeypatch.setattr("memcore.search.index.TERMS_MAX", 100)
+    monkeypatch.setattr("memcore.session.search.TERMS_MAX", 100)
+    monkeypatch.setattr("memcore.search.index.PENDING_MAX", 4)
+    session, scope = db.session("s"), db.scope()
+    for at in range(40):
+        session.append(said(" ".join(f"word{at}x{each}" for each in range(30))))
+    touched: list[int] = []
+    real = db.engine.store.transact
+
+    def transact(fn, **options):
+        def counted(txn):
+            before = len([key for key, _ in txn.scan(*INDEX) if key[9] == SearchRow.POSTINGS])
+            found = fn(txn)
+            after = len([key for key, _ in txn.scan(*INDEX) if key[9] == SearchRow.POSTINGS])
+            touched.append(abs(after - before))
+            return found
+
+        return real(counted, **options)
+
+    monkeypatch.setattr(type(db.engine.store), "transact", lambda _, *a, **o: transact(*a, **o))
+    db.index_sessions()
+    assert read_pending(db) <= 4
+    assert max(touched) <= 100
+    assert sum(touched) > 1000
+    scope.memory.search("word")
+    touched.clear()
+    for at in range(6):
+        scope.memory.remember(f"likes thing{at}", by="operator")
+    assert max(touched) == 0  # a statement merges nothing
+    scope.memory.search("likes")
+    assert read_pending(db) <= 4
+    session.undo(40)
+    touched.clear()
+    db.index_sessions()
+    assert max(touched) <= 200
+    assert sum(touched) > 1000
+    assert db.check() == []
+
+
+def read_pending(db: memcore.Database) -> int:
+    """Number of ordinals that are not merged yet."""
+    head = db.engine.store.read(lambda txn: read_head(txn, 1))
+    return head.next - head.merged
+
+
 def test_a_session_is_found_again_under_the_fork_that_shares_it(db) -> None:
     session = db.session("origin")
     session.extend([said("shared apple"), said("shared pear")])

@@ -504,7 +504,14 @@ def index_memories(kv: KeyValue) -> bool:
         if step is None:
             return True
         kv.transact(partial(_index, step=step))
+        while kv.transact(_merge_piece):
+            pass
     return False
+
+
+def _merge_piece(txn: KeyValueTxn) -> bool:
+    inner, scope = transaction_of(txn)
+    return scope is not None and search.merge_piece(inner, scope)
 
 
 def _ready_index(txn: KeyValueTxn) -> bool:
