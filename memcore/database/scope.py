@@ -292,8 +292,12 @@ class Scope:
         """Open ordered key/value storage under a namespace of this scope.
 
         Raises:
-            InvalidOptionError: the namespace is not a non-empty string.
+            InvalidOptionError: the namespace is not a non-empty string, or begins with U+0000 as
+                those that memcore keeps for itself.
         """
+        if isinstance(namespace, str) and namespace.startswith("\x00"):
+            msg = f"namespace: {namespace[:40]!r} begins with U+0000, so it is memcore's own"
+            raise InvalidOptionError(msg)
         return self._rows(namespace, gated=True, memory=False)
 
     @property

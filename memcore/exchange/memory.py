@@ -169,17 +169,24 @@ def import_memories(engine: Engine, arrived: Iterable[NamedMemory]) -> list[str]
     """
 
     def closure(txn: Txn) -> list[str]:
-        return [_import(engine, txn, *each) for each in arrived]
+        batch = memory.ArrivalBatch()
+        told = [_import(engine, txn, batch, *each) for each in arrived]
+        batch.settle()
+        return told
 
     return engine.store.transact(closure)
 
 
 def _import(
-    engine: Engine, txn: Txn, each: ArrivedMemory, renamed: Mapping[str, str | None]
+    engine: Engine,
+    txn: Txn,
+    batch: memory.ArrivalBatch,
+    each: ArrivedMemory,
+    renamed: Mapping[str, str | None],
 ) -> str:
     scope = names.ensure_scope(txn, *each.owner)
     book = memory.Book(txn, scope, engine.seed)
-    to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms())
+    to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms(), batch)
     if each.entry:
         app, user = each.owner
         if memory.import_entry(to, each.entry):
@@ -212,7 +219,8 @@ def link_memories(engine: Engine, owner: Owner, renamed: Mapping[str, str]) -> N
         scope = names.scope_of(txn, *owner)
         if scope is not None:
             book = memory.Book(txn, scope, engine.seed)
-            to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms())
+            batch = memory.ArrivalBatch()
+            to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms(), batch)
             memory.link_entries(to, numbers, renamed)
 
     found = engine.store.read(waiting)

@@ -79,7 +79,7 @@ __all__ = [
 
 T = TypeVar("T")
 REQUESTS: Final = "\x00requests"
-"""The namespace; writes to it through a user's handle affect only that user's own requests."""
+"""The namespace; names that begin with U+0000 are refused from users."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -553,7 +553,8 @@ def _memory_of(txn: ReadTxn, *, scope: int, seed: bytes) -> list[str]:
         checks = (
             memory.check_entries, memory.check_playbooks, memory.check_jobs, memory.check_grants,
         )  # fmt: skip
-        return [f"scope {scope}: {what}" for check in checks for what in check(txn, scope, seed)]
+        found = [what for check in checks for what in check(txn, scope, seed)]
+        return [f"scope {scope}: {what}" for what in (*found, *memory.check_roots(txn, scope))]
     except MemcoreError as exc:
         return [f"the memory of scope {scope} cannot be checked: {exc}"]
 

@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = face(
         "extractors": "AnthropicExtractor OpenAIExtractor",
         "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row version_of_job",
         "judge": "Candidate Extraction ExtractionItem Extractor",
-        "lineage": "note_roots",
+        "lineage": "check_roots note_roots",
         "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "profile": "MemoryWindow Profile",
@@ -29,7 +29,7 @@ __all__, __getattr__, __dir__ = face(
         "summary": "RollingSummary",
         "tools": "ToolHandle answer_calls answer_named tool_schemas",
         "transfer": (
-            "Arrival arrived_entry export_entries import_entry import_outcome "
+            "Arrival ArrivalBatch arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"
         ),
         "worker": "ExtractionFailure MemoryWorker Remembering",

@@ -25,6 +25,7 @@ from memcore.memory.judge import Candidate as Candidate
 from memcore.memory.judge import Extraction as Extraction
 from memcore.memory.judge import ExtractionItem as ExtractionItem
 from memcore.memory.judge import Extractor as Extractor
+from memcore.memory.lineage import check_roots as check_roots
 from memcore.memory.lineage import note_roots as note_roots
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.memories import tool_handle as tool_handle
@@ -67,6 +68,7 @@ from memcore.memory.tools import answer_calls as answer_calls
 from memcore.memory.tools import answer_named as answer_named
 from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
+from memcore.memory.transfer import ArrivalBatch as ArrivalBatch
 from memcore.memory.transfer import arrived_entry as arrived_entry
 from memcore.memory.transfer import export_entries as export_entries
 from memcore.memory.transfer import import_entry as import_entry
@@ -84,6 +86,7 @@ __all__ = [
     "LAST_USER",
     "AnthropicExtractor",
     "Arrival",
+    "ArrivalBatch",
     "Book",
     "Candidate",
     "CandidateOutcome",
@@ -118,6 +121,7 @@ __all__ = [
     "check_grants",
     "check_jobs",
     "check_playbooks",
+    "check_roots",
     "choose_memories",
     "clear_step",
     "cleared_below",

@@ -8,10 +8,11 @@ of sessions are never given out again, so a note may outlive them; it goes with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from memcore.codec import keys
+from memcore.codec.values import open_value
 from memcore.errors import CorruptValueError
 from memcore.kv.rows import KvEntry, encoded, entry_of, packed_key, write_entry
 from memcore.log import Head
@@ -21,6 +22,7 @@ from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "ROOTS",
+    "check_roots",
     "note_roots",
     "root_after",
     "root_of",
@@ -44,11 +46,20 @@ def root_of(txn: ReadTxn, scope: int, session: int) -> int:
         value = txn.get(key)
         if value is None:
             break
-        noted = entry_of(key, value).value()
-        if type(noted) is not int or not 0 < noted < root:
-            raise CorruptValueError("the root of an imported session is damaged", key=key)
-        root = noted
+        root = _noted(key, value, root)
     return root
+
+
+def _noted(key: bytes, value: bytes, session: int) -> int:
+    """Return the number that a note has for a session.
+
+    Raises:
+        CorruptValueError: it is damaged; the numbers shrink, so that whoever follows them ends.
+    """
+    noted = entry_of(key, value).value()
+    if type(noted) is not int or not 0 < noted < session:
+        raise CorruptValueError("the root of an imported session is damaged", key=key)
+    return noted
 
 
 def _first_of(txn: ReadTxn, scope: int, session: int) -> int:
@@ -75,6 +86,30 @@ def note_roots(txn: Txn, scope: int, sessions: Iterable[int], now_ms: int) -> No
         flags, payload = encoded(roots[0])
         key = _note_at(scope, namespace, root)
         write_entry(txn, key, KvEntry(flags, payload, None), now_ms, [])
+
+
+def check_roots(txn: ReadTxn, scope: int) -> Iterator[str]:
+    """Verify the notes of a scope; yield findings as text.
+
+    Rows that fail their checksum are reported elsewhere.
+    """
+    namespace = names.namespace_of(txn, scope, ROOTS)
+    if namespace is None:
+        return
+    rows = keys.kv_prefix(scope, namespace)
+    for key, value in txn.scan(rows, keys.after(rows)):
+        try:
+            open_value(key, value)
+        except CorruptValueError:
+            continue
+        named = keys.unpack_text(key[len(rows) :])
+        try:
+            session = int(named, 16)
+            is_sound = _noted(key, value, session) > 0 and f"{session:016x}" == named
+        except (ValueError, CorruptValueError):
+            is_sound = False
+        if not is_sound:
+            yield f"the note {named!r:.40} of the root of an imported session is damaged"
 
 
 def root_after(txn: Txn, scope: int, session: int, to: int, now_ms: int) -> int:

@@ -28,6 +28,7 @@ from memcore.memory.lineage import root_of
 from memcore.memory.rows import (
     RECORDED_END_MS,
     Book,
+    EntryHead,
     is_of_outcome,
     read_head,
     scenario_digest,
@@ -46,14 +47,15 @@ __all__ = [
     "STEPS_MAX",
     "Outcome",
     "SessionPath",
+    "add_outcome",
     "check_playbooks",
     "clear_outcomes",
     "export_outcomes",
+    "fold_outcomes",
     "forget_outcomes",
     "lower_bound",
     "mend_playbooks",
     "move_outcomes",
-    "outcome_at",
     "outcomes_of",
     "path_of",
     "playbooks_in",
@@ -69,7 +71,11 @@ SESSIONS_ACTIVE: Final = 3
 _ITEMS_MAX: Final = 10_000
 """Last items of a session from which its path is read."""
 STEPS_MAX: Final = 256
-"""Most steps of a path."""
+"""Most steps of a path, and most tools of which it tells a failure or what was called instead."""
+_PATCHES_MAX: Final = 256
+"""Most patches of a playbook: those of the tools that failed most often."""
+_VERSIONS_MAX: Final = 16
+"""Most versions of a playbook that are stored."""
 _REASONS_MAX: Final = 16
 _Z: Final = 1.96
 _VEIL_BYTES: Final = 16
@@ -137,7 +143,9 @@ def path_of(txn: ReadTxn, scope: int, name: str) -> SessionPath:
                 walk.take(opened(txn, scope, row)[0].message)
     root = root_of(txn, scope, session)
     steps = tuple(walk.steps[:STEPS_MAX])
-    return SessionPath(session, root, steps, dict(walk.failed), walk.instead, walk.iterations)
+    failed = dict(walk.failed.most_common(STEPS_MAX))
+    instead = {name: walk.instead[name] for name in failed if name in walk.instead}
+    return SessionPath(session, root, steps, failed, instead, walk.iterations)
 
 
 _TOLD: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.RESULT)
@@ -156,7 +164,8 @@ class _Walk:
 
     def take(self, message: dict[str, Any]) -> None:
         """Take in the calls or results of one message."""
-        called = {key: shown_name(name) for key, name in call_names(message).items()}
+        told = {key: shown_name(name) for key, name in call_names(message).items()}
+        called = {key: name for key, name in told.items() if name.strip()}
         for key, name in called.items():
             self._open[key] = name
             for failed in self._after:
@@ -168,7 +177,9 @@ class _Walk:
             self.iterations += 1
             self._after = []
         for result in results_of(message):
-            name = shown_name(result.name or "") or self._open.get(result.key, "")
+            name = shown_name(result.name or "")
+            if not name.strip():
+                name = self._open.get(result.key, "")
             if name and _has_failed(message, result):
                 self.failed[name] += 1
                 self._after.append(name)
@@ -215,7 +226,7 @@ class Outcome:
     iterations: int = 0
 
 
-def outcome_at(book: Book, outcome: Outcome) -> bytes:
+def _outcome_at(book: Book, outcome: Outcome) -> bytes:
     """Return the key of an outcome."""
     veil = scenario_digest(book.seed, book.scope, outcome.scenario)
     return keys.memory_rows(book.scope, MemoryRow.OUTCOME, veil, keys.u64(outcome.session))
@@ -316,25 +327,47 @@ def _outcomes(txn: ReadTxn, prefix: bytes) -> list[Outcome]:
     return sorted(found, key=lambda outcome: (outcome.at_ms, outcome.session))
 
 
-def put_outcome(book: Book, outcome: Outcome, now_ms: int | None = None) -> Playbook:
+def put_outcome(book: Book, outcome: Outcome, now_ms: int) -> Playbook:
     """Store how a session ended, in place of what was said of it before; return the playbook.
 
-    ``now_ms``: the time, for a new outcome. It becomes later than all before, whatever the clock
-    says, since the last outcome of a session counts.
+    It becomes later than all before, whatever the clock says, since the last outcome of a session
+    counts. A reason that redaction has made too long to be imported again is cut.
     """
     head = read_head(book.txn, book.scope)
-    if now_ms is not None:
-        later_ms = min(head.last_ms + 1, RECORDED_END_MS - 1)  # a planted head stops no outcome
-        outcome = replace(outcome, at_ms=max(now_ms, later_ms))
+    reason = None if outcome.reason is None else shown_name(outcome.reason)
+    later_ms = min(head.last_ms + 1, RECORDED_END_MS - 1)  # a planted head stops no outcome
+    outcome = replace(outcome, at_ms=max(now_ms, later_ms), reason=reason)
+    _take_outcome(book, outcome, head)
+    return _fold(book, outcome.scenario, anew=False)
+
+
+def add_outcome(book: Book, outcome: Outcome) -> bool:
+    """Store an outcome of an export; return False if its session has one, which stays.
+
+    ``fold_outcomes`` is due in the same transaction.
+    """
+    if book.txn.get(_outcome_at(book, outcome)) is not None:
+        return False
+    _take_outcome(book, outcome, read_head(book.txn, book.scope))
+    return True
+
+
+def fold_outcomes(book: Book, scenarios: Iterable[str]) -> None:
+    """Write the playbooks of scenarios anew; each reads all outcomes of its scenario."""
+    for scenario in scenarios:
+        _fold(book, scenario, anew=False)
+
+
+def _take_outcome(book: Book, outcome: Outcome, head: EntryHead) -> None:
+    """Write a new outcome; later ones get later times than it."""
     last_ms = max(head.last_ms, outcome.at_ms)
     write_head(book.txn, book.scope, head._replace(last_ms=last_ms))
     _put_outcome(book, outcome)
-    return _fold(book, outcome.scenario, anew=False)
 
 
 def _put_outcome(book: Book, outcome: Outcome) -> None:
     """Write an outcome's row and its index row."""
-    key = outcome_at(book, outcome)
+    key = _outcome_at(book, outcome)
     book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(outcome))))
     row = _index_at(book.scope, key)
     book.txn.put(row, seal_value(row, b""))
@@ -367,6 +400,9 @@ def _fold(book: Book, scenario: str, *, anew: bool) -> Playbook:
     made = folded(scenario, outcomes, version)
     if outcomes:
         _put_playbook(book, made)
+        for key, _ in stored:
+            if keys.number_of(key) <= version - _VERSIONS_MAX:
+                txn.delete(key)
     return made
 
 
@@ -407,7 +443,7 @@ def folded(scenario: str, outcomes: Iterable[Outcome], version: int) -> Playbook
         scenario=scenario,
         version=version,
         steps=steps,
-        patches=tuple(patches.values()),
+        patches=_most_failed(patches.values()),
         successes=passed,
         failures=len(by_root) - passed,
         reasons=dict(said),
@@ -416,6 +452,15 @@ def folded(scenario: str, outcomes: Iterable[Outcome], version: int) -> Playbook
         status="active" if active else "quarantined",
         recorded_at=at_ms / 1000,
     )
+
+
+def _most_failed(patches: Iterable[PlaybookPatch]) -> tuple[PlaybookPatch, ...]:
+    """Return the patches of the tools that failed most often, in the order given."""
+    listed = list(patches)
+    if len(listed) <= _PATCHES_MAX:
+        return tuple(listed)
+    ranked = sorted(range(len(listed)), key=lambda at: -listed[at].failures)
+    return tuple(listed[at] for at in sorted(ranked[:_PATCHES_MAX]))
 
 
 def _blamed(outcome: Outcome) -> list[str]:
@@ -594,21 +639,28 @@ def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
     The scenario stays: it is looked up as it is.
     """
     done = 0
+    scenarios: dict[str, None] = {}
     rows = keys.memory_rows(book.scope, MemoryRow.OUTCOME)
     for key, value in list(book.txn.scan(rows, keys.after(rows))):
         outcome = _opened(key, value)
-        made = {text: redact(text) for text in _texts_of(outcome)[1:]}
+        # As short as a name, since a longer one could not be imported again.
+        made = {text: shown_name(redact(text)) for text in _texts_of(outcome)[1:]}
+        failed = Counter[str]()
+        for name, times in outcome.failed.items():  # two names may become one
+            failed[made[name]] += times
         told = replace(
             outcome,
             reason=None if outcome.reason is None else made[outcome.reason],
             steps=tuple(made[name] for name in outcome.steps),
-            failed={made[name]: count for name, count in outcome.failed.items()},
+            failed=dict(failed),
             instead={made[name]: made[other] for name, other in outcome.instead.items()},
         )
         if told != outcome:
             book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(told))))
-            _fold(book, outcome.scenario, anew=True)
+            scenarios[outcome.scenario] = None
             done += 1
+    for scenario in scenarios:  # once, since each reads all outcomes of its scenario
+        _fold(book, scenario, anew=True)
     return done
 
 

@@ -83,6 +83,7 @@ __all__ = [
     "rows_with",
     "scenario_digest",
     "scopes_with_memory",
+    "slot_rows",
     "sound_entries",
     "sound_entry",
     "sound_rows",
@@ -659,10 +660,15 @@ def rows_with(txn: ReadTxn, prefix: bytes) -> list[int]:
     return sorted({keys.number_of(key) for key, _ in txn.scan(prefix, keys.after(prefix))})
 
 
+def slot_rows(book: Book, subject: str | None, slot: str) -> bytes:
+    """Return the beginning of the keys of a slot's rows."""
+    digest = slot_digest(book.seed, book.scope, subject, slot)
+    return keys.memory_rows(book.scope, MemoryRow.SLOT, digest)
+
+
 def with_slot(book: Book, subject: str | None, slot: str) -> Iterator[int]:
     """Yield the ids of the entries that are or were the value of a slot, the newest first."""
-    digest = slot_digest(book.seed, book.scope, subject, slot)
-    prefix = keys.memory_rows(book.scope, MemoryRow.SLOT, digest)
+    prefix = slot_rows(book, subject, slot)
     found = book.txn.scan(prefix, keys.after(prefix), reverse=True)
     return (keys.number_of(key) for key, _ in found)
 

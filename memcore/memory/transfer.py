@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
@@ -17,8 +18,8 @@ from memcore.memory.files import has_place, is_well_formed
 from memcore.memory.lineage import root_of
 from memcore.memory.playbook import (
     STEPS_MAX,
-    outcome_at,
-    put_outcome,
+    add_outcome,
+    fold_outcomes,
     unpack_outcome,
 )
 from memcore.memory.rows import (
@@ -30,9 +31,9 @@ from memcore.memory.rows import (
     entries,
     entry_numbers,
     export_record,
-    overlaps,
     read_entry,
     read_head,
+    slot_rows,
     unpack_record,
     versions_of,
     with_digest,
@@ -59,6 +60,7 @@ from memcore.store.interface import ReadTxn
 
 __all__ = [
     "Arrival",
+    "ArrivalBatch",
     "arrived_entry",
     "export_entries",
     "import_entry",
@@ -70,6 +72,8 @@ __all__ = [
 
 _NUMBER_END: Final = 2**47
 """End of imported ids and versions: one line must not use up the numbers that follow."""
+_NEVER_MS: Final = 2**63
+"""End of what still holds."""
 
 
 def export_entries(
@@ -148,6 +152,21 @@ def _arrived(body: Any) -> MemoryVersion:
     )
 
 
+@dataclass(slots=True)
+class ArrivalBatch:
+    """State that the lines of one commit share, so that it is not read or written for each line."""
+
+    timelines: dict[bytes, _Timeline] = field(default_factory=dict)
+    """By the beginning of the keys of a slot's rows."""
+    scenarios: dict[int, tuple[Book, dict[str, None]]] = field(default_factory=dict)
+    """Scenarios that got outcomes, by scope."""
+
+    def settle(self) -> None:
+        """Write the playbooks of the scenarios that got outcomes; in the same transaction."""
+        for book, scenarios in self.scenarios.values():
+            fold_outcomes(book, scenarios)
+
+
 class Arrival(NamedTuple):
     """Memory that an import adds to, and what its sources name."""
 
@@ -157,6 +176,7 @@ class Arrival(NamedTuple):
     named: Callable[[str], str | None]
     """Returns the name that a session of the file has here; None: it was not imported."""
     now_ms: int
+    batch: ArrivalBatch
 
 
 def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
@@ -186,7 +206,12 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
         if _unlinked(current) >= _unlinked(known):
             return True
         current = replace(current, uses=max(known.uses, current.uses))
-    if _is_taken(book, current):
+    timeline = None if current.is_file else _timeline_of(to, current)
+    if current.is_file:
+        is_taken = current.status == "quarantined" and not has_place(book, current)
+    else:
+        is_taken = timeline is not None and not timeline.admits(current)
+    if is_taken:
         return False
     head = read_head(txn, scope)
     write_head(
@@ -199,19 +224,78 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     )
     before = [] if known is None else versions_of(txn, scope, known.id)
     write_entry(book, current, known, versions=(before, earlier))
+    if timeline is not None:
+        timeline.add(current)
     return True
 
 
-def _is_taken(book: Book, record: MemoryVersion) -> bool:
-    """Return True if others have the path of a file, or the slot of a value at its time."""
-    if record.is_file:
-        return record.status == "quarantined" and not has_place(book, record)
-    if record.slot is None or record.status not in TIMELINE:
-        return False
-    numbers = with_slot(book, record.subject, record.slot)
-    others = [read_entry(book.txn, book.scope, each) for each in numbers if each != record.id]
-    living = [each for each in others if each is not None and each.status in TIMELINE]
-    return any(True for _ in overlaps([*living, record]))
+def _timeline_of(to: Arrival, record: MemoryVersion) -> _Timeline | None:
+    """Return the values of an entry's slot; None if it has none."""
+    if record.slot is None:
+        return None
+    book = to.book
+    key = slot_rows(book, record.subject, record.slot)
+    if key not in to.batch.timelines:
+        made = to.batch.timelines[key] = _Timeline()
+        for number in with_slot(book, record.subject, record.slot):
+            known = read_entry(book.txn, book.scope, number)
+            if known is not None:
+                made.add(known)
+    return to.batch.timelines[key]
+
+
+class _Timeline:
+    """Values of one slot: the times at which they hold, in order, and which one is active."""
+
+    def __init__(self) -> None:
+        self._active: set[int] = set()
+        self._spans: list[_Span] = []
+        """Times of the values that hold at some time; none overlap."""
+        self._by_id: dict[int, _Span] = {}
+
+    def add(self, record: MemoryVersion) -> None:
+        """Take in an entry as it is stored, in place of what was known of its id."""
+        self._active.discard(record.id)
+        known = self._by_id.pop(record.id, None)
+        if known is not None:
+            del self._spans[bisect_left(self._spans, known)]
+        if record.status not in TIMELINE:
+            return
+        if record.status == "active":
+            self._active.add(record.id)
+        span = _span_of(record)
+        if span is not None:
+            self._by_id[record.id] = span
+            insort(self._spans, span)
+
+    def admits(self, record: MemoryVersion) -> bool:
+        """Return True if no other value holds while this one does, or is active like it."""
+        if record.status not in TIMELINE:
+            return True
+        others = self._active - {record.id} if record.status == "active" else ()
+        span = _span_of(record)
+        if record.valid_from_ms is None or others:
+            return False
+        if span is None:
+            return True
+        at = bisect_left(self._spans, span.stop, key=lambda each: each.start)
+        before = [each for each in self._spans[max(at - 2, 0) : at] if each.id != record.id]
+        return not before or before[-1].stop <= span.start
+
+
+class _Span(NamedTuple):
+    """Time in which a value of a slot holds, in milliseconds."""
+
+    start: int
+    stop: int
+    id: int
+
+
+def _span_of(record: MemoryVersion) -> _Span | None:
+    """Return the time in which a value holds; None if it was replaced at once."""
+    start = record.valid_from_ms or 0
+    stop = _NEVER_MS if record.valid_to_ms is None else record.valid_to_ms
+    return None if stop <= start else _Span(start, stop, record.id)
 
 
 def _was_forgotten(book: Book, text: str) -> bool:
@@ -353,6 +437,6 @@ def import_outcome(to: Arrival, said: Mapping[str, Any]) -> bool:
         return False
     root, at_ms = root_of(book.txn, book.scope, session), min(outcome.at_ms, to.now_ms)
     outcome = replace(outcome, session=session, name=name, root=root, at_ms=at_ms)
-    if book.txn.get(outcome_at(book, outcome)) is None:
-        put_outcome(book, outcome)
+    if add_outcome(book, outcome):
+        to.batch.scenarios.setdefault(book.scope, (book, {}))[1][outcome.scenario] = None
     return True

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memcore import Source
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.exchange import load
+from memcore.memory import transfer
 from memcore.memory.lineage import ROOTS
 from memcore.memory.rows import RECORDED_END_MS, pack_record, unpack_record
 from memcore.memory.transfer import arrived_entry
@@ -357,6 +358,42 @@ def test_memories_are_committed_by_the_hundred(db, other, monkeypatch):
     assert texts(other) == texts(db)
 
 
+def test_a_slots_values_are_read_once_for_all_lines_of_a_commit(db, other, monkeypatch):
+    text = "seats " + " ".join(map(str, range(60)))
+    source = say(db, "s", text)
+    for number in range(60):
+        memory_of(db).remember(f"Seat {number}", source=source, subject="alice", slot="seat")
+    lines = list(db.export(user="alice"))
+    reads, real = [], transfer.read_entry
+    monkeypatch.setattr(transfer, "read_entry", lambda *args: reads.append(args) or real(*args))
+    assert other.import_(lines).failures == []
+    assert len(reads) < 4 * 60
+    assert [each.text for each in memory_of(other).list(status="active")] == ["Seat 59"]
+    assert [each.text for each in memory_of(other).list(status="superseded")] == [
+        each.text for each in memory_of(db).list(status="superseded")
+    ]
+
+
+def test_values_of_a_slot_that_hold_at_one_time_are_refused(other):
+    say(other, "s", "Seat x1 x2 x3 x4 x5")
+    memory_of(other).remember("x", by="operator")
+    told = {"status": "superseded", "slot": "seat", "sources": [{**SOURCE, "by": "user"}]}
+
+    def seat(number: int, start: int | None, stop: int | None, **more: Any) -> bytes:
+        said = {"id": number, "text": f"Seat x{number}", "from": start, "to": stop}
+        return line({**told, **said, **more})
+
+    done = other.import_([
+        seat(2, 100, 200), seat(3, 200, 300), seat(4, 150, 160), seat(5, 50, 101),
+        seat(6, 300, 300), seat(7, 50, 100), seat(8, 90, 400), seat(9, None, 20),
+        seat(10, 400, None, status="active"), seat(11, 500, None, status="active"),
+    ])  # fmt: skip
+    assert [each.partition(":")[0] for each in done.failures] == [
+        f"line {at}" for at in (3, 4, 7, 8, 10)
+    ]
+    assert other.check() == []
+
+
 # --- forks ----------------------------------------------------------------------------------------
 
 
@@ -452,10 +489,18 @@ def test_a_fork_of_a_fork_and_an_older_export_have_one_root(db, other):
 @pytest.mark.parametrize("note", [7, 2**63, 0, -1, "x", None, [1]])
 def test_a_planted_root_is_an_error_and_no_loop(db, note):
     say(db, "s", "x")
+    memory_of(db).remember("y", by="operator")
     number = db.engine.store.read(lambda txn: names.session_of(txn, 1, "s"))
-    db.scope(app="default", user="alice").kv(ROOTS).put(f"{number:016x}", note)
+    scope = db.scope(app="default", user="alice")
+    with pytest.raises(InvalidOptionError, match="memcore's own"):
+        scope.kv(ROOTS)
+    notes = scope._rows(ROOTS, gated=False, memory=False)
+    notes.put(f"{number:016x}", note)
     with pytest.raises(CorruptValueError):
         memory_of(db).remember("x", source=Source("s", (1,)))
+    (finding,) = db.check()
+    assert "the root of an imported session is damaged" in finding
+    notes.clear()
 
 
 def test_titles_that_fork_from_each_other_end(db):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.codec import keys
+from memcore.memory import playbook
 from memcore.memory.playbook import lower_bound
 
 
@@ -201,3 +203,59 @@ def test_transfer_and_salvage(open_db, path, tmp_path):
         (found,) = saved.scope(app="default", user="alice").memory.playbooks()
         assert (found.steps, found.patches) == (before[0].steps, before[0].patches)
         assert saved.check() == []
+
+
+def test_what_is_recorded_can_be_imported(db, scope, open_db, tmp_path):
+    """Many tools that fail, and a name of blanks."""
+    tools = [(f"tool{at}", "error") for at in range(300)]
+    run(db, "a", *tools, (" ", "error"))
+    made = scope.memory.record_outcome("a", scenario="s", passed=True, reason="x" * 256)
+    assert len(made.patches) == 256
+    fresh = open_db(path=tmp_path / "b.memcore")
+    assert fresh.import_(list(db.export())).failures == []
+    assert fresh.scope(app="default", user="alice").memory.playbooks() == [made]
+
+
+def test_a_playbook_is_bounded(db, scope, monkeypatch):
+    monkeypatch.setattr(playbook, "_PATCHES_MAX", 3)
+    for number in range(20):
+        run(db, f"s{number}", ("often", "error"), (f"tool{number}", "error"))
+        made = scope.memory.record_outcome(f"s{number}", scenario="s", passed=False)
+    assert [(each.step, each.failures) for each in made.patches] == [
+        ("often", 20), ("tool0", 1), ("tool1", 1),
+    ]  # fmt: skip
+    rows = keys.memory_rows(1, keys.MemoryRow.PLAYBOOK)
+    monkeypatch.setattr(playbook, "_PATCHES_MAX", 300)
+    for number in range(20, 40):
+        run(db, f"s{number}", (f"tool{number}", "error"))
+        made = scope.memory.record_outcome(f"s{number}", scenario="s", passed=False)
+    stored = db.engine.store.read(lambda txn: [key for key, _ in txn.scan(rows, keys.after(rows))])
+    assert len(stored) == 16
+    assert keys.number_of(stored[-1]) == made.version
+
+
+@pytest.mark.as_stored
+def test_playbooks_are_folded_once_for_many_outcomes(db, scope, open_db, tmp_path, monkeypatch):
+    for number in range(30):
+        run(db, f"s{number}", "x@example.com", f"y{number % 2}")
+        scope.memory.record_outcome(f"s{number}", scenario=f"s{number % 2}", passed=True)
+    folds, real = [], playbook._fold
+
+    def counted(book, scenario, *, anew):
+        folds.append(scenario)
+        return real(book, scenario, anew=anew)
+
+    monkeypatch.setattr(playbook, "_fold", counted)
+    fresh = open_db(path=tmp_path / "b.memcore")
+    assert fresh.import_(list(db.export())).failures == []
+    assert sorted(folds) == ["s0", "s1"]
+    assert fresh.scope(app="default", user="alice").memory.playbooks() == scope.memory.playbooks()
+    folds.clear()
+
+    def closure(txn) -> int:
+        book = memcore.memory.Book(txn, 1, db.engine.seed)
+        return playbook.redact_outcomes(book, lambda text: text.partition("@")[0])
+
+    assert db.engine.store.transact(closure) == 30
+    assert sorted(folds) == ["s0", "s1"]
+    assert [each.steps[0] for each in scope.memory.playbooks()] == ["x", "x"]
