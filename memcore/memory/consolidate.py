@@ -26,6 +26,7 @@ from memcore.errors import InvalidOptionError
 from memcore.memory.basis import MERGE_RULES, said_ms, strength, united
 from memcore.memory.rows import (
     DERIVED_MAX,
+    NUMBER_END,
     Book,
     MemoryVersion,
     memory_of,
@@ -45,6 +46,7 @@ __all__ = [
     "ConsolidationStep",
     "Consolidator",
     "carry_out",
+    "check_plan",
     "make_plan",
     "plan_consolidation",
 ]
@@ -52,7 +54,10 @@ __all__ = [
 
 Consolidator: TypeAlias = Callable[[Memory, Memory], str | None]
 """Judge of a pair of memories: returns "same", "contradicts" or None; called outside commits."""
-ACTIONS: Final = ("unite", "supersede", "quarantine", "archive")
+_ACTIONS: Final[Mapping[str, tuple[int, int]]] = {
+    "unite": (2, DERIVED_MAX), "supersede": (2, 2), "quarantine": (2, 2), "archive": (1, 1),
+}  # fmt: skip
+"""Least and most memories of a step by its action."""
 OUTCOMES: Final = ("planned", "done", "changed", "held")
 _DAY_MS: Final = 86_400_000
 _NUMBER_END: Final = 1e9
@@ -84,12 +89,18 @@ class ConsolidationPolicy:
     """Most pairs of memories that the judge is asked about."""
 
     def __post_init__(self) -> None:
+        for option in ("merge", "half_life_days"):
+            value = getattr(self, option)
+            if not isinstance(value, Mapping):
+                msg = f"{option}: expected a mapping, got {type(value).__name__}"
+                raise InvalidOptionError(msg)
         for name, rule in self.merge.items():
             if rule not in MERGE_RULES or not isinstance(name, str):
                 known = ", ".join(MERGE_RULES)
                 msg = f"merge: {name!r:.40}: expected one of {known}; got {rule!r:.40}"
                 raise InvalidOptionError(msg)
-        _check_number("archive_below", self.archive_below)
+        if self.archive_below is not None:
+            _check_number("archive_below", self.archive_below)
         checked_int("pairs_max", self.pairs_max)
         for kind, days in self.half_life_days.items():
             if kind not in KINDS:
@@ -99,13 +110,13 @@ class ConsolidationPolicy:
 
 
 def _check_number(name: str, value: object) -> None:
-    """Check that a value is None or a finite number above 0.
+    """Check that a value is a finite number above 0.
 
     Raises:
         InvalidOptionError
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and 0 < value < _NUMBER_END):  # type: ignore[operator]
+    if not (is_number and 0 < value < _NUMBER_END):  # type: ignore[operator]
         msg = f"{name}: expected a number above 0, got {value!r:.40}"
         raise InvalidOptionError(msg)
 
@@ -141,6 +152,41 @@ class Consolidation:
     def done(self) -> int:
         """Number of steps that were carried out."""
         return sum(step.outcome == "done" for step in self.steps)
+
+
+def check_plan(plan: object) -> Consolidation:
+    """Return a plan that a consolidation may have made, or that a caller made like that.
+
+    Raises:
+        InvalidOptionError: it is no plan, or a step has an unknown action, outcome or id, or too
+            few, too many or equal ids.
+    """
+    if not isinstance(plan, Consolidation):
+        msg = f"plan: expected a Consolidation, got {type(plan).__name__}"
+        raise InvalidOptionError(msg)
+    if not isinstance(plan.policy, ConsolidationPolicy) or not isinstance(plan.steps, tuple):
+        msg = "plan: expected a ConsolidationPolicy and a tuple of steps"
+        raise InvalidOptionError(msg)
+    for step in plan.steps:
+        if not isinstance(step, ConsolidationStep):
+            msg = f"plan: expected a ConsolidationStep, got {type(step).__name__}"
+            raise InvalidOptionError(msg)
+        for name, known in (("action", tuple(_ACTIONS)), ("outcome", OUTCOMES)):
+            if getattr(step, name) not in known:
+                got = getattr(step, name)
+                msg = f"plan: {name}: expected one of {', '.join(known)}; got {got!r:.40}"
+                raise InvalidOptionError(msg)
+        least, most = _ACTIONS[step.action]
+        ids, versions = step.memories, step.versions
+        is_listed = isinstance(ids, tuple) and isinstance(versions, tuple)
+        if (
+            not is_listed
+            or not all(type(n) is int and 0 < n < NUMBER_END for n in (*ids, *versions))
+            or not least <= len(ids) == len(set(ids)) == len(versions) <= most
+        ):
+            msg = f"plan: {step.action}: {ids!r:.80} at versions {versions!r:.80} are no such step"
+            raise InvalidOptionError(msg)
+    return plan
 
 
 # --- Comparison of texts --------------------------------------------------------------------------
@@ -318,6 +364,8 @@ def make_plan(
     for (one, other), verdict in sorted((judged or {}).items()):
         if verdict != "contradicts" or {one, other} & taken or not {one, other} <= known.keys():
             continue
+        if not _hold_now((known[one], known[other]), now_ms):  # what is to come replaces nothing
+            continue
         steps.append(_settled(known[one], known[other]))
         taken |= {one, other}
     steps += (
@@ -332,6 +380,11 @@ def _takes_part(record: MemoryVersion, now_ms: int) -> bool:
     """Return True for an active memory, but not for values of slots and rolling summaries."""
     is_free = record.slot is None and not record.is_summary
     return record.status == "active" and is_free and record.is_visible(now_ms)
+
+
+def _hold_now(records: Iterable[MemoryVersion], now_ms: int) -> bool:
+    """Return True if all are said to be true now: only such statements contradict each other."""
+    return all(each.holds_at(now_ms) for each in records)
 
 
 def _step(action: str, records: Sequence[MemoryVersion], reason: str) -> ConsolidationStep:
@@ -368,8 +421,11 @@ def _groups(
 
 
 def _settled(one: MemoryVersion, other: MemoryVersion) -> ConsolidationStep:
-    """Settle a contradiction: the newer one holds, unless it is weaker."""
-    older, newer = sorted((one, other), key=lambda each: (each.recorded_ms, each.id))
+    """Settle a contradiction: the newer one holds, unless it is weaker.
+
+    That is which was said last, not which was written last: a union or a change makes nothing new.
+    """
+    older, newer = sorted((one, other), key=lambda each: (said_ms(each), each.id))
     if is_weaker(newer.by, older.by):
         return _step("quarantine", [newer, older], "it contradicts a stronger statement")
     return _step("supersede", [newer, older], "a newer statement contradicts it")
@@ -461,6 +517,7 @@ def carry_out(
     """Carry out a step in the caller's transaction, unless a memory has changed since the plan.
 
     Raises:
+        InvalidOptionError: memories to unite are not about the same.
         OptedOutError
     """
     need_wanted(book.txn, book.scope)
@@ -470,6 +527,11 @@ def carry_out(
         return replace(step, outcome="changed")
     if step.action == "archive" and rests_on_hold(book.txn, book.scope, *records):
         return replace(step, outcome="held")
+    if step.action in ("supersede", "quarantine") and not _hold_now(records, now_ms):
+        return replace(step, outcome="changed")
+    if step.action == "unite" and any(_place(each) != _place(records[0]) for each in records):
+        msg = f"plan: memories {step.memories} differ in kind, subject, labels, validity or expiry"
+        raise InvalidOptionError(msg)
     head = begin_change(book, now_ms)
     first = records[0]
     made = None
@@ -486,13 +548,18 @@ def carry_out(
         return replace(step, outcome="done", made=made)
     write_head(book.txn, book.scope, head)
     if step.action == "supersede":
-        older = records[1]
-        ends = first.valid_from_ms or first.recorded_ms
-        ends = max(ends, (older.valid_from_ms or 0) + 1)
-        after = next_version(older, now_ms, status="superseded", superseded_by=first.id,
-                             valid_to_ms=min(ends, older.valid_to_ms or ends))  # fmt: skip
-        write_entry(book, after, older)
+        write_entry(book, _replaced(records[1], first, now_ms), records[1])
     else:
         status = "archived" if step.action == "archive" else "quarantined"
         write_entry(book, next_version(first, now_ms, status=status), first)
     return replace(step, outcome="done")
+
+
+def _replaced(record: MemoryVersion, by: MemoryVersion, now_ms: int) -> MemoryVersion:
+    """Return the next version of a statement that a newer one contradicts: it ends with that."""
+    ends = said_ms(by) if by.valid_from_ms is None else by.valid_from_ms
+    if record.valid_from_ms is not None:
+        ends = max(ends, record.valid_from_ms + 1)
+    if record.valid_to_ms is not None:
+        ends = min(ends, record.valid_to_ms)
+    return next_version(record, now_ms, status="superseded", superseded_by=by.id, valid_to_ms=ends)

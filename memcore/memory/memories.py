@@ -21,6 +21,7 @@ from memcore.memory.consolidate import (
     ConsolidationStep,
     Consolidator,
     carry_out,
+    check_plan,
     plan_consolidation,
 )
 from memcore.memory.coverage import RESERVED
@@ -482,9 +483,7 @@ class Memories:
             InvalidOptionError, ReadOnlyError, OptedOutError
         """
         self._need_writable()
-        if not isinstance(plan, Consolidation):
-            msg = f"plan: expected a Consolidation, got {type(plan).__name__}"
-            raise InvalidOptionError(msg)
+        check_plan(plan)
         steps = [self._carried_out(step, plan.policy) for step in plan.steps]
         return Consolidation(plan.policy, tuple(steps))
 

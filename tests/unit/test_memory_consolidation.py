@@ -184,6 +184,8 @@ def test_the_strongest_has_the_say(alice) -> None:
         ("union", ([1, 2], [2, 3], []), [1, 2, 3]),
         ("sum", ("x", 2, 4), "{first}"),
         ("sum", (1e308, 1e308, 1e308), "{first}"),
+        ("sum", (10**400, 1.5, 2), "{first}"),
+        ("mean", (10**400, 1, 2), "{first}"),
     ],
 )
 def test_attributes_follow_their_rules(alice, rule: str, values: Any, expected: Any) -> None:
@@ -218,6 +220,75 @@ def test_a_contradiction_is_settled_by_time_and_trust(db, alice) -> None:
     assert alice.memory.get(weak.id).status == "quarantined"
     assert alice.memory.get(strong.id).status == "active"
     assert db.check() == []
+
+
+def contradicts(one: Any, other: Any) -> str | None:
+    return "contradicts" if ("Rome" in one.text) != ("Rome" in other.text) else None
+
+
+def test_a_union_or_a_change_does_not_make_a_statement_newer(db, alice) -> None:
+    at = 1_000_000_000
+    db.engine.now_us = lambda: at * 10**6
+    said(alice, "a", "Lives in Paris now")
+    said(alice, "b", "lives in a Paris now")
+    db.engine.now_us = lambda: (at + 10) * 10**6
+    rome = said(alice, "c", "Lives in Rome now")
+    db.engine.now_us = lambda: (at + 20) * 10**6
+    (step,) = alice.memory.consolidate(consolidator=contradicts).steps
+    assert alice.memory.get(step.made).observed_at == at
+    alice.memory.update(step.made, importance=0.9)
+    (settled,) = alice.memory.consolidate(consolidator=contradicts).steps
+    assert (settled.action, settled.memories) == ("supersede", (rome.id, step.made))
+    assert alice.memory.get(step.made).valid_to == at + 10
+    assert [each.text for each in alice.memory.list(status="active")] == ["Lives in Rome now"]
+    assert db.check() == []
+
+
+@pytest.mark.parametrize("span", [{"valid_from": 2_000_000_000.0}, {"valid_to": 999_999_999.0}])
+def test_what_does_not_hold_now_contradicts_nothing(db, alice, span: dict[str, float]) -> None:
+    db.engine.now_us = lambda: 1_000_000_000 * 10**6
+    paris = said(alice, "a", "Lives in Paris")
+    rome = said(alice, "b", "Lives in Rome", **span)
+    assert alice.memory.consolidate(consolidator=contradicts).steps == ()
+    if "valid_from" in span:
+        db.engine.now_us = lambda: 2_000_000_001 * 10**6
+        alice.memory.consolidate(consolidator=contradicts)
+        assert alice.memory.get(paris.id).superseded_by == rome.id
+        assert alice.memory.get(paris.id).valid_to == span["valid_from"]
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("erase user", (1,), (1,)),
+        ("supersede", (2,), (1,)),
+        ("quarantine", (2,), (1,)),
+        ("archive", (1, 2), (1, 1)),
+        ("unite", (), ()),
+        ("unite", (2,), (1,)),
+        ("unite", (2, 2), (1, 1)),
+        ("unite", (1, 2), (1,)),
+        ("unite", (1, "2"), (1, 1)),
+        ("unite", (1, 2.0), (1, 1)),
+        ("unite", (1, 3), (1, 1)),
+        ("unite", 1, 1),
+        (["unite"], (1, 2), (1, 1)),
+    ],
+)
+def test_a_step_that_no_plan_has_is_refused_and_not_audited(step: Any) -> None:
+    with memcore.open(":memory:", audit=memcore.Audit(b"k" * 32)) as db:
+        alice = db.scope(user="alice")
+        said(alice, "a", "Likes the seat")
+        said(alice, "b", "likes seats")
+        said(alice, "c", "likes seats", kind="preference")
+        plan = memcore.Consolidation(
+            ConsolidationPolicy(), (memcore.ConsolidationStep(*step, reason="x"),)
+        )
+        with pytest.raises(InvalidOptionError):
+            alice.memory.apply(plan)
+        assert [each.version for each in alice.memory.list()] == [1, 1, 1]
+        assert not [each for each in db.audit_entries(user="alice") if each.operation == "event"]
 
 
 def test_what_faded_is_archived_but_never_an_operators_word(alice, db) -> None:
@@ -520,6 +591,12 @@ def test_united_memories_travel_and_survive_a_salvage(open_db, tmp_path) -> None
         lambda: ConsolidationPolicy(half_life_days={"fact": 0}),
         lambda: ConsolidationPolicy(half_life_days={"dream": 3}),
         lambda: ConsolidationPolicy(pairs_max=-1),
+        lambda: ConsolidationPolicy(merge=["n"]),
+        lambda: ConsolidationPolicy(merge=None),
+        lambda: ConsolidationPolicy(merge={"n": ["sum"]}),
+        lambda: ConsolidationPolicy(half_life_days=["fact"]),
+        lambda: ConsolidationPolicy(half_life_days={"fact": None}),
+        lambda: ConsolidationPolicy(archive_below=True),
     ],
 )
 def test_a_policy_is_checked(make: Any) -> None:
@@ -535,6 +612,8 @@ def test_bad_input_is_refused(alice, open_db, tmp_path) -> None:
         lambda: alice.memory.consolidate(consolidator=lambda *_: "maybe"),
         lambda: alice.memory.consolidate(consolidator=5),
         lambda: alice.memory.apply([]),
+        lambda: alice.memory.apply(memcore.Consolidation(None, ())),
+        lambda: alice.memory.apply(memcore.Consolidation(ConsolidationPolicy(), (1,))),
         lambda: alice.memory.consolidate(dry_run=1),
     ):
         with pytest.raises(InvalidOptionError):
