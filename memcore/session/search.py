@@ -8,6 +8,7 @@ ranks exactly the live items; only if there are many does it index them first, i
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,8 +157,9 @@ class Coverage:
     marks: dict[int, bytes]
     """The present checksum of each session's head."""
     known: dict[int, search.Watermark]
-    covering: dict[int, set[int]]
-    """Sessions whose watermarks cover items of an owner."""
+    covering: dict[int, Counter[tuple[int, int, int]]]
+    """Segments of an owner's items that watermarks cover, and how many do: thousands of forks have
+    the same ones."""
     rows: dict[int, bytes]
     """Watermarks as stored."""
     heads: dict[int, bytes]
@@ -180,39 +182,49 @@ class Coverage:
         """Return what the watermarks of all sessions cover."""
         return united(*(mark.segments for mark in self.known.values()))
 
-    def sharing(self, segments: Segments) -> set[int]:
-        """Return the sessions whose watermarks cover items of the same owners."""
-        owners = {owner for owner, _, _ in segments}
-        return {each for owner in owners for each in self.covering.get(owner, ())}
+    def covered_of(self, owners: Iterable[int], without: Iterable[int] = ()) -> Segments:
+        """Return what watermarks cover of owners' items; those ``without`` do not count."""
+        left: Counter[tuple[int, int, int]] = Counter()
+        for session in without:
+            known = self.known.get(session)
+            left.update(() if known is None else known.segments)
+        return united([
+            segment for owner in set(owners)
+            for segment, count in self.covering.get(owner, {}).items() if count > left[segment]
+        ])  # fmt: skip
 
     def covered_elsewhere(self, session: int) -> Segments:
         """Return what other watermarks cover of a session's items, live or gone; maybe more."""
         known = self.known.get(session)
         segments = [*self.live.get(session, []), *(() if known is None else known.segments)]
-        having = self.sharing(segments) - {session}
-        return united(*(self.known[each].segments for each in having))
+        return self.covered_of((owner for owner, _, _ in segments), [session])
 
     def unindexed(self, stale: Iterable[int]) -> Segments:
         """Return the live items of stale sessions that no watermark covers."""
         found = united(*(self.fresh(each) for each in stale if each in self.live))
-        return subtract(found, united(*(self.known[each].segments for each in self.sharing(found))))
+        return subtract(found, self.covered_of(owner for owner, _, _ in found))
 
     def dead(self, stale: Sequence[int]) -> Segments:
         """Return the items that watermarks of stale sessions cover and that are live nowhere."""
         found = united(*(self.gone(each) for each in stale))
-        having = {*self.sharing(found), *stale} & self.live.keys() if found else set()
-        return subtract(found, united(*(self.live[each] for each in having)))
+        # What the watermark of any other session covers is live in it.
+        elsewhere = self.covered_of((owner for owner, _, _ in found), stale)
+        alive = united(elsewhere, *(self.live.get(each, []) for each in stale)) if found else []
+        return subtract(found, alive)
 
     def settle(self, session: int, mark: search.Watermark | None) -> None:
         """Take over a session's new watermark; None: it has none any more."""
         self.compared = None
         known = self.known.pop(session, None)
-        for owner, _, _ in () if known is None else known.segments:
-            self.covering.get(owner, set()).discard(session)
+        for segment in () if known is None else known.segments:
+            counts = self.covering[segment[0]]
+            counts[segment] -= 1
+            if not counts[segment]:
+                del counts[segment]
         if mark is not None:
             self.known[session] = mark
-            for owner, _, _ in mark.segments:
-                self.covering.setdefault(owner, set()).add(session)
+            for segment in mark.segments:
+                self.covering.setdefault(segment[0], Counter())[segment] += 1
 
     def fresh(self, session: int) -> Segments:
         """Return the live items of a session that its watermark does not cover."""

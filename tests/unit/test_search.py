@@ -345,6 +345,32 @@ def test_a_session_is_found_again_under_the_fork_that_shares_it(db) -> None:
     assert db.check() == []
 
 
+def test_indexing_forks_unites_the_segments_of_each_history_once(db, monkeypatch) -> None:
+    session = db.session("origin")
+    session.extend([said(f"apple {at}") for at in range(5)])
+    for at in range(60):
+        session.fork(f"fork{at}").append(said(f"pear {at}"))
+    united: list[int] = []
+    real = searching.united
+
+    def counted(*several):
+        several = [list(each) for each in several]
+        united.append(sum(map(len, several)))
+        return real(*several)
+
+    monkeypatch.setattr(searching, "united", counted)
+    db.index_sessions()
+    assert max(united) < 10  # the same segment of 60 forks is one
+    assert len(db.search("apple", k=100)) == 5
+    assert len(db.search("pear", k=100)) == 60
+    session.undo(3)
+    assert len(db.search("apple", k=100)) == 5  # they are live in the forks
+    for at in range(60):
+        db.delete_session(f"fork{at}")
+    db.index_sessions()
+    assert len(db.search("apple", k=100)) == 2
+
+
 def test_nothing_is_found_for_who_opted_out(db) -> None:
     fill(db)
     db.index_sessions()
