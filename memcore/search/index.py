@@ -37,7 +37,14 @@ from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError, InternalError
 from memcore.search.text import ANALYSIS, packed_terms
-from memcore.search.vectors import BLOCK_PAGES, blank_vectors, check_vectors, is_vector_row
+from memcore.search.vectors import (
+    BLOCK_PAGES,
+    blank_vectors,
+    check_vectors,
+    embedded_ordinals,
+    is_vector_row,
+    read_vector_head,
+)
 from memcore.store.datafile import SEARCHED
 from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
 
@@ -877,6 +884,23 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
     if terms % 2**64 != sum(_posting_sums(txn, scope, head)) % 2**64:
         yield "its postings are not those of its documents"
     yield from check_vectors(txn, scope, head.next)
+    yield from _not_embedded(txn, scope)
+
+
+def _not_embedded(txn: ReadTxn, scope: int) -> Iterator[str]:
+    """Compare the items that are said to be embedded with the vectors; yield a finding as text."""
+    head = read_vector_head(txn, scope)
+    if head is None:
+        return
+    lacking = 0
+    having = embedded_ordinals(txn, scope, head)
+    at = next(having, None)
+    for each in forward_rows(txn, scope, 0, head.embedded):
+        while at is not None and at < each.ordinal:
+            at = next(having, None)
+        lacking += each.kind == DocumentKind.ITEM and at != each.ordinal
+    if lacking:
+        yield f"{lacking} items that are said to be embedded have no vector"
 
 
 def _sum_of(*documents: tuple[int, bytes]) -> int:

@@ -421,7 +421,7 @@ def _by_ordinal(
 
 def _blocks_for(vectors: Vectors, vector: bytes, count: int) -> list[tuple[int, bytes]]:
     """Return the blocks of ``count`` documents; none if the query's vector is zero."""
-    blank = not any(vector[:VECTOR_SCALE])
+    blank = not any(vector[VECTOR_SCALE:])
     return [] if blank else [each for each in vectors.blocks if each[0] < count]
 
 

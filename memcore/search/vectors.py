@@ -3,7 +3,8 @@
 - head: version u16, dimensions u16, embedded u64 (the first ordinal that was not embedded yet),
   removals u64 (counts changes of blocks below it), the id of the embedder in UTF-8
 - block of ``vectors_in_block`` consecutive ordinals: the scale of each, float32, then the int8
-  numbers of each. A vector is its numbers by its scale, and of length 1; scale 0: there is none
+  numbers of each. A vector is its numbers by its scale, and of length 1; scale 0: there is none;
+  -0: the embedder returned only zeros, which are like nothing
 
 Everything is little-endian. Documents are embedded behind the watermark ``embedded``, outside any
 write transaction. Removing one blanks its vector in the transaction that removes its content.
@@ -37,6 +38,7 @@ __all__ = [
     "cosine",
     "drop_vectors",
     "embed",
+    "embedded_ordinals",
     "is_vector_row",
     "put_vectors",
     "read_vector_head",
@@ -131,6 +133,7 @@ def embed(embedder: Embedder, texts: list[str]) -> list[bytes]:
 _SCALE: Final = Struct("<f")
 VECTOR_SCALE: Final = _SCALE.size
 """Bytes of the scale, at the start of a packed vector."""
+_ZEROS: Final = _SCALE.pack(-0.0)
 _STEPS: Final = 127
 
 
@@ -147,7 +150,7 @@ def _quantized(embedder: Embedder, vector: list[float]) -> bytes:
         raise EmbedderError(msg)
     most = max(map(abs, vector))
     if most == 0:
-        return bytes(_SCALE.size + len(vector))
+        return _ZEROS + bytes(len(vector))
     numbers = [round(number / most * _STEPS) for number in vector]
     length = sqrt(sum(number * number for number in numbers))
     return _SCALE.pack(1 / length) + array("b", numbers).tobytes()
@@ -310,6 +313,21 @@ def _rewrite(txn: Txn, scope: int, head: VectorHead, vectors: dict[int, bytes]) 
             txn.put(key, seal_value(key, bytes(block)))
         elif value is not None:
             txn.delete(key)
+
+
+def embedded_ordinals(txn: ReadTxn, scope: int, head: VectorHead) -> Iterator[int]:
+    """Yield the ordinals of the documents that have a vector, ascending.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    count = vectors_in_block(head.dimensions)
+    prefix = keys.search_rows(scope, SearchRow.VECTORS)
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        block, first = _block(key, value, head.dimensions), keys.number_of(key) * count
+        for at in range(count):
+            if any(block[_SCALE.size * at : _SCALE.size * (at + 1)]):
+                yield first + at
 
 
 def drop_vectors(txn: Txn, scope: int) -> None:

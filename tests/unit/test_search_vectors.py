@@ -94,6 +94,36 @@ def test_an_append_embeds_nothing_and_the_first_search_all(words) -> None:
         assert db.check() == []
 
 
+@pytest.mark.parametrize("case", ["lost", "ahead"])
+def test_items_that_lack_their_vectors_are_found(path, words, case) -> None:
+    with memcore.open(path, embedder=words) as db:
+        words.vector = lambda text: [0.0] * 32 if "place3" in text else [1.0] * 32
+        filled(db)
+        db.index_sessions()
+        assert db.check() == []  # of zeros, too
+        if case == "ahead":
+            db.session("one").extend([{"role": "user", "content": "later"}] * 3)
+            db.engine.embedder = None
+            db.index_sessions()
+            db.engine.embedder = words
+        assert db.check() == []
+
+        def plant(txn):
+            if case == "lost":
+                txn.delete(keys.search_vectors(1, 0))
+            else:
+                head = read_vector_head(txn, 1)
+                put(keys.search_rows(1, SearchRow.VECTOR_HEAD), head._replace(embedded=83).pack(),
+                    txn)  # fmt: skip
+
+        db.engine.store.transact(plant)
+        [finding] = db.check()
+        lacking = 80 if case == "lost" else 3
+        assert f"{lacking} items that are said to be embedded have no vector" in str(finding)
+        db.scope().reindex()
+        assert db.check() == []
+
+
 def test_embedding_ends_while_others_go_on_indexing(path, words) -> None:
     with memcore.open(path) as other, memcore.open(path, embedder=words) as db:
         filled(db)
@@ -327,7 +357,7 @@ def test_the_scan_is_exact(vectors: list[list[float]]) -> None:
     best, _ = table.rank(
         [], [], [], k=len(packed), total=len(packed), k1=0.9, b=0.4, average=1.0, lend=0.3,
         kinds=2, roles=2**64 - 1, since=0, until=2**32 - 1, authors=b"", ranges=None,
-        vectors=[(0, block)] if any(query[:4]) else [], query=query, mix=1.0,
+        vectors=[(0, block)] if any(query[4:]) else [], query=query, mix=1.0,
     )  # fmt: skip
     kept = Vectors(VectorHead("floats", 5, len(packed)), [])
     assert cosine(kept, 0, query) == 0.0
@@ -338,8 +368,8 @@ def test_the_scan_is_exact(vectors: list[list[float]]) -> None:
                             strict=True)
         ) / math.sqrt(sum(a * a for a in memoryview(each[4:]).cast("b")))
         for at, each in enumerate(packed)
-        if any(each[:4])
-    } if any(query[:4]) else {}  # fmt: skip
+        if any(each[4:])
+    } if any(query[4:]) else {}  # fmt: skip
     low, high = min(dots.values(), default=0), max(dots.values(), default=0)
     for at, score, own in best:
         expected = (dots[at] - low) / (high - low) if high > low else 1.0
