@@ -14,8 +14,9 @@ import typer
 
 from memcore import ConsolidationPolicy, Grant, Memories, Memory, MemoryWorker, search
 from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
-from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
+from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
 from memcore.errors import InvalidOptionError
+from memcore.session import unsearched_items
 
 __all__ = [
     "verbs",
@@ -132,6 +133,12 @@ def evaluate_search(
             return [[(each.session, seq) for each in of for seq in each.seqs] for of in found]
 
         groups = search.measure(asked, find, k=k)
+        left_out = 0 if memories else unsearched_items(db.engine, app, user)
+    if left_out:
+        warn(
+            f"{left_out} items are not indexed and were not searched: index them with "
+            "'memcore search --index' first"
+        )
     if as_json:
         figures = {group: quality._asdict() for group, quality in groups.items()}
         emit_json("memory eval", {"k": k, **figures.pop(""), "groups": figures})

@@ -25,7 +25,10 @@ __all__, __getattr__, __dir__ = face(
         "memory": "open_memory",
         "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
-        "search": "check_index index_sessions reindex search_request search_scope search_session",
+        "search": (
+            "check_index index_sessions reindex search_request search_scope search_session "
+            "unsearched_items"
+        ),
         "session": "Session",
         "state": "SessionState",
     },

@@ -52,6 +52,7 @@ from memcore.session.search import reindex as reindex
 from memcore.session.search import search_request as search_request
 from memcore.session.search import search_scope as search_scope
 from memcore.session.search import search_session as search_session
+from memcore.session.search import unsearched_items as unsearched_items
 from memcore.session.session import Session as Session
 from memcore.session.state import SessionState as SessionState
 
@@ -111,4 +112,5 @@ __all__ = [
     "shown_items",
     "start_removal",
     "told",
+    "unsearched_items",
 ]

@@ -66,6 +66,7 @@ __all__ = [
     "search_request",
     "search_scope",
     "search_session",
+    "unsearched_items",
 ]
 
 
@@ -723,6 +724,8 @@ class SearchRequest(NamedTuple):
     since: int
     until: int
     explain: bool
+    embedded: dict[str, bytes]
+    """Vectors by the text that was embedded: a search of many scopes embeds its query once."""
     mode: str = "auto"
     vector: bytes = b""
     """The query's vector, once it is embedded."""
@@ -759,6 +762,7 @@ def search_request(
         _seconds("since", since, 0),
         _seconds("until", until, _TIME_MAX),
         checked_bool("explain", explain),
+        {},
         checked_choice("mode", mode, MODES),
         memories=checked_bool("memories", memories),
     )
@@ -838,7 +842,9 @@ def search_scope(
         asked = asked._replace(query=engine.write_filter.at(app, user).again(asked.query))
     asked = asked._replace(mode=search.checked_mode(asked.mode, engine.embedder))
     if engine.embedder is not None and asked.mode != "lexical":
-        asked = asked._replace(vector=search.embed(engine.embedder, [asked.query])[0])
+        if asked.query not in asked.embedded:  # the redaction may differ between users
+            asked.embedded[asked.query] = search.embed(engine.embedder, [asked.query])[0]
+        asked = asked._replace(vector=asked.embedded[asked.query])
     if not engine.store.read_only:
         try:
             _index_backlog(engine, app, user, asked)
@@ -893,6 +899,23 @@ def _index_backlog(engine: Engine, app: str, user: str, asked: SearchRequest) ->
         _mended(engine, scope, _SEARCH_TRIES)
     if asked.memories:
         memory.index_memories(engine.store, partial(_searched, app=app, user=user))
+
+
+def unsearched_items(engine: Engine, app: str, user: str) -> int:
+    """Count the items that are not indexed and that a search of a read-only handle leaves out.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+
+    def count(txn: ReadTxn) -> int:
+        scope = _searched(txn, app=app, user=user)
+        if scope is None:
+            return 0
+        coverage = _current(engine, txn, scope)
+        return max(size_of(coverage.unindexed(coverage.stale())) - UNINDEXED_MAX, 0)
+
+    return engine.store.read(count)
 
 
 def _lacks_vectors(txn: ReadTxn, scope: int, embedder: search.Embedder | None) -> bool:

@@ -137,6 +137,19 @@ def test_on_the_command_line(store, capsys, tmp_path) -> None:
     assert told["recall"] == 0.0
 
 
+def test_items_that_were_not_searched_are_told(store, capsys, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text('{"query": "green tea", "expected": [["chat", 1]]}\n')
+    asked = ("--store", store, "--user", "alice", "--questions", str(file))
+    assert run(capsys, *asked)[2] == ""
+    monkeypatch.setattr("memcore.session.search.UNINDEXED_MAX", 1)
+    code, _, error = run(capsys, *asked)
+    assert (code, "2 items are not indexed and were not searched" in error) == (0, True)
+    with memcore.open(store) as db:
+        db.index_sessions()
+    assert run(capsys, *asked)[2] == ""
+
+
 def test_bad_files_end_with_a_message(store, capsys, tmp_path) -> None:
     file = tmp_path / "questions.jsonl"
     asked = ("--store", store, "--questions", str(file))

@@ -124,6 +124,16 @@ def test_items_that_lack_their_vectors_are_found(path, words, case) -> None:
         assert db.check() == []
 
 
+def test_a_search_of_many_users_embeds_its_query_once(words) -> None:
+    with memcore.open(":memory:", embedder=words) as db:
+        for at in range(5):
+            db.session("s", user=f"user{at}").append({"role": "user", "content": "an apple"})
+        assert len(db.search("apple")) == 5
+        words.texts.clear()
+        assert len(db.search("apple")) == 5
+        assert words.texts == ["apple"]
+
+
 def test_embedding_ends_while_others_go_on_indexing(path, words) -> None:
     with memcore.open(path) as other, memcore.open(path, embedder=words) as db:
         filled(db)
