@@ -419,8 +419,9 @@ def _unpack_merger(said: Any) -> Merger:
         ValueError: it is none.
     """
     members, merge, fields = said
-    rules = {name: rule for name, rule in dict(merge).items() if isinstance(rule, str)}
-    known = all(_is_number(each, 1, NUMBER_END) for each in members) and set(fields) <= set(SHARED)
+    rules = dict(merge)
+    known = all(isinstance(text, str) for rule in rules.items() for text in rule)
+    known &= all(_is_number(each, 1, NUMBER_END) for each in members) and set(fields) <= set(SHARED)
     if not known or len(members) > DERIVED_MAX:
         raise ValueError(said)
     return Merger(tuple(members), rules, tuple(fields))

@@ -420,7 +420,7 @@ def _placed(
     rivals = before if current is None or not _holds_after(current, begins) else [*before, current]
     if not force and any(is_weaker(new.by, each.by) for each in rivals if each.is_visible(now_ms)):
         return replace(new, status="quarantined"), ()
-    found = replace(new, status="active", valid_from_ms=begins)
+    found = replace(new, status="active", valid_from_ms=begins, superseded_by=None)
     if later:
         following = min(later, key=lambda each: (each.valid_from_ms or 0, each.id))
         ends = following.valid_from_ms

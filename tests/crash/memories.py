@@ -20,7 +20,7 @@ _SLOT = "r/"
 _LEARNED = "y/"
 _GRANTED = "v/"
 _TOLD = "z/"
-_ARTICLE = "The "
+_ARTICLE = "the "
 
 
 def _slot(state: State, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -480,6 +480,40 @@ def test_forgetting_reaches_the_members_whatever_became_of_the_union(
     assert db.check() == []
 
 
+def test_a_member_that_is_promoted_stands_for_itself(db, alice, open_db, tmp_path) -> None:
+    olds, made = united(alice)
+    lines = [line for line in db.export(user="alice") if b'"s1"' not in line or b'"entry"' in line]
+    other = open_db(path=tmp_path / "b")
+    other.import_(lines)
+    memory = other.scope(user="alice").memory
+    left = memory.promote(olds[1].id, by="ann")
+    assert (left.status, left.superseded_by) == ("active", None)
+    memory.forget(made.id)
+    assert memory.get(left.id).text == olds[1].text
+    assert other.check() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"text","attributes"', b'"status","attributes"'),
+        (b'"merger":[[1,2],{}', b'"merger":[[1,"2"],{}'),
+        (b'"merger":[[1,2],{}', b'"merger":[[1,2],{"n":1}'),
+        (b'"merger":[[1,2],{}', b'"merger":[[1,2],[[1,"sum"]]'),
+    ],
+)
+def test_an_origin_that_no_export_writes_is_refused(
+    db, alice, open_db, tmp_path, change: tuple[bytes, bytes]
+) -> None:
+    _, made = united(alice)
+    old, new = change
+    lines = [line.replace(old, new) for line in db.export(user="alice")]
+    assert sum(new in line for line in lines) == 1
+    other = open_db(path=tmp_path / "b")
+    assert len(other.import_(lines).failures) == 1
+    assert made.id not in {each.id for each in other.scope(user="alice").memory.list()}
+
+
 def test_a_member_is_not_forgotten_alone(db, alice) -> None:
     olds, made = united(alice)
     with pytest.raises(InvalidOptionError, match=f"united memory, {made.id}"):
