@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import memcore
 from memcore import Source
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
 from memcore.exchange import load
@@ -516,3 +517,21 @@ def test_titles_that_fork_from_each_other_end(db):
     db.delete_session("parent", user="alice")
     assert db.import_(lines).failures == []
     assert len(list(db.sessions(user="alice"))) == 2
+
+
+def test_an_unproven_value_that_is_promoted_has_nobody_in_its_place(open_db, path) -> None:
+    with memcore.open(":memory:") as db:
+        alice = db.scope(user="alice")
+        for session, text in (("s0", "Likes the aisle"), ("s1", "Likes the window")):
+            alice.session(session).append({"role": "user", "content": text})
+            source = Source(session, seqs=(1,))
+            alice.memory.remember(text, source=source, subject="alice", slot="seat")
+        old = alice.memory.list(slot="seat", status="superseded")[0]
+        lines = [line for line in db.export() if b'"entry"' in line and b"window" not in line]
+    other = open_db(path=path)
+    other.import_(lines)
+    memory = other.scope(user="alice").memory
+    assert memory.get(old.id).status == "quarantined"
+    new = memory.promote(old.id, by="ann")
+    assert (new.status, new.superseded_by) == ("active", None)
+    assert other.check() == []
