@@ -356,7 +356,8 @@ class Memories:
 
         Raises:
             NotFoundError: there never was such a memory.
-            InvalidOptionError: it is a directory, and a model's files are in it.
+            InvalidOptionError: it is a directory, and a model's files are in it; or it was united
+                with others: the united memory takes it along.
             HeldError: a legal hold covers it.
             ReadOnlyError, StorageError
         """
