@@ -154,7 +154,9 @@ def attach(
         raw.reader_check()
         recovered = False
         if access.redo is not None and not read_only:
-            recovered = recover(raw, access.redo, fd, path)
+            recovered = recover(raw, access.redo, fd, path, record)
+        if recovered:  # what was recovered may have set a feature
+            record = _record(raw, run, path, oldest)
         return Attachment(key, fd, access, record, recovered, raw.flags()["lock"])
     except BaseException as error:  # noqa: BLE001 - reraised as a typed error
         try:
@@ -221,11 +223,22 @@ def _record(raw: binding.RawEnv, run: RedoArea, path: str, oldest: int) -> Forma
     return record
 
 
-def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
+def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str, record: Format) -> bool:
     """Apply the redo record left by a power failure or a killed writer; True if there was one.
 
     A check without the lock suffices to rule one out: a dead process's record does not change, and
     a live process needs no recovery.
+
+    Args:
+        env: the open environment.
+        redo: its redo slots.
+        fd: the file.
+        path: its name in messages.
+        record: its format record.
+
+    Raises:
+        StoreFormatError: the commit needs a feature that this memcore does not know.
+        CorruptStoreError: the redo record is malformed, or that of another file.
     """
     while redo.pending(newest_meta(fd, path)) is not None:
         try:
@@ -237,6 +250,8 @@ def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
             found = redo.pending(newest_meta(fd, path))
             if found is None or found[0] != raw.id():
                 return False
+            if FORMAT_KEY in found[1]:
+                _need_same(record, Format.unpack(found[1][FORMAT_KEY], path), path)
             for key, value in found[1].items():
                 if value is None:
                     raw.delete(key)
@@ -251,6 +266,16 @@ def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
             raw.abort()
         binding.set_map(env, grow)
     return False
+
+
+def _need_same(record: Format, after: Format, path: str) -> None:
+    """Refuse a format record that changes more than the features of the file.
+
+    Raises:
+        CorruptStoreError
+    """
+    if after != record._replace(features=after.features):
+        raise CorruptStoreError(f"{path}: its redo record is that of another file")
 
 
 # --- A new file: built completely under a temporary name, flushed, then renamed -------------------

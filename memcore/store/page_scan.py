@@ -498,7 +498,7 @@ class PageScan:
             return
         try:
             waiting = RedoLog(self.fd, self.run).pending(meta)
-        except OSError:  # the device: whether a commit waits there cannot be known
+        except (OSError, CorruptStoreError):  # whether a commit waits there cannot be known
             self.unread = None if self.unread is None else self.unread + 1
             return
         for key, value in (waiting[1] if waiting is not None else {}).items():

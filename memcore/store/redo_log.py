@@ -19,6 +19,7 @@ from memcore._fast import write_redo, xxh3_64
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES, RUN_SCAN_PAGES
 from memcore.store.datafile import (
+    FORMAT_KEY,
     META_OFFSETS,
     PAGE_HEADER_BYTES,
     Meta,
@@ -124,7 +125,11 @@ _BLANK: Final = bytes(_HEADER_BYTES)
 
 
 def decode(body: bytes) -> dict[bytes, bytes | None] | None:
-    """Decode the operations of a redo record (``_fast.redo_record``); None if it is malformed."""
+    """Decode the operations of a redo record (``_fast.redo_record``); None if it is malformed.
+
+    Of the store's own rows only the format record is among them: a commit that needs a feature of
+    the file first puts it, and is as much of a commit as any.
+    """
     ops: dict[bytes, bytes | None] = {}
     at = 0
     while at < len(body):
@@ -134,7 +139,9 @@ def decode(body: bytes) -> dict[bytes, bytes | None] | None:
         at += _OP_BYTES
         key = body[at : at + key_bytes]
         at += key_bytes
-        if not 0 < key_bytes <= KEY_BYTES_MAX or len(key) != key_bytes or not key[0]:
+        if not 0 < key_bytes <= KEY_BYTES_MAX or len(key) != key_bytes:
+            return None
+        if not key[0] and (key != FORMAT_KEY or value_bytes == _DELETED):
             return None
         if value_bytes == _DELETED:
             ops[key] = None
@@ -202,6 +209,10 @@ class RedoLog:
         """Return the record that follows snapshot ``meta``, as ``(txnid, operations)``, or None.
 
         Without the write lock the answer is advisory: a live writer's record looks the same.
+
+        Raises:
+            CorruptStoreError: its checksum is right and it is malformed. It may be an acknowledged
+                commit, so it is not passed over.
         """
         txnid = meta.txnid + 1
         offset = self._slots[txnid & 1]
@@ -216,4 +227,9 @@ class RedoLog:
         if check != _CHECK.unpack_from(header)[0]:
             return None
         ops = decode(body)
-        return (txnid, ops) if ops is not None else None
+        if ops is None:
+            raise CorruptStoreError(
+                f"the redo record of transaction {txnid} has the right checksum and is malformed;"
+                " restore a backup or salvage the file"
+            )
+        return txnid, ops

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import memcore
 from memcore._fast import redo_record, write_redo, xxh3_64
 from memcore.store import open_store
-from memcore.store.datafile import META_OFFSETS, open_locked
+from memcore.store.datafile import FORMAT_KEY, MEMORIES, META_OFFSETS, REDO_KEY, Format, open_locked
 from memcore.store.redo_log import decode, find_run
+from memcore.store.transaction import stored
 
 META_BYTES = 136
 KEYS = [b"\x01%c" % n for n in range(6)]
@@ -259,3 +261,153 @@ def test_a_record_is_written_as_the_format_says(tmp_path) -> None:
 def test_decoding_hostile_bytes_is_total(body) -> None:
     ops = decode(body)
     assert ops is None or all(key and key[0] for key in ops)
+
+
+# --- Features of the file, which the first commit of a kind sets in its own transaction -----------
+
+
+def features_of(path: Path) -> int:
+    store = open_store(path)
+    try:
+        return store.read(lambda txn: Format.unpack(stored(txn).get(FORMAT_KEY), "")).features
+    finally:
+        store.close()
+
+
+def test_a_commit_that_sets_a_feature_is_recovered_with_it(lab) -> None:
+    before = lab.metas()
+    lab.store.transact(lambda txn: (txn.need_feature(MEMORIES), txn.put(KEYS[0], b"new")))
+    cut = lab.cut(before)
+    assert everything(cut) == {KEYS[0]: b"new"}
+    assert features_of(cut) == MEMORIES
+
+
+def remembers(db: memcore.Database) -> None:
+    db.scope().memory.remember("Likes tea", by="operator")
+
+
+def summarizes(db: memcore.Database) -> None:
+    db.scope().memory.summary().extend(lambda _: "Says hello.")
+
+
+def demands(db: memcore.Database) -> None:
+    db.demand(redact="default")
+
+
+FIRST = {
+    "remember": (remembers, lambda db: [each.text for each in db.scope().memory.list()]),
+    "grant": (
+        lambda db: db.scope().memory.grants.give(to=("default", "bob")),
+        lambda db: len(db.scope().memory.grants.list()),
+    ),
+    "extract": (
+        lambda db: db.session("s").memory.extract(),
+        lambda db: db.session("s").memory.extract().items,
+    ),
+    "summary": (summarizes, lambda db: db.scope().memory.summary().get().text),
+    "index": (lambda db: db.index_sessions(), lambda db: db.index_sessions()),
+    "demand": (demands, lambda db: type(db).__name__),
+}
+"""By operation that needs a feature of the file first: it, and what can be told of it later."""
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_use_of_a_feature_outlives_a_lost_meta_page(tmp_path, name) -> None:
+    """Each commit of it is there again without its meta page, with all that it wrote."""
+    path, (act, tell) = tmp_path / "agent.memcore", FIRST[name]
+    cuts: list[tuple[bytes, dict[bytes, bytes]]] = []
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "I like tea and hello."})
+        store = db.engine.store
+        commit = type(store).transact
+
+        def noted(self, *args, **options):
+            before, txnid = path.read_bytes()[: 2 * 4096], store.stats()["last_txnid"]
+            done = commit(self, *args, **options)
+            if store.stats()["last_txnid"] == txnid + 1:
+                rows = dict(store.read(lambda txn: list(txn.scan(b"", b"\xff"))))
+                cuts.append((before + path.read_bytes()[len(before) :], rows))
+            return done
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(store), "transact", noted)
+            act(db)
+        now = tell(db)
+    assert cuts
+    cut = tmp_path / "cut"
+    for content, rows in cuts:
+        cut.write_bytes(content)
+        Path(f"{cut}-lock").unlink(missing_ok=True)
+        assert everything(cut) == rows
+    with memcore.open(cut) as db:
+        assert tell(db) == now
+        assert db.check() == []
+
+
+def planted(lab, rows: dict[bytes, bytes | None]) -> Path:
+    """A file behind whose last snapshot a record waits that no memcore of this version wrote."""
+    before = lab.metas()
+    txnid = lab.store.stats()["last_txnid"] + 1
+    lab.store.transact(lambda txn: txn.put(KEYS[0], b"new"))
+    cut = lab.cut(before)
+    with cut.open("r+b") as file:
+        seed = int.from_bytes(find_run(file.fileno(), "").seed[:8], "little")
+        offset = META_OFFSETS[(txnid - 1) & 1]
+        base = xxh3_64(before[offset : offset + META_BYTES])
+        file.seek(lab.slot(txnid))
+        file.write(redo_record(rows, txnid, base, seed))
+    return cut
+
+
+def test_a_record_with_a_feature_that_is_unknown_refuses_the_file(lab) -> None:
+    record = lab.store.read(lambda txn: Format.unpack(stored(txn).get(FORMAT_KEY), ""))
+    newer = record._replace(features=1 << 63).pack()
+    cut = planted(lab, {FORMAT_KEY: newer, KEYS[1]: b"1"})
+    whole = cut.read_bytes()
+    with pytest.raises(memcore.StoreFormatError, match="upgrade memcore"):
+        open_store(cut)
+    assert cut.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {REDO_KEY: b"x"}, {FORMAT_KEY: None}, {b"\x00other": b"x"}, {FORMAT_KEY: b"x" * 64},
+        {KEYS[1]: b"1", b"": b"x"},
+    ],
+)  # fmt: skip
+def test_a_record_that_nobody_writes_is_damage_and_not_passed_over(lab, rows) -> None:
+    """Its checksum is under the file's seed: to pass it over may lose an acknowledged commit."""
+    cut = planted(lab, rows)
+    whole = cut.read_bytes()
+    with pytest.raises((memcore.CorruptStoreError, memcore.StoreFormatError)):
+        open_store(cut)
+    assert cut.read_bytes() == whole
+
+
+def test_a_record_of_another_file_refuses_it(lab) -> None:
+    record = lab.store.read(lambda txn: Format.unpack(stored(txn).get(FORMAT_KEY), ""))
+    for other in (record._replace(seed=bytes(16)), record._replace(durability="relaxed")):
+        cut = planted(lab, {FORMAT_KEY: other.pack()})
+        with pytest.raises(memcore.CorruptStoreError):
+            open_store(cut)
+
+
+def test_a_copy_and_a_salvage_take_over_what_waits_with_its_feature(tmp_path) -> None:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "I like tea"})
+        before = path.read_bytes()[: 2 * 4096]
+        db.scope().memory.remember("Likes tea", by="operator")
+        cut = tmp_path / "cut"
+        cut.write_bytes(before + path.read_bytes()[len(before) :])
+    with memcore.open(cut, read_only=True) as db:
+        assert db.scope().memory.list() == []  # a reader cannot recover
+        for compact in (False, True):
+            db.backup(tmp_path / f"copy-{compact}", compact=compact)
+    memcore.salvage(cut, tmp_path / "salvaged")
+    for name in ("copy-False", "copy-True", "salvaged"):
+        with memcore.open(tmp_path / name) as db:
+            assert [each.text for each in db.scope().memory.list()] == ["Likes tea"]
+            assert db.check() == []
+        assert features_of(tmp_path / name) & MEMORIES
