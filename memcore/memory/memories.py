@@ -105,8 +105,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-_KEEP: Final = ...
-"""Default of an option whose value stays unless another is given."""
 
 
 class Named(Protocol):
