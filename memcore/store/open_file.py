@@ -152,12 +152,11 @@ def attach(
         raw = access.raw
         _same_file(path, os.stat(path), (key,))  # LMDB opened the path, not the descriptor
         raw.reader_check()
-        recovered = False
+        after: Format | None = None
         if access.redo is not None and not read_only:
-            recovered = recover(raw, access.redo, fd, path, record)
-        if recovered:  # what was recovered may have set a feature
-            record = _record(raw, run, path, oldest)
-        return Attachment(key, fd, access, record, recovered, raw.flags()["lock"])
+            after = recover(raw, access.redo, fd, path, record)
+        recovered = after is not None
+        return Attachment(key, fd, access, after or record, recovered, raw.flags()["lock"])
     except BaseException as error:  # noqa: BLE001 - reraised as a typed error
         try:
             if raw is not None:
@@ -223,8 +222,12 @@ def _record(raw: binding.RawEnv, run: RedoArea, path: str, oldest: int) -> Forma
     return record
 
 
-def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str, record: Format) -> bool:
-    """Apply the redo record left by a power failure or a killed writer; True if there was one.
+def recover(
+    env: binding.RawEnv, redo: RedoLog, fd: int, path: str, record: Format
+) -> Format | None:
+    """Apply the redo record left by a power failure or a killed writer; None if there was none.
+
+    Otherwise returns the format record that the file has then: a commit may set a feature.
 
     A check without the lock suffices to rule one out: a dead process's record does not change, and
     a live process needs no recovery.
@@ -249,9 +252,12 @@ def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str, record: Form
         try:
             found = redo.pending(newest_meta(fd, path))
             if found is None or found[0] != raw.id():
-                return False
+                return None
             if FORMAT_KEY in found[1]:
-                _need_same(record, Format.unpack(found[1][FORMAT_KEY], path), path)
+                told = Format.unpack(found[1][FORMAT_KEY], path, oldest=record.version)
+                if told != record._replace(features=told.features):
+                    raise CorruptStoreError(f"{path}: its redo record is that of another file")
+                record = told
             for key, value in found[1].items():
                 if value is None:
                     raw.delete(key)
@@ -261,21 +267,11 @@ def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str, record: Form
         except MapFull:
             grow = 2 * env.info()["map_size"]
         else:
-            return True
+            return record
         finally:
             raw.abort()
         binding.set_map(env, grow)
-    return False
-
-
-def _need_same(record: Format, after: Format, path: str) -> None:
-    """Refuse a format record that changes more than the features of the file.
-
-    Raises:
-        CorruptStoreError
-    """
-    if after != record._replace(features=after.features):
-        raise CorruptStoreError(f"{path}: its redo record is that of another file")
+    return None
 
 
 # --- A new file: built completely under a temporary name, flushed, then renamed -------------------

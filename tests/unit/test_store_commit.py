@@ -21,8 +21,10 @@ from memcore.errors import (
     StoreFullError,
 )
 from memcore.store import open_store, redo_log
+from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.open_file import recover
 from memcore.store.redo_log import RedoLog
+from memcore.store.transaction import stored
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"
@@ -661,11 +663,12 @@ def fail_commit(store, monkeypatch, error, meanwhile=lambda: None):
 def test_a_record_that_another_process_replayed_counts_as_committed(tmp_path, monkeypatch) -> None:
     store = open_store(tmp_path / "agent.memcore")
     env = store._env
+    record = Format.unpack(store.read(lambda txn: stored(txn).get(FORMAT_KEY)), "")
     replayed = []
 
     def replay():
         before = store.stats()["last_txnid"]
-        recover(env.raw, env.redo, env.fd, env.path)
+        assert recover(env.raw, env.redo, env.fd, env.path, record) == record
         replayed.append(store.stats()["last_txnid"] - before)
 
     fail_commit(store, monkeypatch, lmdb.DiskError("no space"), replay)
