@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.memory.rows import (
+    HOLDS,
     SHARED,
     Book,
     MemoryVersion,
@@ -37,6 +38,7 @@ __all__ = [
     "MERGE_RULES",
     "SOURCES_MAX",
     "Cut",
+    "held_by",
     "left_of",
     "living_members",
     "members_left",
@@ -69,21 +71,46 @@ Cut: TypeAlias = Callable[[SourceRow], SourceRow | None]
 
 
 def merged_sources(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
-    """Unite the cited items, each once, up to ``SOURCES_MAX`` sources.
+    """Unite the cited items, each once and with all it holds, up to ``SOURCES_MAX`` sources.
 
     Beyond that the least trusted source gives way, and the oldest among these: many tools cannot
     crowd out the user, and sessions are deleted from the oldest on.
     """
-    found: dict[tuple[int, int, str, bool], SourceRow] = {}
+    first: dict[tuple[int, int, str], SourceRow] = {}
+    held: dict[tuple[int, int, str], dict[int, int]] = {}
     for row in (*known, *more):
-        at = row.session, row.owner, row.by, row.aside
-        old = found.setdefault(at, row)
-        seqs = tuple(sorted({*old.seqs, *row.seqs})[-SOURCES_MAX:])
-        found[at] = old._replace(seqs=seqs)
-    rows = list(found.values())
+        at = row.session, row.owner, row.by
+        first.setdefault(at, row)
+        of = held.setdefault(at, {})
+        for seq in row.seqs:
+            of[seq] = of.get(seq, 0) | row.holds
+    rows: list[SourceRow] = []
+    for at, of in held.items():
+        for holds in dict.fromkeys(of.values()):
+            seqs = sorted(seq for seq, bits in of.items() if bits == holds)
+            rows.append(first[at]._replace(seqs=tuple(seqs[-SOURCES_MAX:]), holds=holds))
     while len(rows) > SOURCES_MAX:
-        rows.remove(max(rows, key=lambda row: BY.index(row.by)))
+        rows.remove(max(rows, key=_spare))
     return tuple(rows)
+
+
+def _spare(row: SourceRow) -> tuple[int, bool]:
+    """Return a key that is greatest for the sources that give way first.
+
+    Of equal trust, these are those on which no attributes and labels rest.
+    """
+    return BY.index(row.by), not row.holds & ~HOLDS["text"]
+
+
+def held_by(rows: Iterable[SourceRow], names: Collection[str]) -> tuple[SourceRow, ...]:
+    """Return sources as far as they hold some fields, without those that hold none of them.
+
+    Those on which only a member of a united memory rests are kept.
+    """
+    bits = sum(bit for name, bit in HOLDS.items() if name in names)
+    return tuple(
+        row._replace(holds=row.holds & bits) for row in rows if row.holds & bits or not row.holds
+    )
 
 
 def stated_by(record: MemoryVersion) -> str | None:
@@ -97,14 +124,29 @@ def said_ms(record: MemoryVersion) -> int:
 
 
 def without(record: MemoryVersion, cut: Cut) -> MemoryVersion:
-    """Return a version without the sources that are cut."""
+    """Return a version without the sources that are cut, and without what only they said.
+
+    Attributes and labels that nobody cited an item for stay.
+    """
     rows = tuple(left for row in record.sources if (left := cut(row)) is not None)
-    return record if rows == record.sources else replace(record, sources=rows)
+    if rows == record.sources:
+        return record
+    lost = _held(record.sources) & ~_held(rows)
+    values = {name: BARE[name] for name, bit in HOLDS.items() if lost & bit and name in BARE}
+    return replace(record, sources=rows, **values)
+
+
+def _held(rows: Iterable[SourceRow]) -> int:
+    """Return the fields that rest on some sources, as bits."""
+    bits = 0
+    for row in rows:
+        bits |= row.holds
+    return bits
 
 
 def trust_left(record: MemoryVersion) -> str:
     """Return the trust in an entry that has lost sources."""
-    found = _trusts(record.sources, record.unsourced)
+    found = _trusts(_saying(record), record.unsourced)
     if record.promoted_by or not found or record.merger is not None:  # ``left_of`` has judged it
         return record.by
     return weakest((record.by, min(found, key=BY.index)))
@@ -114,10 +156,16 @@ def _trusts(rows: Iterable[SourceRow], unsourced: str | None) -> set[str]:
     return {row.by for row in rows} | ({unsourced} if unsourced else set())
 
 
+def _saying(record: MemoryVersion) -> list[SourceRow]:
+    """Return the sources on which the wording rests; of a united memory also the members'."""
+    is_united = record.merger is not None
+    return [row for row in record.sources if is_united or not row.is_aside]
+
+
 def _is_baseless(
     rows: Collection[SourceRow], before: Collection[SourceRow], unsourced: str | None
 ) -> bool:
-    """Return True if a version has lost all its sources, and nobody stated it without one."""
+    """Return True if a wording has lost all its sources, and nobody stated it without one."""
     return not rows and bool(before) and unsourced is None
 
 
@@ -140,7 +188,7 @@ def united(
     strongest = records[0]
     rows: tuple[SourceRow, ...] = ()
     for each in records:
-        rows = merged_sources(rows, _aside(each.sources))
+        rows = merged_sources(rows, _members(each.sources))
     members = tuple(sorted(each.id for each in records))
     having = {name for each in records for name in each.attributes}
     merge = {name: rule for name, rule in rules.items() if name in having}
@@ -161,8 +209,9 @@ def united(
     )
 
 
-def _aside(rows: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
-    return tuple(row._replace(aside=True) for row in rows)
+def _members(rows: Iterable[SourceRow]) -> tuple[SourceRow, ...]:
+    """Return sources of members as sources of the memory that takes their place."""
+    return tuple(row._replace(holds=0) for row in rows)
 
 
 def told_itself(record: MemoryVersion, names: Collection[str]) -> MemoryVersion:
@@ -199,7 +248,7 @@ def members_left(book: Book, record: MemoryVersion, cut: Cut) -> list[MemoryVers
     found: list[MemoryVersion] = []
     for each in living_members(book, record):
         left = without(each, cut)
-        if not _is_baseless(left.sources, each.sources, each.unsourced):
+        if not _is_baseless(_saying(left), _saying(each), each.unsourced):
             found.append(replace(left, by=trust_left(left)))
     return found
 
@@ -216,9 +265,9 @@ def left_of(
     """
     left = without(record, cut)
     if record.merger is None:
-        lost = _is_baseless(left.sources, record.sources, record.unsourced)
+        lost = _is_baseless(_saying(left), _saying(record), record.unsourced)
         return None if lost else left
-    own, had = ([row for row in each.sources if not row.aside] for each in (left, record))
+    own, had = ([row for row in each.sources if not row.is_aside] for each in (left, record))
     trusts = _trusts(own, record.unsourced)
     own_by = min(trusts, key=BY.index) if trusts else None
     if "text" not in record.merger.fields:
@@ -251,9 +300,9 @@ def _as_said(
             return None
         by = left.by if left.promoted_by else weakest((left.by, by))
         return _in_fields(_trusted(left, by), ranked)
-    said = replace(
-        left, text=best.text, promoted_by=best.promoted_by, sources=_aside(left.sources)
-    )  # whoever supported the old wording does not hold the new one
+    # whoever supported the old wording does not hold the new one
+    rows = tuple(row._replace(holds=row.holds & ~HOLDS["text"]) for row in left.sources)
+    said = replace(left, text=best.text, promoted_by=best.promoted_by, sources=rows)
     return _in_fields(_trusted(said, best.by), ranked)
 
 
@@ -279,8 +328,8 @@ def _in_fields(record: MemoryVersion, members: Sequence[MemoryVersion]) -> Memor
         values["attributes"] = _merged_attributes(members, merger.merge)
     if "text" in merger.fields:
         values["observed_ms"] = max(map(said_ms, members))
-        if not any(row.aside for row in record.sources):  # those kept of many are gone
-            rows = [row for each in members for row in _aside(each.sources)]
+        if not any(row.is_aside for row in record.sources):  # those kept of many are gone
+            rows = [row for each in members for row in _members(each.sources)]
             values["sources"] = merged_sources(rows, record.sources)
     return replace(record, **values)
 

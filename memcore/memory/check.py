@@ -145,7 +145,7 @@ def _wrong_with(record: MemoryVersion, earlier: list[MemoryVersion]) -> Iterator
         yield "an earlier version has a later number"
     for each in (record, *earlier):
         unsourced = each.by in UNSOURCED_BY or each.promoted_by or each.is_gone or each.is_file
-        if not each.sources and not unsourced:
+        if not each.support and not (unsourced or each.unsourced):
             yield f"version {each.version} rests on no source"
         if each.status == "active" and each.by not in ACTIVE_BY:
             yield f"version {each.version} is active, and only its {each.by} says so"

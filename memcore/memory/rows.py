@@ -38,6 +38,7 @@ __all__ = [
     "DERIVED_MAX",
     "FILES_BY",
     "FILES_SUBJECT",
+    "HOLDS",
     "INDEXES",
     "MALFORMED",
     "NUMBER_END",
@@ -152,10 +153,17 @@ class SourceRow(NamedTuple):
     seqs: tuple[int, ...]
     by: str
     """Trust of the statement that cited them."""
-    aside: bool = False
-    """True if the wording does not rest on it, but a member of a united memory, or attributes."""
+    holds: int = 7
+    """Fields that rest on it, bits of ``HOLDS``: 0 if only a member of a united memory does."""
+
+    @property
+    def is_aside(self) -> bool:
+        """True if the wording does not rest on it."""
+        return not self.holds & HOLDS["text"]
 
 
+HOLDS: Final = {"text": 1, "attributes": 2, "labels": 4}
+"""Bits of the fields that a source can hold: what it does not hold may stay without it."""
 SHARED: Final = ("text", "attributes", "labels", "confidence", "importance")
 """Fields that a united memory takes from its members."""
 
@@ -210,8 +218,9 @@ class MemoryVersion:
 
     @property
     def support(self) -> int:
-        """Number of independent sessions that it rests on: forks share their parent's items."""
-        return len({source.root for source in self.sources})
+        """Number of independent sessions that say it: forks share their parent's items."""
+        said = (row for row in self.sources if not row.is_aside or not row.holds)
+        return len({row.root for row in said})
 
     @property
     def is_gone(self) -> bool:
@@ -295,6 +304,7 @@ TIME_END_MS: Final = 2**50
 RECORDED_END_MS: Final = 253_402_300_800_000
 """End of the times at which anything is recorded, the year 10,000: a day is shown for each."""
 _KEY_END: Final = 2**64
+_HOLDS_ALL: Final = sum(HOLDS.values())
 _NUMBERS: Final = {
     "recorded_ms": (0, RECORDED_END_MS), "observed_ms": (_LEAST_MS, _END_MS),
     "valid_from_ms": (_LEAST_MS, _END_MS), "valid_to_ms": (_LEAST_MS, _END_MS),
@@ -319,7 +329,7 @@ def pack_record(record: MemoryVersion) -> dict[str, Any]:
             said[_NAMES[name]] = getattr(record, name)
     if record.sources:
         said["sources"] = [
-            [*row[:4], list(row.seqs), row.by, *([True] if row.aside else [])]
+            [*row[:4], list(row.seqs), row.by, *([row.holds] if row.holds != _HOLDS_ALL else [])]
             for row in record.sources
         ]
     return said
@@ -398,11 +408,14 @@ def _unpack_source(said: Any) -> SourceRow:
     Raises:
         ValueError: it is none.
     """
-    session, name, owner, root, seqs, by, *aside = said
-    row = SourceRow(session, name, owner, root, tuple(seqs), by, aside == [True])
+    session, name, owner, root, seqs, by, *rest = said
+    (holds,) = rest or (_HOLDS_ALL,)
+    if holds is True:  # once, only what the wording rested on was told apart from all else
+        holds = _HOLDS_ALL - HOLDS["text"]
+    row = SourceRow(session, name, owner, root, tuple(seqs), by, holds)
     if (
         not isinstance(name, str)
-        or aside not in ([], [True])
+        or not _is_number(holds, 0, _HOLDS_ALL + 1)
         or by not in BY
         or not row.seqs
         or not all(_is_number(each, 0, _KEY_END) for each in (session, owner, root))
@@ -1000,7 +1013,7 @@ def export_record(record: MemoryVersion) -> dict[str, Any]:
     if record.sources:
         said["sources"] = [
             {"session": row.name, "seqs": list(row.seqs), "by": row.by}
-            | ({"aside": True} if row.aside else {})
+            | ({"holds": row.holds} if row.holds != _HOLDS_ALL else {})
             for row in record.sources
         ]
     return said

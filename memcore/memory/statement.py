@@ -28,6 +28,7 @@ from memcore.memory.basis import (
     BARE,
     SOURCES_MAX,
     Cut,
+    held_by,
     left_of,
     living_members,
     members_left,
@@ -43,6 +44,7 @@ from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
 from memcore.memory.rows import (
     FILES_SUBJECT,
+    HOLDS,
     INDEXES,
     NUMBER_END,
     SHARED,
@@ -336,12 +338,13 @@ def _support(
     the known one with all of them; one that is not stronger is one more source, which holds the
     wording. The expiry is that of the last statement that was not weaker.
     """
-    sources = merged_sources(known.sources, new.sources)
+    sources = merged_sources(known.sources, held_by(new.sources, ("text",)))
     stated = [by for by in (stated_by(known), stated_by(new)) if by is not None]
     unsourced = min(stated, key=BY.index) if stated and sources else None
     is_stronger = is_weaker(known.by, new.by)
     found = replace(known, sources=sources, unsourced=unsourced)
     if is_stronger:
+        sources = merged_sources(held_by(known.sources, ("text",)), new.sources)
         found = replace(
             new, id=known.id, version=known.version, recorded_ms=known.recorded_ms,
             status=known.status, sources=sources, unsourced=unsourced, uses=known.uses,
@@ -564,16 +567,22 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         raise InvalidOptionError(msg)
     if said.text is None:  # the text rests on what it rested on
         by = weakest((by, known.by))
-        is_theirs = known.merger is not None and "text" in known.merger.fields
-        rows = [row._replace(aside=is_theirs) for row in _with_trust(cited.rows, by)]
-        sources = merged_sources(known.sources, rows)
+        names = [name for name in HOLDS if said.values.get(name) is not None]
+        kept = held_by(known.sources, [name for name in HOLDS if name not in names])
+        sources = merged_sources(kept, held_by(_with_trust(cited.rows, by), names))
         unsourced = stated_by(known) if sources else None
         found = replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
         return told_itself(found, said.values)
     if known.by not in ACTIVE_BY and is_weaker(known.by, by):  # nobody vouches for the rest of it
         known = told_itself(replace(known, **BARE), SHARED)
+    details = [name for name in ("attributes", "labels") if said.values.get(name) is None]
+    stays = [name for name in details if getattr(known, name)]
+    rest = held_by([row for row in known.sources if row.holds], stays)
+    rows = held_by(
+        _with_trust(cited.rows, by)[:SOURCES_MAX], [name for name in HOLDS if name not in stays]
+    )
     told = {
-        "text": said.text, "by": by, "sources": _with_trust(cited.rows, by)[:SOURCES_MAX],
+        "text": said.text, "by": by, "sources": merged_sources(rows, rest),
         "unsourced": None, "promoted_by": None, "observed_ms": cited.newest_ms,
     }  # fmt: skip
     return told_itself(replace(known, **{**told, **said.values}), {"text", *said.values})
@@ -894,11 +903,10 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
             return True
         held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
         current = next_version(held, now_ms)
-    elif known.merger is not None:
-        if not _is_cut_of(current, known):
-            current = next_version(current, now_ms)
-    elif is_weaker(trust_left(current), known.by):
+    elif known.merger is None and is_weaker(trust_left(current), known.by):
         current = next_version(_fallen(current, kept), now_ms)
+    elif not _is_cut_of(current, known):
+        current = next_version(current, now_ms)
     before = known
     if current.version > known.version:  # what the entry said until now does not become the past
         before = replace(known, version=current.version)
@@ -925,6 +933,8 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
             by, said = each.by, each
     values = dict(BARE) if said is None else {name: getattr(said, name) for name in BARE}
     values["text"] = record.text if said is None else said.text
+    rows = held_by(record.sources, ("text",))
+    values["sources"] = rows if said is None else merged_sources(said.sources, rows)
     values["extractor"] = record.extractor if record.is_summary else values["extractor"]
     if record.status == "active" and by not in ACTIVE_BY:
         span = (None, None) if said is None else (said.valid_from_ms, said.valid_to_ms)

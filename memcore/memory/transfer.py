@@ -111,13 +111,18 @@ def arrived_entry(*bodies: Any) -> tuple[MemoryVersion, ...]:
     return found
 
 
+def _held_in(source: Mapping[str, Any]) -> list[Any]:
+    """Return what rests on a source of a line; ``aside``: as exports said it once."""
+    return [source["holds"]] if "holds" in source else [True] * ("aside" in source)
+
+
 def _arrived(body: Any) -> MemoryVersion:
     if not isinstance(body, Mapping):
         raise CorruptValueError("a version is an object", key=b"")
     with decoding(b"", "line of a memory"):
         said = dict(body)
         sources = [
-            [0, each["session"], 0, 0, each["seqs"], each["by"], *([True] * ("aside" in each))]
+            [0, each["session"], 0, 0, each["seqs"], each["by"], *_held_in(each)]
             for each in said.pop("sources", ())
         ]
         record = unpack_record(said.pop("id"), {**said, "sources": sources, "digests": ()})
@@ -131,6 +136,7 @@ def _arrived(body: Any) -> MemoryVersion:
             or len(record.sources) > SOURCES_MAX * SOURCES_MAX
             or sum(len(row.seqs) for row in record.sources) > 2 * SOURCES_MAX**2
             or record.is_summary
+            or (record.sources and not record.support and not record.unsourced)
             or (record.is_file and not is_well_formed(record))
         ):
             raise ValueError
@@ -340,20 +346,20 @@ def _linked(to: Arrival, row: SourceRow, text: str) -> list[SourceRow]:
 
     Items outside the live history prove nothing, but the text goes with them.
     """
-    txn, scope, aside = to.book.txn, to.book.scope, row.aside
+    txn, scope, holds = to.book.txn, to.book.scope, row.holds
     name = to.named(row.name)
     session = None if name is None else names.session_of(txn, scope, name)
     if name is None or session is None:
         return [row._replace(by="import")]
     with suppress(NotFoundError, CorruptValueError):
         cited = cite(to.book, to.drafts, (Source(name, row.seqs),), text)
-        return [each._replace(by=weakest((row.by, each.by)), aside=aside) for each in cited.rows]
+        return [each._replace(by=weakest((row.by, each.by)), holds=holds) for each in cited.rows]
     root = root_of(txn, scope, session)
     by_owner: dict[int, list[int]] = {}
     for seq in row.seqs:
         by_owner.setdefault(_owner_of(txn, scope, session, seq), []).append(seq)
     return [
-        SourceRow(session, name, owner, root, tuple(seqs), "import", aside)
+        SourceRow(session, name, owner, root, tuple(seqs), "import", holds)
         for owner, seqs in by_owner.items()
     ]
 

@@ -542,3 +542,50 @@ def test_who_promotes_is_redacted(open_db):
     memory = open_db(durability="none", redact="default").scope(app="a", user="alice").memory
     made = memory.promote(memory.remember("x", by="import").id, by="ann@example.com")
     assert "ann@example.com" not in made.promoted_by
+
+
+def test_attributes_go_with_the_session_that_gave_them(db, scope, memory):
+    first, second, third = (say(db, name, "Likes tea, green") for name in "abc")
+    made = memory.remember("Likes tea", source=first, attributes={"cups": 3}, labels={"of": "a"})
+    memory.remember("Likes tea", source=second, attributes={"cups": 5})
+    memory.update(made.id, labels={"of": "c"}, source=third)
+    scope.delete_session("a")
+    left = memory.get(made.id)
+    assert (left.text, left.attributes, left.labels) == ("Likes tea", {}, {"of": "c"})
+    assert left.version > 2  # whoever holds the old version notices
+    scope.delete_session("c")
+    assert (memory.get(made.id).text, memory.get(made.id).labels) == ("Likes tea", {})
+    scope.delete_session("b")
+    assert memory.get(made.id).status == "forgotten"
+    assert db.check() == []
+
+
+def test_a_source_of_attributes_alone_does_not_hold_the_text(db, scope, memory):
+    made = memory.remember("Likes tea", source=say(db, "a", "Likes tea"))
+    memory.update(made.id, attributes={"cups": 3}, source=say(db, "b", "cups 3"))
+    assert memory.get(made.id).support == 1
+    memory.update(made.id, text="Loves tea", source=say(db, "c", "Loves tea"))
+    scope.delete_session("b")
+    assert memory.get(made.id).attributes == {}
+    scope.delete_session("c")
+    assert memory.get(made.id).status == "forgotten"
+
+
+def test_what_an_operator_said_of_a_memory_stays_without_a_source(db, scope, memory):
+    made = memory.remember("Likes tea", source=say(db, "a", "Likes tea"))
+    memory.remember("Likes tea", source=say(db, "b", "Likes tea"))
+    memory.update(made.id, attributes={"cups": 3}, by="operator")
+    scope.delete_session("a")
+    assert memory.get(made.id).attributes == {"cups": 3}
+    assert db.check() == []
+
+
+def test_sources_keep_what_they_hold_in_an_export(db, open_db, memory, tmp_path):
+    made = memory.remember("Likes tea", source=say(db, "a", "Likes tea"), attributes={"cups": 3})
+    memory.remember("Likes tea", source=say(db, "b", "Likes tea"))
+    other = open_db(durability="none", path=tmp_path / "other.memcore")
+    assert other.import_(db.export()).failures == []
+    there = other.scope(app="default", user="alice")
+    there.delete_session("a")
+    assert [(each.text, each.attributes) for each in there.memory.list()] == [("Likes tea", {})]
+    assert made.attributes == {"cups": 3}
