@@ -61,6 +61,9 @@ __all__, __getattr__, __dir__ = face(
             "RecalledMemory RecountResult Repair RepairResult SearchHit SessionEntry Source "
             "Summarizer SummaryRequest TermScore View Violation"
         ),
+        "payload": (
+            "AssembledPayload LeftOut Payload PayloadPart PayloadPlan PayloadUnit SectionUse"
+        ),
         "privacy": "RedactingFilter RedactionPolicy",
         "privacy.guards": (
             "InjectionGuard Judgement LimitGuard NoWrites ProtectedKeys SecretGuard "

@@ -133,6 +133,13 @@ from memcore.model import SummaryRequest as SummaryRequest
 from memcore.model import TermScore as TermScore
 from memcore.model import View as View
 from memcore.model import Violation as Violation
+from memcore.payload import AssembledPayload as AssembledPayload
+from memcore.payload import LeftOut as LeftOut
+from memcore.payload import Payload as Payload
+from memcore.payload import PayloadPart as PayloadPart
+from memcore.payload import PayloadPlan as PayloadPlan
+from memcore.payload import PayloadUnit as PayloadUnit
+from memcore.payload import SectionUse as SectionUse
 from memcore.privacy import RedactingFilter as RedactingFilter
 from memcore.privacy import RedactionPolicy as RedactionPolicy
 from memcore.privacy.guards import InjectionGuard as InjectionGuard
@@ -201,6 +208,7 @@ __all__ = [
     "AccessRequest",
     "AnthropicExtractor",
     "AnthropicSummarizer",
+    "AssembledPayload",
     "Audit",
     "AuditError",
     "BlockedError",
@@ -269,6 +277,7 @@ __all__ = [
     "LadderRules",
     "Lease",
     "LeaseHeldError",
+    "LeftOut",
     "LimitGuard",
     "LiteLLMSummarizer",
     "LogSink",
@@ -295,6 +304,10 @@ __all__ = [
     "OutcomeUnknownError",
     "OutpacedError",
     "Overwrite",
+    "Payload",
+    "PayloadPart",
+    "PayloadPlan",
+    "PayloadUnit",
     "Plan",
     "PlanStaleError",
     "Playbook",
@@ -331,6 +344,7 @@ __all__ = [
     "ScopeError",
     "SearchHit",
     "SecretGuard",
+    "SectionUse",
     "Session",
     "SessionEntry",
     "SessionState",

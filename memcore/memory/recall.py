@@ -38,6 +38,9 @@ __all__ = [
     "choose_memories",
     "fenced",
     "line_of",
+    "playbook_line",
+    "quoted",
+    "turn_place",
 ]
 
 
@@ -118,8 +121,8 @@ class Recalled(NamedTuple):
     found: Message | None = None
     """Part that depends on the query, which stands at the last turn; None: there is none."""
 
-    def placed(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with both parts in their places.
+    def placed(self, messages: Sequence[Message], open_calls: int = 0) -> list[Message]:
+        """Return messages, of which some calls are open, with both parts in their places.
 
         The stable part stands behind the pins, where a provider's prompt cache keeps it; what the
         query found in front of the last user message, or behind the last result while tools are
@@ -127,9 +130,7 @@ class Recalled(NamedTuple):
         """
         kinds = [classify(message)[0] for message in messages]
         pins = next((at for at, kind in enumerate(kinds) if kind != ItemKind.SYSTEM), len(kinds))
-        last = len(kinds)
-        if kinds and kinds[-1] != ItemKind.RESULT and ItemKind.USER in kinds:
-            last = max(at for at, kind in enumerate(kinds) if kind == ItemKind.USER)
+        last = pins + turn_place(kinds[pins:], is_open=open_calls > 0)
         stable = [] if self.message is None else [self.message]
         found = [] if self.found is None else [self.found]
         return [*messages[:pins], *stable, *messages[pins:last], *found, *messages[last:]]
@@ -188,6 +189,23 @@ class _FencedPart(NamedTuple):
     items: tuple[RecalledMemory, ...]
     is_whole: bool
     """True if all lines fit."""
+
+
+def turn_place(kinds: Sequence[int], *, is_open: bool) -> int:
+    """Return where in a list of messages stands what belongs to its last turn alone.
+
+    That is in front of the last user message, or behind the last result while tools are called; but
+    never behind calls that wait for a result.
+
+    Args:
+        kinds: kind of each message.
+        is_open: True if calls may be open at the end.
+    """
+    if kinds and kinds[-1] == ItemKind.RESULT and not is_open:
+        return len(kinds)
+    if ItemKind.USER in kinds:
+        return max(at for at, kind in enumerate(kinds) if kind == ItemKind.USER)
+    return 0 if is_open else len(kinds)
 
 
 def choose_memories(
@@ -331,19 +349,19 @@ def _found_lines(
 
 def _rendered(of: MemoryVersion | Memory | Playbook) -> str:
     if isinstance(of, Playbook):
-        return _playbook_line(of)
+        return playbook_line(of)
     return line_of(memory_of(of) if isinstance(of, MemoryVersion) else of)
 
 
 def line_of(memory: Memory) -> str:
     """Return the line of a memory: its id, day, kind and origin, and its text as one quotation."""
-    about = ", ".join(_said(text) for text in (memory.subject, memory.slot) if text)
+    about = ", ".join(quoted(text) for text in (memory.subject, memory.slot) if text)
     named = f" about {about}" if about else ""
     number = f"memory {memory.id}"
     if memory.shared_from is not None:  # its number is one of the giver's
-        number = "memory shared by " + _said("/".join(memory.shared_from))
+        number = "memory shared by " + quoted("/".join(memory.shared_from))
     day = _day(round(memory.recorded_at * 1000))
-    return f"- {number} ({day}, {memory.kind}, by {memory.by}){named}: {_said(memory.text)}"
+    return f"- {number} ({day}, {memory.kind}, by {memory.by}){named}: {quoted(memory.text)}"
 
 
 def fenced(lines: Iterable[str]) -> str:
@@ -351,23 +369,24 @@ def fenced(lines: Iterable[str]) -> str:
     return "\n".join([HEADING, OPENING, *lines, CLOSING])
 
 
-def _playbook_line(playbook: Playbook) -> str:
+def playbook_line(playbook: Playbook) -> str:
+    """Return the line of a playbook: its scenario, day and successes, its steps and failures."""
     trials = playbook.successes + playbook.failures
-    steps = ", then ".join(map(_said, playbook.steps))
+    steps = ", then ".join(map(quoted, playbook.steps))
     told = [
-        f"{_said(patch.step)} failed {patch.failures} times"
-        + ("" if patch.instead is None else f" (then {_said(patch.instead)})")
+        f"{quoted(patch.step)} failed {patch.failures} times"
+        + ("" if patch.instead is None else f" (then {quoted(patch.instead)})")
         for patch in playbook.patches
     ]
     failed = f"; {', '.join(told)}" if told else ""
     day = _day(round(playbook.recorded_at * 1000))
     return (
-        f"- playbook {_said(playbook.scenario)} ({day}, {playbook.successes} of {trials} sessions "
+        f"- playbook {quoted(playbook.scenario)} ({day}, {playbook.successes} of {trials} sessions "
         f"passed): {steps}{failed}"
     )
 
 
-def _said(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text as one quoted piece of a line, without anything that has a meaning of its own.
 
     White space of any kind becomes one space, so no text begins a line.

@@ -252,7 +252,7 @@ def _with_memories(found: Context, recalled: Recalled) -> Context:
     """Put the memories into a context."""
     return replace(
         found,
-        messages=recalled.placed(found.messages),
+        messages=recalled.placed(found.messages, found.open_calls),
         tokens=found.tokens + recalled.tokens,
         memories=recalled.items,
     )
