@@ -649,7 +649,8 @@ class _Assembly:
                         again.append(line)
                     said.add(text)
             if again:
-                self._lines[section.name] = [line for line in lines if line not in again]
+                places = {line.place for line in again}
+                self._lines[section.name] = [line for line in lines if line.place not in places]
                 left = (LeftOut(section.name, line.unit.id, "duplicate") for line in again)
                 self._left_out.extend(left)
 
@@ -660,7 +661,8 @@ class _Assembly:
     ) -> Context | None:
         """Return the context of the history within its share of a room.
 
-        A steady share does not depend on what the sections of this turn and its user say.
+        A steady share does not depend on what the sections of this turn and its user say. It is at
+        least half of the room: sections of which nobody said a budget seldom fill theirs.
 
         Raises:
             ContextOverflowError: its smallest legal form does not fit.
@@ -671,7 +673,7 @@ class _Assembly:
         user = fixed.get("user", 0) if steady else 0
         wants = [each.budget_tokens if steady else self._want(each) for each in turn]
         share = shares(room + user, [*wants, room + user])[-1]
-        share = max(share, self._history_least())
+        share = max(share, (room + user) // 2, self._history_least())
         kept = sum(least[each.name] for each in turn)
         limit = max(min(share - user, room - kept), 1)
         return self._context_or_more(limit, room, share // _STEPS if steady else 0, fixed)

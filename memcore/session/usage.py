@@ -158,6 +158,8 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
         ContextOverflowError: even the smallest legal context is larger.
         InvalidItemError: a message cannot be converted.
     """
+    from memcore.wire.convert import all_native  # noqa: PLC0415 - other contexts do not need it
+
     budget, needed = call.budget, 0
     while True:
         try:
@@ -168,8 +170,10 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
             raise overflow_error(needed, budget) from exc
         if found is None:
             return None
-        made = convert(found.messages, to=to)
         choice = call.chosen[-1]
+        if choice.picked.policy == to and all_native(found.messages, to.wire):
+            return found  # it is legal in this format already
+        made = convert(found.messages, to=to)
         counter = choice.picked.counter
         tokens = sum(count_message(message, counter) for message in made.messages)
         allowed = budget

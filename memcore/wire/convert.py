@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -37,6 +37,7 @@ from memcore.wire.policy import PairPolicy
 from memcore.wire.render import lead_in_message, render
 
 __all__ = [
+    "all_native",
     "convert_entries",
     "wire_of",
 ]
@@ -103,6 +104,15 @@ _CALL_CLASSES: Final = 5
 """The last class of ``_fast.classify`` whose calls any client can answer."""
 
 
+_CHAT_ROLES: Final = frozenset(("user", "assistant", "system", "tool"))
+_OTHER_FIELDS: Final = frozenset(("type", "parts", "lc", "data"))
+
+
+def all_native(messages: Iterable[Message], wire: str) -> bool:
+    """Return whether all messages may stay as they are in a format."""
+    return all(_is_native(message, wire) for message in messages)
+
+
 def wire_of(message: Message) -> str:
     """The wire format of a message; ``plain`` if several formats write it like this."""
     role, kind = message.get("role"), message.get("type")
@@ -129,7 +139,15 @@ def wire_of(message: Message) -> str:
 
 def _is_native(message: Message, wire: str) -> bool:
     """Return whether a message may stay as it is."""
-    found, content = wire_of(message), message.get("content")
+    content = message.get("content")
+    if (
+        wire == "chat"
+        and (content is None or type(content) is str)
+        and not (message.keys() & _OTHER_FIELDS)
+        and message.get("role") in _CHAT_ROLES
+    ):
+        return True  # as the rest finds: most messages
+    found = wire_of(message)
     if found not in ("plain", wire):
         return False
     if wire == "chat":  # other providers that speak this format have blocks of their own

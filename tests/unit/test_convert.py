@@ -306,3 +306,16 @@ def test_a_format_that_is_none_is_refused(db):
     session.append({"role": "user", "content": "hello"})
     with pytest.raises(memcore.InvalidOptionError, match="wire format"):
         session.context(100, format="seed")
+
+
+@pytest.mark.parametrize("policy", WIRES)
+@given(st.one_of(strategies.histories(), strategies.mixed_histories()))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_context_in_the_sessions_own_format_is_what_its_conversion_is(policy, history):
+    with memcore.open(":memory:") as db:
+        session = db.session("s", policy=policy, orphans="keep")
+        for item in history:
+            if isinstance(item, dict):
+                session.append(item)
+        converted = memcore.convert(session.context().messages, to=policy)
+        assert session.context(format=policy).messages == converted.messages
