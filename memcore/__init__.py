@@ -72,7 +72,7 @@ __all__, __getattr__, __dir__ = face(
         "privacy.keyring": "KeyProvider",
         "retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
         "search": "Embedder",
-        "session": "Compactor Lease Session SessionState",
+        "session": "AgentView Compactor Delegation Lease Session SessionState",
         "session.recovery": "Recovery RecoveryStep",
         "session.retry": "LadderRules",
         "state": (

@@ -158,7 +158,9 @@ from memcore.retention import RetentionRule as RetentionRule
 from memcore.retention import SweepReport as SweepReport
 from memcore.retention import verify_receipt as verify_receipt
 from memcore.search import Embedder as Embedder
+from memcore.session import AgentView as AgentView
 from memcore.session import Compactor as Compactor
+from memcore.session import Delegation as Delegation
 from memcore.session import Lease as Lease
 from memcore.session import Session as Session
 from memcore.session import SessionState as SessionState
@@ -206,6 +208,7 @@ __all__ = [
     "AccessDeniedError",
     "AccessLog",
     "AccessRequest",
+    "AgentView",
     "AnthropicExtractor",
     "AnthropicSummarizer",
     "AssembledPayload",
@@ -237,6 +240,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "Database",
+    "Delegation",
     "Delete",
     "DemandError",
     "Difference",

@@ -6,6 +6,7 @@ __all__, __getattr__, __dir__ = face(
     __name__,
     {
         "": "compact recount recovery repair retry",
+        "agents": "AgentView Delegation delegated share_result viewed",
         "batch": "BatchContext ChangeBatch",
         "change": "Change",
         "checkpoints": (
@@ -29,7 +30,7 @@ __all__, __getattr__, __dir__ = face(
             "check_index index_sessions reindex search_request search_scope search_session "
             "unsearched_items"
         ),
-        "session": "Session",
+        "session": "Session ref_of",
         "state": "SessionState",
     },
 )

@@ -1,4 +1,9 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.session.agents import AgentView as AgentView
+from memcore.session.agents import Delegation as Delegation
+from memcore.session.agents import delegated as delegated
+from memcore.session.agents import share_result as share_result
+from memcore.session.agents import viewed as viewed
 from memcore.session.batch import BatchContext as BatchContext
 from memcore.session.batch import ChangeBatch as ChangeBatch
 from memcore.session.change import Change as Change
@@ -54,15 +59,18 @@ from memcore.session.search import search_scope as search_scope
 from memcore.session.search import search_session as search_session
 from memcore.session.search import unsearched_items as unsearched_items
 from memcore.session.session import Session as Session
+from memcore.session.session import ref_of as ref_of
 from memcore.session.state import SessionState as SessionState
 
 __all__ = [
     "DIGEST_BYTES",
     "REFERENCE",
+    "AgentView",
     "BatchContext",
     "Change",
     "ChangeBatch",
     "Compactor",
+    "Delegation",
     "DeleteCheckpoint",
     "Engine",
     "Ladder",
@@ -84,6 +92,7 @@ __all__ = [
     "checked_rules",
     "checkpoints_of",
     "compact",
+    "delegated",
     "delete_session",
     "demand",
     "fork_point",
@@ -98,6 +107,7 @@ __all__ = [
     "recount",
     "recovery",
     "redacts_at",
+    "ref_of",
     "reindex",
     "release",
     "repair",
@@ -108,9 +118,11 @@ __all__ = [
     "search_scope",
     "search_session",
     "settled",
+    "share_result",
     "shown_context",
     "shown_items",
     "start_removal",
     "told",
     "unsearched_items",
+    "viewed",
 ]

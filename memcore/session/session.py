@@ -12,13 +12,11 @@ from memcore.faces import MadeLate
 from memcore.limits import BUNDLE_BYTES, RECOVERY_STEPS
 from memcore.log import History
 from memcore.model import (
-    RESULT_TYPES,
     Calibration,
     CallRecord,
     Checkpoint,
     CompactionResult,
     Context,
-    Envelope,
     Item,
     ItemKind,
     Mask,
@@ -36,10 +34,8 @@ from memcore.session import read, usage
 from memcore.session.append import (
     AnyEnvelope,
     Append,
-    ItemOptions,
     abandon,
     append_items,
-    encode_items,
     record_event,
     store,
 )
@@ -56,6 +52,7 @@ if TYPE_CHECKING:
     from memcore.compaction import CompactionPolicy, Pressure
     from memcore.memory import Memories, Recall
     from memcore.privacy import RedactionPolicy
+    from memcore.session.agents import AgentView, Delegation
     from memcore.session.batch import BatchContext, ChangeBatch
     from memcore.session.checkpoints import Position
     from memcore.session.content_filter import Redact
@@ -77,7 +74,6 @@ T = TypeVar("T")
 AnyPolicy: TypeAlias = "CompactionPolicy | str | Mapping[str, Any]"
 CHILD: Final = "::"
 """Separates the name of a session from that of its child."""
-_LOOK_PAGE: Final = 64
 _INTERNAL: Final = frozenset((
     "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
     "plan_share", "seen_revision",
@@ -951,42 +947,37 @@ class Session:
 
     def plan_share(self, child: Session, seq: int | None) -> Append:
         """Return the change that ``share`` commits."""
-        checked_optional_int("seq", seq, least=1)
-        ref, its = self._ref, child._ref
-        place = (its.engine.store.path, its.app, its.user)
-        if place != (ref.engine.store.path, ref.app, ref.user):
-            msg = "share: expected a session of the same file, application and user"
-            raise InvalidOptionError(msg)
-        if its.name == ref.name:
-            msg = "share: a session has its own results already"
-            raise InvalidOptionError(msg)
-        item = child._newest_result() if seq is None else read.get_item(its, seq)
-        if item.type in ("tool_call", "tool_result") or item.kind == ItemKind.EVENT:
-            msg = f"share: item {item.seq} is a {item.type}: share a message that stands alone"
-            raise InvalidOptionError(msg)
-        known = item.envelope or Envelope()
-        author = known.author or its.name.rpartition(CHILD)[2][:1024]
-        kind = item.type if item.type in RESULT_TYPES else "final"
-        meta = {**(item.meta or {}), "shared": {"session": its.name, "seq": item.seq}}
-        envelope = replace(known, author=author, type=kind)
-        options = ItemOptions(meta, item.request_id, envelope)
-        prepared = encode_items(ref, [item.message], options)
-        number = 0 if its.log is None else its.log.session
-        key = f"memcore:share:{number}:{item.seq}"
-        return session.append_once(ref, key, prepared)
+        return session.share_result(self._ref, child._ref, seq)
 
-    def _newest_result(self) -> Item:
-        stop = None
-        while True:
-            found = read.items_before(self._ref, stop, _LOOK_PAGE)
-            item: Item
-            for item in reversed(found):
-                if item.type in RESULT_TYPES and item.kind != ItemKind.EVENT:
-                    return item
-            if not found:
-                msg = f"session {self._ref.name!r} has no result to share"
-                raise NotFoundError(msg)
-            stop = found[0].seq
+    def as_agent(self, name: str, *, share: str = "results") -> AgentView:
+        """Return this session as one agent sees and writes it, beside others.
+
+        Args:
+            name: the agent: author of all that the view appends.
+            share: what others show it: ``"results"``, ``"all"`` or ``"none"``, as in ``context``.
+
+        Raises:
+            InvalidOptionError: an argument is invalid.
+        """
+        return session.viewed(self, name, share)
+
+    def delegate(self, call_id: str, *, agent: str) -> Delegation:
+        """Let another agent answer an open call, from a history of its own: ``THIS::CALL_ID``.
+
+        ``finish`` answers the call once, ``fail`` with an error; as a context manager it leaves no
+        open call. A repeat gives the same, so that whoever was killed goes on.
+
+        Args:
+            call_id: a call of a function or a custom tool.
+            agent: name of the agent.
+
+        Raises:
+            NotFoundError: no call of the live history has this id.
+            InvalidOptionError: the name is invalid; the call has a result already, was given to
+                another agent, or is one that no text can answer.
+            ReadOnlyError, StorageError
+        """
+        return session.delegated(self, call_id, agent)
 
     # --- failures ---------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ __all__ = [
     "rename_repeated_calls",
     "rename_repeated_ids",
     "render",
+    "result_message",
     "shape_of",
     "shorten_ids",
     "summary_message",
@@ -322,6 +323,8 @@ _RESPONSES_CLASSES: Final = {
     4: "apply_patch_call",
     5: "computer_call",
 }
+_TEXT_CLASSES: Final = (0, 1)
+"""Classes whose outputs are texts: functions and custom tools."""
 _WITH_CALLER: Final = (0, 3, 4)
 """Classes whose outputs, like their calls, name the calling program."""
 
@@ -394,16 +397,38 @@ def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
     shape = shape_of(message)
     if shape in BLOCK_SHAPES:
         field = "content" if shape == "anthropic" else "parts"
-        return [{"role": "user", field: [_block(shape, slot, message) for slot in slots]}]
-    return [_synthetic(shape, slot, message) for slot in slots]
+        return [{"role": "user", field: [_block(shape, slot.key, message) for slot in slots]}]
+    return [_synthetic(shape, slot.key, message) for slot in slots]
 
 
-def _block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
-    """Build a synthetic result as a block (Anthropic) or part (Gemini)."""
-    cls, text = slot.key
+def result_message(call: Message, call_id: str, said: str, *, failed: bool) -> Message | None:
+    """Build the result of one call of a message, in its format; None: a text cannot answer it.
+
+    Args:
+        call: the message with the call.
+        call_id: the call, of a function or a custom tool.
+        said: the result.
+        failed: True if it is an error.
+    """
+    key = next((key for key in classify(call)[1] if key[1] == call_id), None)
+    shape = shape_of(call)
+    if key is None or key[0] & CLASS_MASK not in _TEXT_CLASSES:
+        return None
+    if shape in BLOCK_SHAPES:
+        field = "content" if shape == "anthropic" else "parts"
+        return {"role": "user", field: [_block(shape, key, call, said, failed=failed)]}
+    return _synthetic(shape, key, call, said, failed=failed)
+
+
+def _block(
+    shape: str, key: Key, message: Message, said: str = NO_RESULT, *, failed: bool = True
+) -> dict[str, Any]:
+    """Build a result as a block (Anthropic) or part (Gemini)."""
+    cls, text = key
     if shape == "anthropic":
-        return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
-    response = {"error": NO_RESULT}
+        block = {"type": "tool_result", "tool_use_id": text, "content": said}
+        return {**block, "is_error": True} if failed else block
+    response = {"error" if failed else "output": said}
     if cls & BY_NAME:
         return {"functionResponse": {"name": text, "response": response}}
     name = _gemini_name(message, text)
@@ -418,19 +443,22 @@ def _gemini_name(message: Message, call_id: str) -> str:
     return ""
 
 
-def _synthetic(shape: str, slot: CallSlot, message: Message) -> Message:
-    cls, text = slot.key
+def _synthetic(
+    shape: str, key: Key, message: Message, said: str = NO_RESULT, *, failed: bool = True
+) -> Message:
+    cls, text = key
     if shape == "responses":
-        return _synthetic_output(cls & CLASS_MASK, text, message, named=bool(cls & BY_NAME))
+        made = _synthetic_output(cls & CLASS_MASK, text, message, named=bool(cls & BY_NAME))
+        return {**made, "output": said} if cls & CLASS_MASK in _TEXT_CLASSES else made
     if cls & BY_NAME:
         if shape == "chat":
-            return {"role": "function", "name": text, "content": NO_RESULT}
-        body: Message = {"name": text, "content": NO_RESULT}
+            return {"role": "function", "name": text, "content": said}
+        body: Message = {"name": text, "content": said}
         kind, constructor = "function", "FunctionMessage"
     else:
         if shape == "chat":
-            return {"role": "tool", "tool_call_id": text, "content": NO_RESULT}
-        body = {"tool_call_id": text, "content": NO_RESULT, "status": "error"}
+            return {"role": "tool", "tool_call_id": text, "content": said}
+        body = {"tool_call_id": text, "content": said} | ({"status": "error"} if failed else {})
         kind, constructor = "tool", "ToolMessage"
     if shape == "langchain_nested":
         return {"type": kind, "data": {"type": kind, **body}}

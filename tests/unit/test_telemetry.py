@@ -266,7 +266,7 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
         "Scope": set(),
         "Session": {
             "exists", "pressure", "needs_compaction", "plan_batch", "plan_command", "history_at",
-            "seen_revision", "estimated_tokens", "accessed", "plan_share",
+            "seen_revision", "estimated_tokens", "accessed", "plan_share", "as_agent", "delegate",
         },
         "KeyValue": {"clear", "passed", "stage", "unstage", "submit", "queue", "finish"},
         "SessionState": {
