@@ -761,7 +761,8 @@ cdef class SearchTable:
                 all.
             vectors: ``(first ordinal, block)`` of vectors; None: BM25 alone counts. Otherwise the
                 scores of all documents of the kinds wanted and the cosine similarities of those
-                with a vector are each scaled to 0..1 and mixed.
+                with a vector are each scaled to 0..1 and mixed; of those without neighbours, only
+                the roles wanted count.
             query: the query's vector, float32 scale and int8 numbers.
             mix: the part of the similarity in a score, 0 to 1.
             lent: ``(ordinal, score)`` that is added to the own scores of documents.
@@ -796,7 +797,7 @@ cdef class SearchTable:
             frequencies = self._match(&found, terms, pending, absent, total, k1,
                                       1.0 - b, b / average if average > 0.0 else 0.0)
             if vectors is not None:
-                self._mix(&found, vectors, query, mix, kinds)
+                self._mix(&found, vectors, query, mix, &wanted)
             own = found.count
             for at in range(own):
                 ordinal = found.touched[at]
@@ -827,8 +828,19 @@ cdef class SearchTable:
             free(found.touched)
             free(heap)
 
+    cdef inline bint _counts(self, Py_ssize_t ordinal, const Wanted *wanted) noexcept nogil:
+        """Whether a document's score takes part in the scale of all.
+
+        One of another role does if it may lend to its neighbours. Without neighbours it is as if it
+        were not there: what nobody may see, such as a memory in quarantine, moves no score.
+        """
+        cdef const Document *each = &self.documents[ordinal]
+        if not each.kind or not wanted.kinds >> each.kind & 1:
+            return False
+        return each.flags & CHAINED or wanted.roles >> each.role & 1
+
     cdef int _mix(self, Matches *found, list vectors, bytes query, double mix,
-                  uint64_t kinds) except -1:
+                  const Wanted *wanted) except -1:
         """Replace the scores of BM25 by their mixture with the similarity of vectors."""
         cdef Similarity similar
         cdef Py_ssize_t at, first, dims = PyBytes_GET_SIZE(query) - VECTOR_SCALE
@@ -845,44 +857,42 @@ cdef class SearchTable:
             for first, block in vectors:
                 if not 0 <= first <= self.count or PyBytes_GET_SIZE(block) % (VECTOR_SCALE + dims):
                     raise ValueError("a block of vectors is damaged")
-                if self._compare(&similar, first, block, query, dims, kinds) < 0:
+                if self._compare(&similar, first, block, query, dims, wanted) < 0:
                     raise ValueError("a block of vectors is damaged")
             with nogil:
-                self._blend(found, &similar, mix, kinds)
+                self._blend(found, &similar, mix, wanted)
         finally:
             free(similar.cosines)
         return 0
 
     cdef int _compare(self, Similarity *similar, Py_ssize_t first, bytes block, bytes query,
-                      Py_ssize_t dims, uint64_t kinds) noexcept:
+                      Py_ssize_t dims, const Wanted *wanted) noexcept:
         """Compare the vectors of a block with the query's; return -1 if a scale is impossible."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(block)
         cdef const uint8_t *q = <const uint8_t *>PyBytes_AS_STRING(query)
         cdef Py_ssize_t rows = PyBytes_GET_SIZE(block) // (VECTOR_SCALE + dims), at
-        cdef float scale, wanted
+        cdef float scale, length
         cdef double value
         cdef int damaged = 0
-        memcpy(&wanted, q, VECTOR_SCALE)
+        memcpy(&length, q, VECTOR_SCALE)
         with nogil:
             for at in range(min(rows, self.count - first)):
                 memcpy(&scale, p + VECTOR_SCALE * at, VECTOR_SCALE)
-                if not 0.0 <= scale <= 1.0 or not 0.0 <= wanted <= 1.0:
+                if not 0.0 <= scale <= 1.0 or not 0.0 <= length <= 1.0:
                     damaged = -1
                     break
-                if scale == 0.0 or not kinds >> self.documents[first + at].kind & 1:
-                    continue
-                if not self.documents[first + at].kind:
+                if scale == 0.0 or not self._counts(first + at, wanted):
                     continue
                 value = memcore_dot(<const int8_t *>p + VECTOR_SCALE * rows + at * dims,
                                     <const int8_t *>q + VECTOR_SCALE, <int>dims)
-                value = max(-1.0, min(1.0, value * scale * wanted))
+                value = max(-1.0, min(1.0, value * scale * length))
                 similar.cosines[first + at] = value
                 similar.least = min(similar.least, value)
                 similar.most = max(similar.most, value)
         return damaged
 
     cdef Py_ssize_t _blend(self, Matches *found, const Similarity *similar, double mix,
-                           uint64_t kinds) noexcept nogil:
+                           const Wanted *wanted) noexcept nogil:
         """Scale scores and similarities to 0..1 over all documents, and mix them.
 
         Where all values of a side are the same, each is 1.
@@ -890,7 +900,7 @@ cdef class SearchTable:
         cdef Py_ssize_t at
         cdef double least = -1.0, most = 0.0, score
         for at in range(self.count):
-            if self.documents[at].kind and kinds >> self.documents[at].kind & 1:
+            if self._counts(at, wanted):
                 score = found.scores[at]
                 least = score if least < 0.0 else min(least, score)
                 most = max(most, score)
@@ -898,7 +908,7 @@ cdef class SearchTable:
         for at in range(self.count):
             score = found.scores[at]
             found.scores[at] = 0.0
-            if not self.documents[at].kind or not kinds >> self.documents[at].kind & 1:
+            if not self._counts(at, wanted):
                 continue
             if score > 0.0:
                 score = (score - least) / (most - least) if most > least else 1.0

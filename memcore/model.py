@@ -573,6 +573,8 @@ class MemoryHit:
     """``(start, stop)`` of the matching words in the snippet."""
     why: tuple[TermScore, ...] = ()
     """With ``explain``: the terms of the query that it has."""
+    similarity: float = 0.0
+    """With ``explain``: the cosine similarity of its vector to the query's; 0 without vectors."""
 
 
 class RecalledMemory(NamedTuple):

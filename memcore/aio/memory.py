@@ -481,11 +481,13 @@ class AsyncMemories:
         valid_at: float | None = None,
         explain: bool = False,
         shared: bool = False,
+        mode: str = "auto",
     ) -> list[MemoryHit]:
-        """Return the memories that best match the words of a query, the best first.
+        """Return the memories that best match a query, the best first.
 
-        Ranked by BM25 over the scope (docs/search.md); trust and confidence move a score by at most
-        15 %. Age does not: what is no longer true is superseded when it is written.
+        Ranked by BM25 over the scope, and with an embedder also by the similarity of their vectors
+        (docs/search.md); trust and confidence move a score by at most 15 %. Age does not: what is
+        no longer true is superseded when it is written.
 
         Args:
             query: words in any order; the first 256 distinct ones count.
@@ -494,13 +496,16 @@ class AsyncMemories:
             statuses: only of these statuses; None: of any.
             subject: only about this subject.
             labels: only those with all of these labels.
-            as_of: as they were known at this time, seconds since 1970. Reads all memories.
+            as_of: as they were known at this time, seconds since 1970. Reads all memories, and
+                searches their words: the past has no vectors.
             valid_at: only those that were true at this time.
             explain: tell what the scores are made of.
             shared: also what the user's grants show, ranked among itself.
+            mode: ``"lexical"``, ``"vector"`` or ``"hybrid"``; ``"auto"``: hybrid with an embedder.
 
         Raises:
             InvalidOptionError, StorageError
+            EmbedderError: the embedder failed.
             CorruptValueError: a memory is damaged, or the index is, in a read-only database.
         """
         return await asyncio.to_thread(
@@ -515,6 +520,7 @@ class AsyncMemories:
             valid_at=valid_at,
             explain=explain,
             shared=shared,
+            mode=mode,
         )
 
     async def list(

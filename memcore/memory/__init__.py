@@ -18,10 +18,11 @@ __all__, __getattr__, __dir__ = face(
         "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "profile": "MemoryWindow Profile",
-        "recall": "LAST_USER Recall RecallPlace Recalled choose_memories",
+        "recall": "LAST_USER Recall RecallPlace Recalled choose_memories embedded_place",
         "rows": (
             "INDEXES Book MemoryVersion count_entries entry_numbers entry_of_version "
-            "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory version_in"
+            "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory "
+            "stored_document version_in"
         ),
         "rules": "RuleExtractor",
         "search": "index_memories lent_scores",

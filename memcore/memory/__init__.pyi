@@ -40,6 +40,7 @@ from memcore.memory.recall import Recall as Recall
 from memcore.memory.recall import RecallPlace as RecallPlace
 from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
+from memcore.memory.recall import embedded_place as embedded_place
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import MemoryVersion as MemoryVersion
@@ -51,6 +52,7 @@ from memcore.memory.rows import exported as exported
 from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
 from memcore.memory.rows import scopes_with_memory as scopes_with_memory
+from memcore.memory.rows import stored_document as stored_document
 from memcore.memory.rows import version_in as version_in
 from memcore.memory.rules import RuleExtractor as RuleExtractor
 from memcore.memory.search import index_memories as index_memories
@@ -127,6 +129,7 @@ __all__ = [
     "cleared_below",
     "count_entries",
     "drop_grants",
+    "embedded_place",
     "entry_numbers",
     "entry_of_version",
     "expire_entry",
@@ -152,6 +155,7 @@ __all__ = [
     "redact_entry",
     "redact_outcomes",
     "scopes_with_memory",
+    "stored_document",
     "texts_in",
     "texts_of_outcomes",
     "tool_handle",

@@ -135,7 +135,9 @@ class MemoryPlace(NamedTuple):
         query = text[:_QUERY_CHARS]
         if not query.strip():
             return []
-        return [hit.memory for hit in self.search(query, k=_SIMILAR, statuses=_KNOWN)]
+        # By words alone: an embedder that fails would send the job to the dead letters.
+        found = self.search(query, k=_SIMILAR, statuses=_KNOWN, mode="lexical")
+        return [hit.memory for hit in found]
 
 
 class CandidateOutcome(NamedTuple):

@@ -273,6 +273,7 @@ class Grants:
         access: the authorizer; None: everything is allowed.
         redactor: makes the redaction of what leaves a memory.
         read_only: True if the file may not be written.
+        indexes: vectors of texts in memory.
     """
 
     def __init__(
@@ -285,6 +286,7 @@ class Grants:
         access: Access | None,
         redactor: Redactor,
         read_only: bool,
+        indexes: search.IndexCache,
     ) -> None:
         self._store = store
         self._find = find
@@ -293,6 +295,7 @@ class Grants:
         self._access = access
         self._redactor = redactor
         self._read_only = read_only
+        self._indexes = indexes
 
     def give(
         self,
@@ -431,11 +434,13 @@ class Grants:
     def hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         """Return what the grants of this user show and a query finds, the best first.
 
-        Ranked among what is shown, and by the words that are shown: no score depends on anything
-        else in the givers' memories, and nothing that is redacted can be found.
+        Ranked among what is shown, and by what is shown: no score depends on anything else in the
+        givers' memories, and nothing that is redacted can be found. So vectors are made of the
+        texts that are shown, not taken from the givers' indexes.
 
         Raises:
             InvalidOptionError: the query is about the past.
+            EmbedderError: the embedder failed.
         """
         _need_now(asked.as_of_ms)
         shown = self._shared(
@@ -445,17 +450,26 @@ class Grants:
         )
         head = search.IndexHead(os.urandom(16))
         made = [document_of(replace(record, id=at)) for at, (_, record) in enumerate(shown)]
-        beside = [document.prepared(head.key) for document in made if document is not None]
+        documents = [document for document in made if document is not None]
+        beside = [document.prepared(head.key) for document in documents]
+        vectors = None
+        if asked.like is not None:
+            texts = [document.text.rpartition("\n")[0] for document in documents]
+            vectors = self._indexes.of_texts(asked.like.embedder, texts)
         query = search.Query(asked.text, kinds=(search.DocumentKind.MEMORY,))
 
         def rank(txn: ReadTxn, scope: int) -> list[MemoryHit]:
-            ranking = search.rank(txn, scope, head, None, query, k=asked.k, beside=beside)
+            ranking = search.rank(
+                txn, scope, head, None, query, k=asked.k, beside=beside, like=asked.like,
+                vectors=vectors,
+            )  # fmt: skip
             found: list[MemoryHit] = []
             for match in ranking.matches:
                 memory, record = shown[int.from_bytes(match.id, "big")]
                 snippet, marks = search.snippet_of(record.text, head.key, ranking.terms)
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-                found.append(MemoryHit(memory, match.score, snippet, marks, why))
+                near = ranking.similarity(match) if asked.explain else 0.0
+                found.append(MemoryHit(memory, match.score, snippet, marks, why, near))
             return found
 
         return self._look(rank) if beside else []

@@ -52,10 +52,11 @@ from memcore.memory.rows import (
 from memcore.memory.search import (
     MemoryQuery,
     best_hits,
+    bring_up_to_date,
     checked_query,
     drop_damaged,
+    embedded_recall,
     find_memories,
-    index_memories,
     index_wanted,
 )
 from memcore.memory.statement import (
@@ -87,7 +88,7 @@ from memcore.options import (
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_wanted
-from memcore.search import IndexCache
+from memcore.search import EmbeddedQuery, Embedding, IndexCache, embedded_query
 from memcore.store.interface import ReadTxn, Store, Txn
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Memories:
         read_only: True if the file may not be written.
         uses: uses by scope and id that are not written yet.
         owner: application and user; None: sessions of any are taken by their names.
+        embedding: embedding of memories; None: there is no embedder.
         grants: makes the handle of the user's grants.
     """
 
@@ -162,6 +164,7 @@ class Memories:
         read_only: bool = False,
         uses: dict[tuple[int, int], int] | None = None,
         owner: tuple[str, str] | None = None,
+        embedding: Embedding | None = None,
         grants: Callable[[], Grants],
     ) -> None:
         self._store = store
@@ -177,6 +180,7 @@ class Memories:
         self._read_only = read_only
         self._uses = uses
         self._owner = owner
+        self._embedding = embedding
         self._grants = grants
 
     # --- writing ----------------------------------------------------------------------------------
@@ -717,11 +721,13 @@ class Memories:
         valid_at: float | None = None,
         explain: bool = False,
         shared: bool = False,
+        mode: str = "auto",
     ) -> list[MemoryHit]:
-        """Return the memories that best match the words of a query, the best first.
+        """Return the memories that best match a query, the best first.
 
-        Ranked by BM25 over the scope (docs/search.md); trust and confidence move a score by at most
-        15 %. Age does not: what is no longer true is superseded when it is written.
+        Ranked by BM25 over the scope, and with an embedder also by the similarity of their vectors
+        (docs/search.md); trust and confidence move a score by at most 15 %. Age does not: what is
+        no longer true is superseded when it is written.
 
         Args:
             query: words in any order; the first 256 distinct ones count.
@@ -730,13 +736,16 @@ class Memories:
             statuses: only of these statuses; None: of any.
             subject: only about this subject.
             labels: only those with all of these labels.
-            as_of: as they were known at this time, seconds since 1970. Reads all memories.
+            as_of: as they were known at this time, seconds since 1970. Reads all memories, and
+                searches their words: the past has no vectors.
             valid_at: only those that were true at this time.
             explain: tell what the scores are made of.
             shared: also what the user's grants show, ranked among itself.
+            mode: ``"lexical"``, ``"vector"`` or ``"hybrid"``; ``"auto"``: hybrid with an embedder.
 
         Raises:
             InvalidOptionError, StorageError
+            EmbedderError: the embedder failed.
             CorruptValueError: a memory is damaged, or the index is, in a read-only database.
         """
         asked = checked_query(query, k=k, kinds=kinds, statuses=statuses, explain=explain)
@@ -751,6 +760,7 @@ class Memories:
             return same and with_labels.items() <= dict(record.labels).items()
 
         asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
+        asked = asked._replace(like=self._like(asked, mode))
         beside = self.grants.hits(asked) if checked_bool("shared", shared) else []
         try:
             return best_hits(self._find_hits(asked), beside, asked.k)
@@ -760,9 +770,24 @@ class Memories:
             drop_damaged(self._store, self._find, error)
             return best_hits(self._find_hits(asked), beside, asked.k)
 
+    def _like(self, asked: MemoryQuery, mode: str) -> EmbeddedQuery | None:
+        """Embed a query; None if words alone count."""
+        embedder = None if self._embedding is None else self._embedding.embedder
+        if asked.as_of_ms is not None:
+            if mode not in ("auto", "lexical"):
+                msg = f"mode: {mode!r:.80} is of now: the past has no vectors; leave out as_of"
+                raise InvalidOptionError(msg)
+            mode = "lexical"
+        return embedded_query(asked.text, mode, embedder)
+
+    def _embedded_recall(self, text: str) -> EmbeddedQuery | None:
+        """Embed what recalls memories, redacted; None if words alone count."""
+        return embedded_recall(self._store, self._find, self._embedding, text)
+
     def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
         if asked.as_of_ms is None and not self._read_only:
-            index_memories(self._store, self._find)
+            embedding = None if asked.like is None else self._embedding
+            bring_up_to_date(self._store, self._find, embedding)
         nothing: list[MemoryHit] = []
         return self._read(
             lambda txn, scope: find_memories(txn, scope, self._indexes, asked, self._now_ms()),
@@ -1040,8 +1065,9 @@ def tool_handle(of: Memories) -> ToolHandle:
     """Return the operations of a memory that tools, files and profiles use; for this package."""
     reads = of.search, of._change, of._admitted, of._named, of._redacted  # noqa: SLF001 - as above
     times = of._drafts, of._now_ms, of._read, of._seed  # noqa: SLF001
-    rest = of._indexes, of._uses, of._grants, of._session  # noqa: SLF001
-    return memory.ToolHandle(*reads, *times, *rest)
+    finds = of._indexes, of._embedded_recall, of._uses  # noqa: SLF001
+    rest = of._grants, of._session  # noqa: SLF001
+    return memory.ToolHandle(*reads, *times, *finds, *rest)
 
 
 _TRUE: Final = ("active", "superseded")

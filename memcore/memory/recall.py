@@ -8,7 +8,7 @@ their ids, so that a provider's prompt cache keeps the prefix.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from memcore._fast import classify
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.faces import logger
 from memcore.log import count_message
-from memcore.memory.instruction import read_turn
+from memcore.memory.instruction import Turn, read_turn
 from memcore.memory.playbook import playbooks_in
 from memcore.memory.rows import RECORDED_END_MS, MemoryVersion, is_indexed, memory_of, sound_entries
 from memcore.memory.search import MemoryQuery, find_memories
@@ -36,6 +36,7 @@ __all__ = [
     "RecallPlace",
     "Recalled",
     "choose_memories",
+    "embedded_place",
     "fenced",
     "line_of",
     "playbook_line",
@@ -154,6 +155,27 @@ class RecallPlace(NamedTuple):
     now_ms: int
     shared: tuple[Memory, ...] = ()
     """Memories of others that grants show."""
+    like: search.EmbeddedQuery | None = None
+    """The vector of the query; None: words alone count."""
+
+
+def embedded_place(
+    place: RecallPlace,
+    turn: Callable[[], Turn],
+    embedded: Callable[[str], search.EmbeddedQuery | None],
+) -> RecallPlace:
+    """Return a place with its query and the vector of that, if there is an embedder.
+
+    Called outside of the snapshot of the context, which a slow embedder would keep open. ``turn``
+    reads the last turn of the session.
+
+    Raises:
+        CorruptValueError: the head of the session is damaged.
+    """
+    if place.asked.query is None:
+        return place
+    text = "\n".join(turn().texts) if place.query is None else place.query
+    return place._replace(query=text, like=embedded(text[:_QUERY_CHARS]))
 
 
 class _Line(NamedTuple):
@@ -329,6 +351,7 @@ def _found_lines(
         lambda record: record.id not in shown and _may_show(record, place),
         None,
         explain=False,
+        like=place.like,
     )
     try:
         if not is_indexed(txn, scope):

@@ -891,6 +891,16 @@ def document_of(record: MemoryVersion) -> search.Document | None:
     )
 
 
+def stored_document(txn: ReadTxn, scope: int, id_: bytes) -> search.Document | None:
+    """Return the document of a stored entry by its id; None if it has none, or is damaged."""
+    with suppress(CorruptValueError):  # check() reports it
+        with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
+            number = keys.U64.unpack(id_)[0]
+        record = read_entry(txn, scope, number)
+        return None if record is None else document_of(record)
+    return None
+
+
 def _write_document(
     txn: Txn, scope: int, before: MemoryVersion | None, after: MemoryVersion
 ) -> None:

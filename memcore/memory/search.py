@@ -14,7 +14,13 @@ from memcore import search
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import decoding
-from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError
+from memcore.errors import (
+    CorruptValueError,
+    EmbedderError,
+    InvalidOptionError,
+    MemcoreError,
+    StoreFullError,
+)
 from memcore.faces import logger
 from memcore.memory.rows import (
     MemoryVersion,
@@ -33,13 +39,15 @@ from memcore.memory.rows import (
 from memcore.memory.trust import KINDS, STATUSES
 from memcore.model import MemoryHit
 from memcore.options import checked_bool, checked_choices
-from memcore.store.interface import ReadTxn, Store
+from memcore.store.interface import ReadTxn, Stale, Store
 
 __all__ = [
     "MemoryQuery",
     "best_hits",
+    "bring_up_to_date",
     "checked_query",
     "drop_damaged",
+    "embedded_recall",
     "find_memories",
     "index_memories",
     "index_wanted",
@@ -54,6 +62,8 @@ _LENDERS: Final = 100
 """Memories of which the best lend to items."""
 _LENT: Final = 0.5
 """Part of its score that a memory lends each item that it cites."""
+_EMBED_TRIES: Final = 8
+"""Batches in a row that a search may lose to others' changes; the rest is found by its words."""
 
 
 class MemoryQuery(NamedTuple):
@@ -67,6 +77,8 @@ class MemoryQuery(NamedTuple):
     """Returns True if a version passes all other filters."""
     as_of_ms: int | None
     explain: bool
+    like: search.EmbeddedQuery | None = None
+    """The query's vector; None: words alone count."""
 
     def admits(self, record: MemoryVersion) -> bool:
         """Return True if a version is what is asked for, whatever the index says about it."""
@@ -120,6 +132,61 @@ def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
         is_whole = store.transact(lambda txn: index_piece(txn, scope))
         search.merge_pending(store, scope)
     search.merge_pending(store, scope)
+
+
+def bring_up_to_date(
+    store: Store, find: Callable[[ReadTxn], int | None], embedding: search.Embedding | None
+) -> None:
+    """Index a scope's memories for a search and, with an embedding, embed what has no vector.
+
+    Without room in the file, what has no vector is found by its words.
+
+    Raises:
+        EmbedderError: the embedder failed.
+        CorruptValueError: the index is damaged.
+    """
+    index_memories(store, find)
+    if embedding is None:
+        return
+
+    def is_behind(txn: ReadTxn) -> int | None:
+        scope = find(txn)
+        return scope if scope is not None and embedding.lacks(txn, scope) else None
+
+    scope = store.read(is_behind)
+    try:
+        if scope is not None:
+            embedding.catch_up(scope, _EMBED_TRIES)
+    except (StoreFullError, Stale) as error:
+        told = "others change too much" if isinstance(error, Stale) else error
+        logger("memcore.search").warning("searching without embedding: %s", told)
+
+
+def embedded_recall(
+    store: Store,
+    find: Callable[[ReadTxn], int | None],
+    embedding: search.Embedding | None,
+    text: str,
+) -> search.EmbeddedQuery | None:
+    """Embed the query of a context, if its user has vectors of this embedder; None if not.
+
+    A context is built without what an embedder fails to return, and without a damaged index; the
+    log is told of it.
+    """
+
+    def has_vectors(txn: ReadTxn) -> bool:
+        scope = find(txn)
+        head = None if scope is None else search.read_vector_head(txn, scope)
+        return head is not None and embedding is not None and head.is_of(embedding.embedder)
+
+    if embedding is None or not text.strip():
+        return None
+    try:
+        if store.read(has_vectors):
+            return search.embedded_query(text, "auto", embedding.embedder)
+    except (EmbedderError, CorruptValueError) as error:
+        logger("memcore.search").warning("memories are found by their words alone: %s", error)
+    return None
 
 
 def index_wanted(
@@ -180,7 +247,9 @@ def find_memories(
     )
     count = asked.k + _SPARE
     while True:
-        ranking = search.rank(txn, scope, head, cache, query, k=count, beside=beside)
+        ranking = search.rank(
+            txn, scope, head, cache, query, k=count, beside=beside, like=asked.like
+        )
         found: list[MemoryHit] = []
         for match in ranking.matches:
             with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
@@ -190,7 +259,8 @@ def find_memories(
                 continue
             snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
             why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-            found.append(MemoryHit(memory_of(record), match.score, snippet, shown, why))
+            near = ranking.similarity(match) if asked.explain else 0.0
+            found.append(MemoryHit(memory_of(record), match.score, snippet, shown, why, near))
             if len(found) == asked.k:
                 return found
         if len(ranking.matches) < count:
@@ -205,13 +275,14 @@ def lent_scores(
     query: str,
     now_ms: int,
     *,
-    scaled: bool,
+    like: search.EmbeddedQuery | None = None,
 ) -> dict[tuple[int, bytes], float]:
     """Return what active memories lend to the items that they rest on, by kind and id of documents.
 
     An item is lent half of the best score of a memory that cites it. Of what is said in other words
-    than it is asked, a memory may be in the words of the question. ``scaled``: scores are scaled
-    to 0..1, as those of items are that vectors take part in. A damaged memory lends nothing.
+    than it is asked, a memory may be in the words of the question. With the query's vector the
+    scores are those of a hybrid search, on the same scale as the items'. A damaged memory lends
+    nothing.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
@@ -222,9 +293,7 @@ def lent_scores(
     roles = [role_of(kind, "active") for kind in KINDS]
     asked = search.Query(query, kinds=(search.DocumentKind.MEMORY,), roles=roles)
     found: dict[tuple[int, bytes], float] = {}
-    matches = search.rank(txn, scope, head, indexes, asked, k=_LENDERS).matches
-    part = _LENT / matches[0].score if matches and scaled else _LENT
-    for match in matches:
+    for match in search.rank(txn, scope, head, indexes, asked, k=_LENDERS, like=like).matches:
         with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
             number = keys.U64.unpack(match.id)[0]
         record = sound_entry(txn, scope, number)
@@ -233,7 +302,7 @@ def lent_scores(
         for row in record.sources:
             for seq in row.seqs:
                 item = search.DocumentKind.ITEM, keys.u64(row.owner) + keys.u64(seq)
-                found[item] = max(found.get(item, 0.0), part * match.score)
+                found[item] = max(found.get(item, 0.0), _LENT * match.score)
     return found
 
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from memcore._fast import classify
@@ -20,6 +21,7 @@ from memcore.errors import (
     BlockedError,
     CallerError,
     DuplicateRequestError,
+    EmbedderError,
     HeldError,
     InvalidItemError,
     InvalidOptionError,
@@ -28,6 +30,7 @@ from memcore.errors import (
     ReadOnlyError,
     RevisionConflict,
 )
+from memcore.faces import logger
 from memcore.log import SessionTxns
 from memcore.memory.instruction import (
     Turn,
@@ -42,7 +45,7 @@ from memcore.memory.rows import TOOLS_BY, Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_text, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
-from memcore.search import IndexCache
+from memcore.search import EmbeddedQuery, IndexCache
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_of, call_names
 from memcore.wire.render import shape_of
@@ -343,6 +346,8 @@ class ToolHandle:
     seed: bytes
     """Key of the digests in keys."""
     indexes: IndexCache
+    embedded: Callable[[str], EmbeddedQuery | None]
+    """Embeds a query of recall; None: words alone count."""
     uses: dict[tuple[int, int], int] | None
     """Uses by scope and id that are not written yet; None: none are counted."""
     grants: Callable[[], Any]
@@ -490,7 +495,12 @@ _DIGITS: Final = 15
 
 def _search(given: Mapping[str, Any], handle: ToolHandle, _: Turn, __: str | None) -> Answer:
     limit = min(max(given.get("limit", _HITS), 1), _HITS_MAX)
-    hits = handle.search(given["query"], k=limit, valid_at=handle.now_ms() / 1000)
+    find = partial(handle.search, given["query"], k=limit, valid_at=handle.now_ms() / 1000)
+    try:
+        hits = find()
+    except EmbedderError as error:  # nothing that a model could do about it
+        logger("memcore.search").warning("memories are found by their words alone: %s", error)
+        hits = find(mode="lexical")
     if not hits:
         return Answer("No memory matches.")
     return Answer(fenced(line_of(hit.memory) for hit in hits))

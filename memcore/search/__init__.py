@@ -10,6 +10,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "embedding": "Embedding",
         "evaluation": "LINE_BYTES_MAX Quality measure read_questions",
         "index": (
             "Document DocumentKind IndexHead IndexWriter PreparedDocument Watermark check_rows "
@@ -18,7 +19,10 @@ __all__, __getattr__, __dir__ = face(
             "remove_index_piece source_of unpack_watermark"
         ),
         "items": "forget_items forget_session",
-        "query": "IndexCache Match Query Ranking checked_query parts_of_score rank",
+        "query": (
+            "EmbeddedQuery IndexCache Match Query Ranking checked_query embedded_query "
+            "parts_of_score rank"
+        ),
         "vectors": (
             "Embedder VectorHead Vectors checked_embedder checked_mode cosine drop_vectors embed "
             "put_vectors read_vector_head"

@@ -1,4 +1,5 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.search.embedding import Embedding as Embedding
 from memcore.search.evaluation import LINE_BYTES_MAX as LINE_BYTES_MAX
 from memcore.search.evaluation import Quality as Quality
 from memcore.search.evaluation import measure as measure
@@ -27,11 +28,13 @@ from memcore.search.index import source_of as source_of
 from memcore.search.index import unpack_watermark as unpack_watermark
 from memcore.search.items import forget_items as forget_items
 from memcore.search.items import forget_session as forget_session
+from memcore.search.query import EmbeddedQuery as EmbeddedQuery
 from memcore.search.query import IndexCache as IndexCache
 from memcore.search.query import Match as Match
 from memcore.search.query import Query as Query
 from memcore.search.query import Ranking as Ranking
 from memcore.search.query import checked_query as checked_query
+from memcore.search.query import embedded_query as embedded_query
 from memcore.search.query import parts_of_score as parts_of_score
 from memcore.search.query import rank as rank
 from memcore.search.text import ANALYSIS as ANALYSIS
@@ -55,7 +58,9 @@ __all__ = [
     "LINE_BYTES_MAX",
     "Document",
     "DocumentKind",
+    "EmbeddedQuery",
     "Embedder",
+    "Embedding",
     "IndexCache",
     "IndexHead",
     "IndexWriter",
@@ -77,6 +82,7 @@ __all__ = [
     "drop_index",
     "drop_vectors",
     "embed",
+    "embedded_query",
     "folded",
     "forget_items",
     "forget_session",

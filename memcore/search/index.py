@@ -888,19 +888,21 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
 
 
 def _not_embedded(txn: ReadTxn, scope: int) -> Iterator[str]:
-    """Compare the items that are said to be embedded with the vectors; yield a finding as text."""
+    """Compare what is said to be embedded with the vectors; yield findings as text."""
     head = read_vector_head(txn, scope)
     if head is None:
         return
-    lacking = 0
+    lacking = {DocumentKind.ITEM: 0, DocumentKind.MEMORY: 0}
     having = embedded_ordinals(txn, scope, head)
     at = next(having, None)
     for each in forward_rows(txn, scope, 0, head.embedded):
         while at is not None and at < each.ordinal:
             at = next(having, None)
-        lacking += each.kind == DocumentKind.ITEM and at != each.ordinal
-    if lacking:
-        yield f"{lacking} items that are said to be embedded have no vector"
+        for kind in lacking:
+            lacking[kind] += each.kind == kind and at != each.ordinal
+    for kind, told in ((DocumentKind.ITEM, "items"), (DocumentKind.MEMORY, "memories")):
+        if lacking[kind]:
+            yield f"{lacking[kind]} {told} that are said to be embedded have no vector"
 
 
 def _sum_of(*documents: tuple[int, bytes]) -> int:

@@ -32,15 +32,35 @@ from memcore.search.index import (
     table_pages,
 )
 from memcore.search.text import folded
-from memcore.search.vectors import VECTOR_SCALE, Vectors, read_vector_head, read_vectors
+from memcore.search.vectors import (
+    EMBED_CHARS,
+    EMBED_ITEMS,
+    VECTOR_SCALE,
+    Embedder,
+    VectorHead,
+    Vectors,
+    checked_mode,
+    cosine,
+    embed,
+    read_vector_head,
+    read_vectors,
+    vectors_beside,
+)
 from memcore.store.interface import ReadTxn
 
+try:  # the module behind hashlib.blake2b; importing hashlib would load OpenSSL (3 MB)
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
 __all__ = [
+    "EmbeddedQuery",
     "IndexCache",
     "Match",
     "Query",
     "Ranking",
     "checked_query",
+    "embedded_query",
     "parts_of_score",
     "rank",
 ]
@@ -53,12 +73,17 @@ BM25_B: Final = 0.4
 LEND: Final = 0.3
 """Part of its score that a document lends each neighbour: an answer often lacks the words of its
 question. Measured: +4 points of recall."""
+HYBRID_MIX: Final = 0.4
+"""Part of the similarity in the score of a hybrid search; docs/search.md has the measurement."""
 QUERY_TERMS_MAX: Final = 256
 """Distinct terms of a query that are used: its first ones."""
 _CACHED_SCOPES: Final = 64
 _DECODED_SCOPES: Final = 16
 _CACHED_VECTOR_BYTES: Final = 256 * 1024**2
 """Bytes of vectors that are kept in memory; those of the last search always are."""
+_CACHED_TEXT_BYTES: Final = 4 * 1024**2
+"""Bytes of vectors of texts in no index that are kept in memory."""
+_TEXTS_EMBEDDED: Final = 1024
 _TIME_END: Final = 2**32 - 1
 _LENGTH_AT: Final = 16
 """Place of the length in a record."""
@@ -90,7 +115,9 @@ class IndexCache:
     ``opened`` counts; while a read runs, none is.
     """
 
-    __slots__ = ("_decoded", "_file", "_lock", "_opened", "_seen", "_tables", "_vectors", "wanted")
+    __slots__ = (
+        "_decoded", "_file", "_lock", "_opened", "_seen", "_tables", "_texts", "_vectors", "wanted",
+    )  # fmt: skip
 
     def __init__(self, opened: Callable[[], int]) -> None:
         self._opened = opened
@@ -102,6 +129,7 @@ class IndexCache:
         self._tables: OrderedDict[int, _Cached] = OrderedDict()
         self._seen: dict[int, tuple[int, Any]] = {}
         self._vectors: OrderedDict[int, tuple[bytes, Vectors]] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, int, bytes], bytes] = OrderedDict()
 
     def _keep_to_file(self) -> None:
         """Drop everything that was read from another file. Needs the lock."""
@@ -118,6 +146,7 @@ class IndexCache:
             self._seen.pop(scope, None)
             self._decoded.pop(scope, None)
             self._vectors.pop(scope, None)
+            self._texts.clear()
 
     def decoded(self, scope: int) -> dict[bytes, tuple[bytes, Any]]:
         """Return a scope's values that were decoded: by key, the value and what it holds."""
@@ -185,6 +214,34 @@ class IndexCache:
                 size -= self._vectors.popitem(last=False)[1][1].size
         return known
 
+    def of_texts(self, embedder: Embedder, texts: Sequence[str]) -> Vectors:
+        """Return vectors of texts that no index has, by their places; the last ones are kept.
+
+        At most 1,024 are embedded in a call, so that a user with many does not wait for all; the
+        rest has none yet.
+
+        Raises:
+            EmbedderError: the embedder failed.
+        """
+        names = [_text_name(embedder, text) for text in texts]
+        with self._lock:
+            found = {name: self._texts[name] for name in names if name in self._texts}
+        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in found}
+        some = list(missing.items())[:_TEXTS_EMBEDDED]
+        for at in range(0, len(some), EMBED_ITEMS):
+            part = some[at : at + EMBED_ITEMS]
+            made = embed(embedder, [text[:EMBED_CHARS] for _, text in part])
+            found.update(zip((name for name, _ in part), made, strict=True))
+        with self._lock:
+            for name in names:
+                if name in found:
+                    self._texts[name] = found[name]
+                    self._texts.move_to_end(name)
+            room = max(_CACHED_TEXT_BYTES // embedder.dimensions, 1)
+            while len(self._texts) > room:
+                self._texts.popitem(last=False)
+        return vectors_beside(embedder, [found.get(name, b"") for name in names])
+
     @staticmethod
     def _load(txn: ReadTxn, scope: int, head: IndexHead, known: _Cached | None) -> _Cached:
         if known is None or (known.key, known.table_generation) != (
@@ -196,6 +253,12 @@ class IndexCache:
         pending = pending_documents(txn, scope, head)
         table = _table_of(head, pages, pending, (), ())
         return _Cached(head.key, head.generation, pages, head.table_generation, pending, table)
+
+
+def _text_name(embedder: Embedder, text: str) -> tuple[str, int, bytes]:
+    """Return the name of a text's vector; the text itself is not kept."""
+    packed = text.encode("utf-8", "surrogatepass")
+    return embedder.id, embedder.dimensions, blake2b(packed, digest_size=16).digest()
 
 
 def _totals(records: bytes) -> tuple[int, int]:
@@ -298,6 +361,47 @@ class Query:
         return found
 
 
+class EmbeddedQuery(NamedTuple):
+    """A query's vector, and what it counts."""
+
+    embedder: Embedder
+    vector: bytes
+    mix: float
+    """Part of the similarity in a score, 0 to 1."""
+
+    def vectors(
+        self, txn: ReadTxn, scope: int, head: IndexHead, cache: IndexCache | None
+    ) -> Vectors:
+        """Return the vectors that its embedder made; none are left of another one's.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        found = None if cache is None or not head.next else cache.vectors(txn, scope, head)
+        is_own = found is not None and found.head.is_of(self.embedder)
+        return found if found is not None and is_own else Vectors(VectorHead("", 0), [])
+
+
+def embedded_query(
+    text: str, mode: object, embedder: Embedder | None, *, known: dict[str, bytes] | None = None
+) -> EmbeddedQuery | None:
+    """Embed a query; None if it is searched by its words alone.
+
+    ``known`` has the vectors of texts that were embedded for the same search.
+
+    Raises:
+        InvalidOptionError: the mode is none, or needs an embedder.
+        EmbedderError: the embedder failed.
+    """
+    asked = checked_mode(mode, embedder)
+    if embedder is None or asked == "lexical":
+        return None
+    vectors = {} if known is None else known
+    if text not in vectors:
+        vectors[text] = embed(embedder, [text])[0]
+    return EmbeddedQuery(embedder, vectors[text], 1.0 if asked == "vector" else HYBRID_MIX)
+
+
 class Match(NamedTuple):
     """A document that a query found."""
 
@@ -327,6 +431,14 @@ class Ranking:
     """Number of documents with each term."""
     vectors: Vectors | None = None
     """Vectors that took part."""
+    vector: bytes = b""
+    """The query's vector."""
+
+    def similarity(self, match: Match) -> float:
+        """Return the cosine similarity of a match to the query; 0 if it has no vector."""
+        if self.vectors is None or not self.vectors.blocks:
+            return 0.0
+        return cosine(self.vectors, match.ordinal, self.vector)
 
 
 def rank(
@@ -339,16 +451,16 @@ def rank(
     k: int,
     beside: Sequence[PreparedDocument] = (),
     absent: Iterable[tuple[int, bytes]] = (),
+    like: EmbeddedQuery | None = None,
     vectors: Vectors | None = None,
-    vector: bytes = b"",
-    mix: float = 0.0,
     lent: Mapping[tuple[int, bytes], float] | None = None,
 ) -> Ranking:
     """Rank the documents of a scope's index, and those ``beside`` it, by BM25.
 
-    It is as if those that are ``absent``, by kind and id, had been removed. With ``vectors``, the
-    similarity of each document's to the query's is ``mix`` of its score. ``lent`` is added to the
-    scores of documents, by kind and id.
+    It is as if those that are ``absent``, by kind and id, had been removed. With the vector of the
+    query, ``like``, the similarity of each document's vector to it is a part of its score: of the
+    vectors of the index, or of ``vectors``. ``lent`` is added to the scores of documents, by kind
+    and id.
 
     Raises:
         CorruptValueError: a row of the index is damaged.
@@ -358,6 +470,10 @@ def rank(
     total = head.documents + len(beside) - len(gone)
     length = head.length + sum(each.length for each in beside) - sum(e.length for e in gone)
     nothing = Ranking(head, beside, terms, [], total, 0.0, [])
+    if like is None:
+        vectors = None
+    elif vectors is None:
+        vectors = like.vectors(txn, scope, head, cache)
     if not (terms or vectors):
         return nothing
     if cache is None or beside or gone:
@@ -373,6 +489,7 @@ def rank(
     unmerged += [(head.next + at, each.packed) for at, each in enumerate(beside)]
     blocks = [(term, posting_blocks(txn, scope, keys.u64(term), head.merged)) for term in terms]
     hashes = {author_hash(author, head.key) for author in query.authors}
+    vector = b"" if like is None else like.vector
     with decoding(keys.search_rows(scope, SearchRow.POSTINGS), "postings of a search index"):
         best, frequencies = table.rank(
             blocks,
@@ -392,10 +509,11 @@ def rank(
             ranges=query.ranges,
             vectors=None if vectors is None else _blocks_for(vectors, vector, len(table)),
             query=vector,
-            mix=mix,
+            mix=0.0 if like is None else like.mix,
             lent=None if lent is None else _by_ordinal(txn, scope, head, beside, lent),
         )
-    found = Ranking(head, beside, terms, [], total, length / total, frequencies, vectors)
+    average = length / total
+    found = Ranking(head, beside, terms, [], total, average, frequencies, vectors, vector)
     for ordinal, score, own in best:
         found.matches.append(Match(*_place(txn, scope, found, table, ordinal), score, own, ordinal))
     return found

@@ -1,4 +1,4 @@
-"""Vectors of the documents in a scope's index: embedding, their rows, and changes of these.
+"""Vectors of the documents in a scope's index: the embedder, their rows, and changes of these.
 
 - head: version u16, dimensions u16, embedded u64 (the first ordinal that was not embedded yet),
   removals u64 (counts changes of blocks below it), the id of the embedder in UTF-8
@@ -26,6 +26,8 @@ from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "BLOCK_PAGES",
+    "EMBED_CHARS",
+    "EMBED_ITEMS",
     "MODES",
     "VECTOR_SCALE",
     "Embedder",
@@ -43,6 +45,7 @@ __all__ = [
     "put_vectors",
     "read_vector_head",
     "read_vectors",
+    "vectors_beside",
 ]
 
 
@@ -51,6 +54,12 @@ __all__ = [
 MODES: Final = ("auto", "lexical", "vector", "hybrid")
 DIMENSIONS_MAX: Final = 4096
 EMBEDDER_ID_BYTES_MAX: Final = 256
+
+
+EMBED_ITEMS: Final = 128
+"""Documents that the embedder is given at once, at most."""
+EMBED_CHARS: Final = 16_384
+"""Characters of a document that it is given: models read less."""
 
 
 class Embedder(Protocol):
@@ -335,6 +344,19 @@ def drop_vectors(txn: Txn, scope: int) -> None:
     prefix = keys.search_rows(scope, SearchRow.VECTORS)
     txn.delete_range(prefix, keys.after(prefix))
     txn.delete(_head_key(scope))
+
+
+def vectors_beside(embedder: Embedder, packed: Sequence[bytes]) -> Vectors:
+    """Return vectors of documents that are in no index, by their places; empty: there is none."""
+    count, width = vectors_in_block(embedder.dimensions), embedder.dimensions
+    blank = bytes(_SCALE.size + width)
+    blocks: list[tuple[int, bytes]] = []
+    for first in range(0, len(packed), count):
+        some = [each or blank for each in packed[first : first + count]]
+        some += [blank] * (count - len(some))
+        scales, numbers = ([each[: _SCALE.size] for each in some], [e[_SCALE.size :] for e in some])
+        blocks.append((first, b"".join(scales + numbers)))
+    return Vectors(VectorHead(embedder.id, width, len(packed)), blocks)
 
 
 def cosine(vectors: Vectors, ordinal: int, query: bytes) -> float:

@@ -27,8 +27,8 @@ __all__, __getattr__, __dir__ = face(
         "retry": "Ladder append_once checked_rules make_bundle",
         "rewrite": "rewrite_items",
         "search": (
-            "check_index index_sessions reindex search_request search_scope search_session "
-            "unsearched_items"
+            "check_index embedding_of index_sessions reindex search_request search_scope "
+            "search_session unsearched_items"
         ),
         "session": "Session ref_of",
         "state": "SessionState",

@@ -52,6 +52,7 @@ from memcore.session.retry import checked_rules as checked_rules
 from memcore.session.retry import make_bundle as make_bundle
 from memcore.session.rewrite import rewrite_items as rewrite_items
 from memcore.session.search import check_index as check_index
+from memcore.session.search import embedding_of as embedding_of
 from memcore.session.search import index_sessions as index_sessions
 from memcore.session.search import reindex as reindex
 from memcore.session.search import search_request as search_request
@@ -95,6 +96,7 @@ __all__ = [
     "delegated",
     "delete_session",
     "demand",
+    "embedding_of",
     "fork_point",
     "get_checkpoint",
     "history_at",

@@ -65,6 +65,7 @@ def open_memory(
         read_only=engine.store.read_only,
         uses=engine.memory_uses,
         owner=(app, user),
+        embedding=None if engine.embedder is None else sessions.embedding_of(engine),
         grants=lambda: memory.Grants(
             engine.store,
             find,
@@ -73,6 +74,7 @@ def open_memory(
             access=access,
             redactor=partial(_redactor, engine),
             read_only=engine.store.read_only,
+            indexes=engine.indexes,
         ),
     )
 

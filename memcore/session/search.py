@@ -46,8 +46,6 @@ from memcore.search.index import (
     Forward,
     Segments,
     few_enough,
-    forward_of,
-    forward_rows,
     is_leaving,
     is_sparse,
 )
@@ -61,6 +59,7 @@ from memcore.store.transaction import stored
 __all__ = [
     "SearchRequest",
     "check_index",
+    "embedding_of",
     "index_sessions",
     "reindex",
     "search_request",
@@ -579,124 +578,33 @@ def reindex(engine: Engine, app: str, user: str) -> int:
 def _indexed(engine: Engine, scope: int, tries: int) -> int:
     """Index what is not, and embed it if there is an embedder; returns the items indexed."""
     added = _catch_up(engine, scope, tries)
-    if engine.embedder is not None:
-        _embed_missing(engine, scope, engine.embedder, tries)
+    embedding = embedding_of(engine)
+    if embedding is not None:
+        memory.index_memories(engine.store, lambda _: scope)
+        embedding.catch_up(scope, tries)
     return added
 
 
-# --- Embedding ------------------------------------------------------------------------------------
-# The embedder runs outside any transaction: a short commit then stores the vectors of those
-# documents that are still the same. An ordinal is never given to another document.
-
-EMBED_ITEMS: Final = 128
-"""Items that the embedder is given at once, at most."""
-EMBED_CHARS: Final = 16_384
-"""Characters of an item that it is given: models read less."""
-EMBED_BATCH_CHARS: Final = 2**19
-_EMBED_ROWS: Final = 4096
-"""Documents that one step goes through, most of which are of other kinds."""
-HYBRID_MIX: Final = 0.4
-"""Part of the similarity in the score of a hybrid search; docs/search.md has the measurement."""
+# --- Texts to embed -------------------------------------------------------------------------------
 
 
-class _Unembedded(NamedTuple):
-    """Documents to embed next."""
-
-    key: bytes
-    """The index's key."""
-    before: search.VectorHead | None
-    """Head of the vectors as stored."""
-    stop: int
-    """The first ordinal that is not among them."""
-    texts: list[tuple[Forward, str]]
-
-
-def _embed_missing(engine: Engine, scope: int, embedder: search.Embedder, tries: int) -> None:
-    """Embed the documents of items that have no vector of this embedder yet.
-
-    Only those that are indexed when it begins: others may go on indexing for ever.
-
-    Raises:
-        EmbedderError: the embedder failed.
-        Stale: so many steps in a row were lost to changes by others.
-    """
-    head = engine.store.read(lambda txn: search.read_head(txn, scope))
-    if head is None:
-        return
-    lost = 0
-    while True:
-        part = engine.store.read(lambda txn: _unembedded(txn, scope, embedder, head))
-        if part is None:
-            return
-        texts = [text for _, text in part.texts]
-        made = search.embed(embedder, texts) if texts else []
-        try:
-            engine.store.transact(partial(_put_embedded, scope, embedder, part, made))
-            lost = 0
-        except Stale:
-            lost += 1
-            if lost == tries:
-                raise
-
-
-def _unembedded(
-    txn: ReadTxn, scope: int, embedder: search.Embedder, head: search.IndexHead
-) -> _Unembedded | None:
-    """Return what to embed next of the documents that a head has; None if there is nothing."""
-    now = search.read_head(txn, scope)
-    if now is None or now.key != head.key or _is_closed(txn, scope):
+def embedding_of(engine: Engine) -> search.Embedding | None:
+    """Return the embedding of an open database's documents; None without an embedder."""
+    if engine.embedder is None:
         return None
-    before = search.read_vector_head(txn, scope)
-    start = before.embedded if before is not None and before.is_of(embedder) else 0
-    if start >= head.next:
-        return None
-    texts: list[tuple[Forward, str]] = []
-    size = 0
-    for seen, each in enumerate(forward_rows(txn, scope, start, head.next)):
-        full = len(texts) == EMBED_ITEMS or size > EMBED_BATCH_CHARS
-        if full or seen == _EMBED_ROWS:
-            return _Unembedded(head.key, before, each.ordinal, texts)
-        text = _text_to_embed(txn, scope, each)
-        if text:
-            texts.append((each, text))
-            size += len(text)
-    return _Unembedded(head.key, before, head.next, texts)
+    return search.Embedding(engine.store, engine.embedder, _text_to_embed)
 
 
 def _text_to_embed(txn: ReadTxn, scope: int, row: Forward) -> str:
-    """Return an item's speaker and text; nothing for other documents."""
-    if row.kind != search.DocumentKind.ITEM or len(row.id) != _ITEM_ID.size:
-        return ""
-    owner, seq = _ITEM_ID.unpack(row.id)
-    item = _item_at(txn, scope, owner, seq)
-    document = None if item is None else document_of(owner, item)
-    return "" if document is None else document.text.rpartition("\n")[0][:EMBED_CHARS]
-
-
-def _put_embedded(
-    scope: int, embedder: search.Embedder, part: _Unembedded, made: list[bytes], txn: Txn
-) -> None:
-    """Store vectors of the documents that are still there.
-
-    Raises:
-        Stale: the index, its vectors or the user's wishes have changed since they were read.
-    """
-    head = search.read_head(txn, scope)
-    if head is None or head.key != part.key or _is_closed(txn, scope):
-        raise Stale
-    if search.read_vector_head(txn, scope) != part.before:
-        raise Stale
-    after = search.VectorHead(embedder.id, embedder.dimensions, part.stop)
-    if part.before is not None and part.before.is_of(embedder):
-        after = after._replace(removals=part.before.removals)
-    else:
-        search.drop_vectors(txn, scope)
-    pairs = zip((row for row, _ in part.texts), made, strict=True)
-    same = (
-        (row.ordinal, packed) for row, packed in pairs
-        if forward_of(txn, scope, row.ordinal) == row
-    )  # fmt: skip
-    search.put_vectors(txn, scope, after, same)
+    """Return the text of an item with its speaker, or of a memory with its subject."""
+    document = None
+    if row.kind == search.DocumentKind.MEMORY:
+        document = memory.stored_document(txn, scope, row.id)
+    elif row.kind == search.DocumentKind.ITEM and len(row.id) == _ITEM_ID.size:
+        owner, seq = _ITEM_ID.unpack(row.id)
+        item = _item_at(txn, scope, owner, seq)
+        document = None if item is None else document_of(owner, item)
+    return "" if document is None else document.text.rpartition("\n")[0]  # without its month
 
 
 def _drop(engine: Engine, scope: int) -> None:
@@ -727,8 +635,8 @@ class SearchRequest(NamedTuple):
     embedded: dict[str, bytes]
     """Vectors by the text that was embedded: a search of many scopes embeds its query once."""
     mode: str = "auto"
-    vector: bytes = b""
-    """The query's vector, once it is embedded."""
+    like: search.EmbeddedQuery | None = None
+    """The query's vector, once it is embedded; None: words alone count."""
     memories: bool = False
     """True if memories lend to the items that they rest on."""
 
@@ -840,11 +748,10 @@ def search_scope(
     """
     if engine.write_filter is not None:  # what is stored was redacted, so the query has to be
         asked = asked._replace(query=engine.write_filter.at(app, user).again(asked.query))
-    asked = asked._replace(mode=search.checked_mode(asked.mode, engine.embedder))
-    if engine.embedder is not None and asked.mode != "lexical":
-        if asked.query not in asked.embedded:  # the redaction may differ between users
-            asked.embedded[asked.query] = search.embed(engine.embedder, [asked.query])[0]
-        asked = asked._replace(vector=asked.embedded[asked.query])
+    like = search.embedded_query(  # the redaction, and so the query, may differ between users
+        asked.query, asked.mode, engine.embedder, known=asked.embedded
+    )
+    asked = asked._replace(like=like)
     if not engine.store.read_only:
         try:
             _index_backlog(engine, app, user, asked)
@@ -880,7 +787,8 @@ def _index_backlog(engine: Engine, app: str, user: str, asked: SearchRequest) ->
         Stale: others change the sessions all the time.
         CorruptValueError: the index is damaged.
     """
-    most = 1 if asked.vector else BEHIND_MAX
+    most = BEHIND_MAX if asked.like is None else 1
+    embedding = None if asked.like is None else embedding_of(engine)
 
     def is_behind(txn: ReadTxn) -> int | None:
         scope = _searched(txn, app=app, user=user)
@@ -891,14 +799,14 @@ def _index_backlog(engine: Engine, app: str, user: str, asked: SearchRequest) ->
             size_of(coverage.fresh(each)) + size_of(coverage.gone(each))
             for each in coverage.stale()
         )
-        embedder = engine.embedder if most < BEHIND_MAX else None
-        return scope if behind >= most or _lacks_vectors(txn, scope, embedder) else None
+        lacks = embedding is not None and embedding.lacks(txn, scope)
+        return scope if behind >= most or lacks else None
 
+    if asked.memories:
+        memory.index_memories(engine.store, partial(_searched, app=app, user=user))
     scope = engine.store.read(is_behind)
     if scope is not None:
         _mended(engine, scope, _SEARCH_TRIES)
-    if asked.memories:
-        memory.index_memories(engine.store, partial(_searched, app=app, user=user))
 
 
 def unsearched_items(engine: Engine, app: str, user: str) -> int:
@@ -916,15 +824,6 @@ def unsearched_items(engine: Engine, app: str, user: str) -> int:
         return max(size_of(coverage.unindexed(coverage.stale())) - UNINDEXED_MAX, 0)
 
     return engine.store.read(count)
-
-
-def _lacks_vectors(txn: ReadTxn, scope: int, embedder: search.Embedder | None) -> bool:
-    """Return True if indexed documents were not embedded yet."""
-    head = None if embedder is None else search.read_head(txn, scope)
-    if head is None or embedder is None:
-        return False
-    known = search.read_vector_head(txn, scope)
-    return head.next > (known.embedded if known is not None and known.is_of(embedder) else 0)
 
 
 def _current(engine: Engine, txn: ReadTxn, scope: int) -> Coverage:
@@ -1010,9 +909,7 @@ def _find(
             k=asked.k,
             beside=beside,
             absent=((search.DocumentKind.ITEM, id_) for id_ in ids_in(first_of(gone, GONE_MAX))),
-            vectors=_vectors(engine, txn, scope, head) if asked.vector else None,
-            vector=asked.vector,
-            mix=1.0 if asked.mode == "vector" else HYBRID_MIX,
+            like=asked.like,
             lent=_lent(engine, txn, scope, asked) if asked.memories else None,
         )
         terms = ranking.terms
@@ -1022,7 +919,7 @@ def _find(
             item = None if session is None else _item_at(txn, scope, owner, seq)
             if item is not None and session is not None and _fits(item, asked):
                 why = search.parts_of_score(txn, scope, ranking, match) if asked.explain else ()
-                near = _nearness(ranking, match, asked) if asked.explain else 0.0
+                near = ranking.similarity(match) if asked.explain else 0.0
                 found.append(_Found(session, item, match, why, near))
 
     def cut(hit: _Found) -> SearchHit:
@@ -1051,23 +948,8 @@ def _lent(
 ) -> dict[tuple[int, bytes], float]:
     """Return what memories lend to items."""
     return memory.lent_scores(
-        txn, scope, engine.indexes, asked.query, engine.now_ms(), scaled=bool(asked.vector)
+        txn, scope, engine.indexes, asked.query, engine.now_ms(), like=asked.like
     )
-
-
-def _vectors(engine: Engine, txn: ReadTxn, scope: int, head: search.IndexHead) -> search.Vectors:
-    """Return the vectors that the handle's embedder made; none are left of another one's."""
-    embedder = engine.embedder
-    found = engine.indexes.vectors(txn, scope, head) if head.next else None
-    if found is not None and embedder is not None and found.head.is_of(embedder):
-        return found
-    return search.Vectors(search.VectorHead("", 0), [])
-
-
-def _nearness(ranking: search.Ranking, match: search.Match, asked: SearchRequest) -> float:
-    if ranking.vectors is None or not ranking.vectors.blocks:
-        return 0.0
-    return search.cosine(ranking.vectors, match.ordinal, asked.vector)
 
 
 def _beside(

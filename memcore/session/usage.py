@@ -209,7 +209,12 @@ def _place(ref: SessionRef, asked: object) -> RecallPlace:
     if asked.shared and asked.pinned:
         memories = sessions.open_memory(engine, ref.app, ref.user, access=ref.access)
         shared = tuple(memories.grants.memories(asked.admits))
-    return remembered.RecallPlace(asked, ref.name, text, engine.indexes, engine.now_ms(), shared)
+    place = remembered.RecallPlace(asked, ref.name, text, engine.indexes, engine.now_ms(), shared)
+    if engine.embedder is None:
+        return place
+    memories = sessions.open_memory(engine, ref.app, ref.user, ref.name, access=ref.access)
+    handle = remembered.tool_handle(memories)
+    return remembered.embedded_place(place, handle.turn, handle.embedded)
 
 
 def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | None:

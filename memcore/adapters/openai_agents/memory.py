@@ -31,6 +31,7 @@ from memcore.memory import (
     ToolHandle,
     answer_named,
     choose_memories,
+    embedded_place,
     tool_handle,
     tool_schemas,
 )
@@ -159,7 +160,9 @@ def _recalled(
     shared: tuple[Memory, ...] = ()
     if asked.shared and asked.pinned:
         shared = tuple(handle.grants().memories(asked.admits))
-    place = RecallPlace(asked, handle.session or "", query, handle.indexes, handle.now_ms(), shared)
+    name, now_ms = handle.session or "", handle.now_ms()
+    place = RecallPlace(asked, name, query, handle.indexes, now_ms, shared)
+    place = embedded_place(place, handle.turn, handle.embedded)
     found: Recalled | None = handle.read(
         lambda txn, scope: choose_memories(
             txn, scope, place, policy=_POLICY, counter=counter, budget_tokens=asked.budget_tokens
