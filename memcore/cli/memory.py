@@ -93,11 +93,19 @@ def search_memories(
     user: User = "default",
     app: App = "default",
     k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Most of them.")] = 10,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="lexical; or hybrid or vector, by the model WordLlama."),
+    ] = "lexical",
+    index: Annotated[
+        bool, typer.Option("--index", help="Index and embed what is missing first; this writes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the active memories that best match some words."""
-    with _memory(store, app, user) as memory:
-        hits = memory.search(query, k=k)
+    """Find the active memories that best match some words, or with ``--mode`` their meaning."""
+    embedder = search.WordLlama() if mode in ("hybrid", "vector") else None
+    with (writing if index else reading)(store, embedder=embedder) as db:
+        hits = db.scope(app=app, user=user).memory.search(query, k=k, mode=mode)
     if as_json:
         found = [{"score": hit.score, **_mapping(hit.memory)} for hit in hits]
         emit_json("memory search", {"memories": found})

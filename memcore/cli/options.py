@@ -162,11 +162,14 @@ def is_judged() -> bool:
 
 
 @contextmanager
-def reading(store: str, *, verify: bool = True) -> Iterator[memcore.Database]:
+def reading(
+    store: str, *, verify: bool = True, embedder: memcore.Embedder | None = None
+) -> Iterator[memcore.Database]:
     """Open the database for reading, without writing anything or disturbing a live writer."""
     _need_file(store)
     verify = verify and is_judged()
-    with memcore.open(store, read_only=True, verify=verify, **key_options()) as db:
+    options = key_options()
+    with memcore.open(store, read_only=True, verify=verify, embedder=embedder, **options) as db:
         if _was_interrupted(db):
             warn(
                 f"{store}: its last commit was interrupted; it shows after the next opening for "
@@ -186,10 +189,10 @@ def _was_interrupted(db: memcore.Database) -> bool:
 
 
 @contextmanager
-def writing(store: str) -> Iterator[memcore.Database]:
+def writing(store: str, *, embedder: memcore.Embedder | None = None) -> Iterator[memcore.Database]:
     """Open an existing database for writing; its pages are validated first, see ``is_judged``."""
     _need_file(store)
-    with _opened(store) as db:
+    with _opened(store, embedder=embedder) as db:
         yield db
 
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal
 from heapq import nsmallest
-from importlib import import_module
 from itertools import islice
 from operator import mul
-from pathlib import Path as PathEmbedding
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from xxhash import xxh3_128_digest
 
+from memcore import search
 from memcore._fast import classify, xxh3_64
 from memcore.errors import InternalError, InvalidOptionError
 from memcore.log import count_message
@@ -1153,11 +1152,4 @@ def wordllama_embedder() -> Embed:
     Raises:
         InvalidOptionError: the package is not installed.
     """
-    try:
-        package: Any = import_module("wordllama")
-    except ImportError as exc:
-        msg = f'embed: {exc}: install it with pip install "memcore[embed]", or give an embedder'
-        raise InvalidOptionError(msg) from exc
-    # The package folder is laid out like its cache, where it looks before the network.
-    folder = PathEmbedding(package.__file__).parent
-    return as_embedder(package.WordLlama.load(cache_dir=folder, disable_download=True))
+    return as_embedder(search.load_wordllama()[1])

@@ -28,5 +28,6 @@ __all__, __getattr__, __dir__ = face(
             "put_vectors read_vector_head"
         ),
         "text": "ANALYSIS folded highlights month_words snippet_of",
+        "wordllama": "WordLlama load_wordllama",
     },
 )

@@ -52,6 +52,8 @@ from memcore.search.vectors import drop_vectors as drop_vectors
 from memcore.search.vectors import embed as embed
 from memcore.search.vectors import put_vectors as put_vectors
 from memcore.search.vectors import read_vector_head as read_vector_head
+from memcore.search.wordllama import WordLlama as WordLlama
+from memcore.search.wordllama import load_wordllama as load_wordllama
 
 __all__ = [
     "ANALYSIS",
@@ -72,6 +74,7 @@ __all__ = [
     "VectorHead",
     "Vectors",
     "Watermark",
+    "WordLlama",
     "check_rows",
     "checked_embedder",
     "checked_mode",
@@ -91,6 +94,7 @@ __all__ = [
     "is_absent",
     "is_index_error",
     "is_index_row",
+    "load_wordllama",
     "measure",
     "merge_pending",
     "merge_piece",

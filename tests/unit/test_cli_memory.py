@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -162,3 +163,22 @@ def test_grants(store, capsys, path):
     assert run(capsys, "grant", *asked, "--to-user", "alice")[0] != 0
     with memcore.open(path) as db:
         assert db.scope(user="bob").memory.grants.received() == []
+
+
+def test_a_search_by_meaning(store, capsys, monkeypatch):
+    asked = ("search", "beverages", "--store", store, "--user", "alice", "--json")
+    code, out, _ = run(capsys, *asked)
+    assert (code, json.loads(out)["memories"]) == (0, [])
+    assert run(capsys, *asked, "--mode", "semantic")[0] == 2
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, "wordllama", None)
+        code, _, told = run(capsys, *asked, "--mode", "hybrid")
+        assert code == 2
+        assert 'pip install "memcore[embed]"' in told
+    pytest.importorskip("wordllama")
+    code, out, _ = run(capsys, *asked, "--mode", "vector")
+    assert (code, json.loads(out)["memories"]) == (0, [])  # nothing is embedded yet
+    code, out, _ = run(capsys, *asked, "--mode", "hybrid", "--index")
+    assert [each["text"] for each in json.loads(out)["memories"]] == ["Likes tea"]
+    code, out, _ = run(capsys, *asked, "--mode", "vector")
+    assert [each["text"] for each in json.loads(out)["memories"]] == ["Likes tea"]

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ LINKED = [
 ]  # fmt: skip
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS = re.compile(r"<!-- needs: (\w+) -->\n\Z")
+"""Stands before a block that needs a package of an extra."""
 SHOWN = re.compile(r"# -> (.*)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 CRASH = re.compile(r"`python -m tests\.crash ([a-z]+)`")
@@ -62,9 +65,14 @@ TEST_FILE = re.compile(r"`(?:pytest )?(tests/[\w/]+\.\w+)`")
 
 
 def blocks(name: str) -> list[tuple[int, str]]:
-    """Line number and source of the Python blocks of a file."""
+    """Line number and source of the Python blocks of a file whose packages are here."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return [(text.count("\n", 0, found.start(1)) + 1, found[1]) for found in FENCE.finditer(text)]
+    known = []
+    for found in FENCE.finditer(text):
+        needs = NEEDS.search(text, 0, found.start())
+        if needs is None or find_spec(needs[1]) is not None:
+            known.append((text.count("\n", 0, found.start(1)) + 1, found[1]))
+    return known
 
 
 def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 
 import memcore
 from memcore.cli import main
-from memcore.compaction import wordllama_embedder
+from memcore.search import WordLlama
 
 DATA = Path("/work/shared/eval/memory/locomo.json.xz")
 ADVERSARIAL = 5
@@ -56,19 +56,6 @@ def recall(found: list[tuple[list[str], set[str]]]) -> float:
 
 def test_the_index_finds_the_evidence(samples) -> None:
     assert round(recall(searched(samples, None)), 1) >= LEAST
-
-
-class WordLlama:
-    """The model that is part of the package wordllama: it works offline."""
-
-    id = "wordllama-256"
-    dimensions = 256
-
-    def __init__(self) -> None:
-        self._embed = wordllama_embedder()
-
-    def __call__(self, texts: list[str]) -> Any:
-        return self._embed(texts)
 
 
 def test_vectors_find_more_of_the_evidence(samples) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from memcore.codec import keys
 from memcore.codec.keys import SearchRow
 from memcore.codec.values import seal_value
 from memcore.errors import EmbedderError, InvalidOptionError
-from memcore.search import cosine, embed
+from memcore.search import WordLlama, cosine, embed
 from memcore.search.vectors import VectorHead, Vectors, read_vector_head, read_vectors
 
 
@@ -317,6 +318,24 @@ def test_planted_scales_are_refused(words) -> None:
             assert len(db.scope().search("place3")) == 10
             assert db.check() == []
             [(key, _)] = rows(db, SearchRow.VECTORS)
+
+
+def test_wordllama_is_an_embedder(monkeypatch) -> None:
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, "wordllama", None)
+        with pytest.raises(InvalidOptionError, match=r"pip install .memcore\[embed\]"):
+            WordLlama()
+    package = pytest.importorskip("wordllama")
+    model = WordLlama()
+    assert model.id == f"wordllama-{package.__version__}-256"
+    assert repr(model) == f"WordLlama('{model.id}')"
+    assert model([]) == []
+    assert len(embed(model, ["", "\ud800 half", "x" * 16_384])) == 3
+    with memcore.open(":memory:", embedder=model) as db:
+        chat = db.session("chat")
+        chat.append({"role": "user", "content": "My kitten sleeps all day."})
+        chat.append({"role": "user", "content": "Taxes are due."})
+        assert [hit.seq for hit in chat.search("cat", mode="vector", k=1)] == [1]
 
 
 def test_filters_apply(words) -> None:
