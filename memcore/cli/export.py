@@ -57,10 +57,10 @@ def export_sessions(
     """Write sessions as JSON lines. 'memcore import' reads all formats.
 
     jsonl holds a session in full: seqs, times, meta, events, compactions. The other formats have
-    one line {"id": ..., "metadata": ..., "messages": [...]} per session, with the messages as
-    appended; everything that such a list cannot hold is listed on stderr, and the exit code is then
-    1, unless --lossy is given. Nothing is converted: a session of another format is refused. The
-    file appears under its name only once it is complete.
+    one line {"id": ..., "metadata": ..., "messages": [...]} per session, with all messages, legal
+    in that format; those that are so as appended are not changed. Everything that was changed, or
+    that such a list cannot hold, is listed on stderr, and the exit code is then 1, unless --lossy
+    is given. The file appears under its name only once it is complete.
     """
     if bool(sessions) == everything:
         msg = "name the sessions to export, or give --all: one of the two"

@@ -593,15 +593,17 @@ class Database:
             session_id: only sessions of this name.
             user: only this user's.
             app: only this application's.
-            format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"`` and
-                ``"anthropic"`` write one line ``{"id", "messages"}`` per session, unconverted.
+            format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"``,
+                ``"anthropic"``, ``"gemini"`` and ``"langchain"`` write one line
+                ``{"id", "metadata", "messages"}`` per session, legal in that format.
             undone: include items that were undone (jsonl only).
             left_out: called with a line of text for each session with content that messages cannot
-                hold (events, meta, compactions); without it, such a session is an error.
+                hold (events, meta, compactions) or that was changed for the format; without it,
+                such a session is an error.
             redact: replace what this policy matches with placeholders.
 
         Raises:
-            InvalidOptionError, NotFoundError, CorruptValueError
+            InvalidOptionError, InvalidItemError, NotFoundError, CorruptValueError
         """
         exchange.check_form(format, undone=undone)
         self._need("export", app=app, user=user, name=session_id)

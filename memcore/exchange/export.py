@@ -32,7 +32,7 @@ from memcore.limits import ITEMS_PAGE
 from memcore.log import Head, History
 from memcore.log.checkpoint import CheckpointRow, checkpoint_numbers, read_checkpoint
 from memcore.log.history import StoredRow, read_rows
-from memcore.model import ItemKind, View
+from memcore.model import Conversion, ItemKind, Repair, View
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
@@ -40,7 +40,8 @@ from memcore.rows.views import StoredView, applies_to, is_in_force, is_known, vi
 from memcore.session import Engine
 from memcore.state import read_header, value_at
 from memcore.store.interface import ReadTxn
-from memcore.wire import get_policy
+from memcore.wire import PairPolicy, WireItem, get_policy, render
+from memcore.wire.convert import convert_entries
 
 __all__ = [
     "Archiving",
@@ -164,14 +165,7 @@ Parents = dict[int, dict[int, str]]
 
 _KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
 _NAMED_MAX: Final = 5
-_ROLES: Final = {
-    "chat": {"system", "developer", "user", "assistant", "tool", "function"},
-    "responses": {"system", "developer", "user", "assistant"},
-    "anthropic": {"system", "user", "assistant"},
-}
-_CHAT_FIELD: Final = "tool_calls"
 _STAND_IN: Final = b'{"type":"undone","payload":null}'
-_ANTHROPIC_BLOCKS: Final = {"tool_use", "tool_result"}
 
 
 def export_sessions(
@@ -187,8 +181,9 @@ def export_sessions(
     Sessions deleted since they were listed are skipped.
 
     Raises:
-        InvalidOptionError: the format cannot express a session, or part of it is left out and
-            ``left_out`` is None; discard what was yielded before.
+        InvalidOptionError: part of a session is left out or changed and ``left_out`` is None;
+            discard what was yielded before.
+        InvalidItemError: a message cannot be converted.
         NotFoundError: a session was deleted while it was exported.
         CorruptValueError: a row is damaged.
     """
@@ -467,6 +462,8 @@ class _LeftOut:
 
     events: list[int] = field(default_factory=list)
     beside: list[int] = field(default_factory=list)
+    repairs: tuple[Repair, ...] = ()
+    """Changes that made the messages legal in the format."""
 
     def text(self, source: _Source) -> str:
         """Describe it in words; empty if nothing is left out."""
@@ -484,7 +481,17 @@ class _LeftOut:
             parts.append(f"{len(source.runs.checkpoints):,} checkpoints")
         if source.state.counters:
             parts.append("the state")
-        return f"{source.where}: left out {', '.join(parts)}" if parts else ""
+        told = [f"left out {', '.join(parts)}"] if parts else []
+        changed: dict[str, list[int]] = {}
+        for repair in self.repairs:
+            changed.setdefault(repair.action, []).append(repair.seq or 0)
+        if changed:
+            listed = (
+                f"{len(at):,} {action}" + (f" ({_named(at)})" if all(at) else "")
+                for action, at in changed.items()
+            )
+            told.append(f"changed {', '.join(listed)}")
+        return f"{source.where}: {'; '.join(told)}" if told else ""
 
 
 def _named(seqs: list[int]) -> str:
@@ -495,36 +502,35 @@ def _named(seqs: list[int]) -> str:
 def _messages(
     engine: Engine, source: _Source, form: str, left_out: Callable[[str], None] | None
 ) -> Iterator[bytes]:
-    """Yield one line ``{"id", "metadata", "messages"}`` with the items as they were appended."""
-    wire = FORMATS[form]
-    if get_policy(source.head.policy).wire != wire:
-        own = [name for name, its in FORMATS.items() if its == get_policy(source.head.policy).wire]
-        msg = (
-            f"{source.where} is held to {source.head.policy!r} and cannot be written as {form}: "
-            f"messages are not converted; export it as {' or '.join([*own, 'jsonl'])}"
-        )
-        raise InvalidOptionError(msg)
+    """Yield one line ``{"id", "metadata", "messages"}`` with the items as legal messages.
+
+    Messages that are legal in the format as they were appended keep their stored JSON.
+    """
+    own = get_policy(source.head.policy)
+    policy = own if own.wire == FORMATS[form] else get_policy(form.replace("-", "_"))
     missing = _LeftOut()
+    entries: list[WireItem] = []
+    stored: dict[int, bytes] = {}
+    for row in _rows(engine, source):
+        with decoding(b"", f"item {row.seq}"):
+            message = decode_json(row.json, 1)
+        is_event = row.kind == ItemKind.EVENT
+        if is_event:
+            missing.events.append(row.seq)
+        elif row.beside:
+            missing.beside.append(row.seq)
+        entries.append(WireItem(row.seq, message, event=is_event))
+        stored[id(message)] = row.json
+    made = _legal(entries, own, policy)
+    missing.repairs = made.repairs
     app, user, name = source.place
-    owner = {"app": app, "user": user, "policy": source.head.policy}
+    owner = {"app": app, "user": user, "policy": policy.name}
     yield b'{"id":%s,"metadata":%s,"messages":[' % (
         portable_json(name),
         portable_json({"memcore": owner}),
     )
-    between = b""
-    for row in _rows(engine, source):
-        if row.kind == ItemKind.EVENT:
-            missing.events.append(row.seq)
-            continue
-        if row.beside:
-            missing.beside.append(row.seq)
-        with decoding(b"", f"item {row.seq}"):
-            belongs = _belongs(decode_json(row.json, 1), wire)
-        if not belongs:
-            msg = f"{source.where}: item {row.seq} is no {form} message; export it as jsonl"
-            raise InvalidOptionError(msg)
-        yield between + row.json
-        between = b","
+    for at, message in enumerate(made.messages):
+        yield (b"," if at else b"") + (stored.get(id(message)) or portable_json(message))
     yield b"]}\n"
     text = missing.text(source)
     if text and left_out is None:
@@ -534,18 +540,19 @@ def _messages(
         left_out(text)
 
 
-def _belongs(message: dict[str, Any], wire: str) -> bool:
-    """Return True if a message's outermost fields fit a wire format."""
-    role, kind, content = message.get("role"), message.get("type"), message.get("content")
-    if wire != "chat" and _CHAT_FIELD in message:
-        return False
-    if wire == "responses" and role is None:
-        return isinstance(kind, str)
-    if wire == "chat" and isinstance(content, list):
-        kinds = {block.get("type") for block in content if isinstance(block, dict)}
-        if any(isinstance(found, str) and found in _ANTHROPIC_BLOCKS for found in kinds):
-            return False
-    return isinstance(role, str) and role in _ROLES[wire]
+def _legal(entries: list[WireItem], own: PairPolicy, policy: PairPolicy) -> Conversion:
+    """Render a history by the session's policy, as a context does, and convert it.
+
+    Raises:
+        InvalidItemError: a message is nested too deeply.
+    """
+    shown = render(entries, own)
+    seqs = [0 if source is None else entries[source].seq for source in shown.sources]
+    for at, seq in enumerate(seqs):  # what rendering wrote belongs to the item before it
+        seqs[at] = seq or (seqs[at - 1] if at else 0)
+    found = [WireItem(seq, message) for seq, message in zip(seqs, shown.messages, strict=True)]
+    made = convert_entries(found, policy.mended)
+    return Conversion(made.messages, (*shown.repairs, *made.repairs))
 
 
 # --- Archive lines: expired data as lines of an export, written before deletion -------------------

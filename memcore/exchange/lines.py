@@ -70,8 +70,11 @@ FORMATS: Final[Mapping[str, str]] = {
     "openai-chat": "chat",
     "openai-responses": "responses",
     "anthropic": "anthropic",
+    "gemini": "gemini",
+    "langchain": "langchain",
 }
-"""Export formats, and the wire format that a session must have (jsonl: any)."""
+"""Export formats, and the wire format of their messages (jsonl: any). Each is named like its
+policy, with a hyphen."""
 
 COUNT_END: Final = 2**48
 """Exclusive limit of seqs, revisions, counters and tokens: whatever is added later still fits the

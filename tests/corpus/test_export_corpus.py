@@ -31,10 +31,16 @@ def test_the_whole_corpus_comes_back(corpus, tmp_path) -> None:
         with export.open("rb") as source:
             assert b"".join(other.export()) == source.read()
         assert other.check() == []
-        for line in b"".join(other.export(format="openai-chat")).splitlines():
+        told: list[str] = []
+        lines = b"".join(other.export(format="openai-chat", left_out=told.append)).splitlines()
+        for line in lines:
             found = json.loads(line)
-            assert found["messages"] == written.pop(found["id"])
+            messages = written.pop(found["id"])
+            if not any(text.startswith(f"session {found['id']!r}") for text in told):
+                assert found["messages"] == messages
+            assert memcore.validate(found["messages"]) == []
         assert written == {}
+        assert len(told) < 10  # results without a call, ids used twice, blocks of no type
         # What an import cannot take of a damaged file leaves the rest whole.
         with export.open("rb") as source:
             done = third.import_(line for at, line in enumerate(islice(source, 5_000)) if at % 397)
