@@ -211,6 +211,7 @@ class Counter:
 U32: Final = Struct(">I")
 U64: Final = Struct(">Q")
 KIND_U64_2: Final = Struct(">BQQ")  # most keys begin with kind, scope and an object's number
+_KIND_U64: Final = Struct(">BQ")
 
 
 def u64(number: int) -> bytes:
@@ -233,7 +234,7 @@ def number_of(key: bytes) -> int:
 
 def scoped(kind: int, scope: int, *parts: bytes) -> bytes:
     """Build ``kind | scope u64 | parts``, the key of a row that belongs to a scope."""
-    return b"".join((bytes((kind,)), U64.pack(scope), *parts))
+    return b"".join((_KIND_U64.pack(kind, scope), *parts))
 
 
 def split_scoped(key: bytes) -> tuple[int, bytes]:
@@ -478,9 +479,12 @@ def audit_care(scope: int) -> bytes:
 # --- Rows of a scope's long-term memory -----------------------------------------------------------
 
 
+_MEMORY_ROW: Final = Struct(">BQB")
+
+
 def memory_rows(scope: int, row: int, *parts: bytes) -> bytes:
     """Build ``13 | scope u64 | row u8 | parts``: a memory row's key, or a prefix of several."""
-    return scoped(Kind.MEMORY, scope, bytes((row,)), *parts)
+    return b"".join((_MEMORY_ROW.pack(Kind.MEMORY, scope, row), *parts))
 
 
 # --- Rows of graphs: threads, their checkpoints, and pools of chunks ------------------------------

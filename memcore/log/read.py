@@ -9,9 +9,9 @@ from memcore import blobs
 from memcore._fast import pack_event, pack_facts
 from memcore.codec import keys
 from memcore.codec.keys import Row
-from memcore.codec.values import FLAG_BLOB, FLAG_REWRITTEN, decoding, named
+from memcore.codec.values import FLAG_BLOB, FLAG_REWRITTEN, decoding, named, open_value
 from memcore.errors import CorruptValueError, NotFoundError
-from memcore.log.history import History, StoredRow, read_rows
+from memcore.log.history import History, StoredRow, missing_row, read_rows
 from memcore.model import Item, ItemKind, Message
 from memcore.rows import index
 from memcore.rows.item import ABANDON_EVENT, Prepared, decode_item, split_body
@@ -22,6 +22,7 @@ __all__ = [
     "Stored",
     "again",
     "facts_of",
+    "item_at",
     "looks_like",
     "opened",
     "predecessor",
@@ -57,6 +58,19 @@ def stored_items(
                 named(exc, keys.session_row(scope, session, Row.ITEM, row[1]))
                 raise
             yield found
+
+
+def item_at(txn: ReadTxn, scope: int, session: int, seq: int) -> Item:
+    """Return the item with a seq, of the session that owns it.
+
+    Raises:
+        CorruptValueError: it is damaged or missing.
+    """
+    key = keys.session_row(scope, session, Row.ITEM, seq)
+    value = txn.get(key)
+    if value is None:
+        raise missing_row(scope, session, seq)
+    return opened(txn, scope, (0, seq, *open_value(key, value)))[0]
 
 
 def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:

@@ -461,6 +461,8 @@ class SessionTxns(DraftFields):
 
     def flush_opened(self, txn: Txn, scope: int, session: int) -> None:
         """Write the pending changes of a session's draft, if this transaction has one."""
+        if not txn.local:
+            return
         draft: SessionTxn | None = txn.local.get(self._logs.get(scope, session).place)
         if draft is not None:
             draft.flush()

@@ -33,13 +33,15 @@ ROOTS: Final = "\x00roots"
 """The namespace of the notes."""
 
 
-def root_of(txn: ReadTxn, scope: int, session: int) -> int:
+def root_of(txn: ReadTxn, scope: int, session: int, *, parent: int | None = None) -> int:
     """Return the number of the session that stands for all forks of a session's root.
+
+    ``parent`` is what the session's head says if it was read, 0 if it is no fork.
 
     Raises:
         CorruptValueError: a head or a note is damaged.
     """
-    root = _first_of(txn, scope, session)
+    root = session if parent == 0 else _first_of(txn, scope, parent or session)
     namespace = names.namespace_of(txn, scope, ROOTS)
     while namespace is not None:
         key = _note_at(scope, namespace, root)

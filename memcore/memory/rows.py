@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -295,6 +296,7 @@ _NAMES: Final = {
     "uses": "uses", "promoted_by": "promoted_by", "unsourced": "unsourced", "reason": "reason",
     "digests": "digests", "merger": "merger",
 }  # fmt: skip
+_values_of: Final = attrgetter(*_NAMES)
 _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
 _SHARES: Final = ("confidence", "importance")
 _LEAST_MS: Final = 1 - 2**52
@@ -320,9 +322,8 @@ TIMELINE: Final = ("active", "superseded")
 def pack_record(record: MemoryVersion) -> dict[str, Any]:
     """Return the JSON object of a version; what has no value is left out."""
     said: dict[str, Any] = {"version": record.version, "at": record.recorded_ms}
-    for name, key in _NAMES.items():
-        value = getattr(record, name)
-        if value or (value == 0.0 and value is not False and name in _SHARES):
+    for key, value in zip(_NAMES.values(), _values_of(record), strict=True):
+        if value or (value == 0.0 and value is not False and key in _SHARES):
             said[key] = list(value) if isinstance(value, tuple) else value
     for name in ("observed_ms", "valid_from_ms", "valid_to_ms"):  # 1970 is a time, too
         if getattr(record, name) is not None:
@@ -626,13 +627,13 @@ def source_rows(scope: int, session: int, seq: int | None = None) -> bytes:
 
 def _of_sources(scope: int, record: MemoryVersion) -> set[bytes]:
     number = keys.u64(record.id)
-    return {
-        source_rows(scope, session, seq) + number
+    cited = {
+        (session, source.seqs)
         for source in record.sources
-        for seq in source.seqs
-        for session in {source.session, source.owner}
+        for session in (source.session, source.owner)
         if session
     }
+    return {source_rows(scope, at, seq) + number for at, seqs in cited for seq in seqs}
 
 
 def index_rows(
@@ -905,15 +906,14 @@ def _write_document(
     txn: Txn, scope: int, before: MemoryVersion | None, after: MemoryVersion
 ) -> None:
     """Keep the scope's search index in step with an entry; a damaged index is dropped."""
-    old = None if before is None else document_of(before)
-    new = document_of(after)
-    if old == new:
+    if before is not None and document_of(before) == document_of(after):
         return
     try:
         writer = search.IndexWriter(txn, scope)
         if after.id > progress_of(writer.source(search.DocumentKind.MEMORY)):
             return
         writer.remove(search.DocumentKind.MEMORY, (keys.u64(after.id),))
+        new = document_of(after)
         if new is not None:
             writer.add((new.prepared(writer.head.key),))
         writer.close()

@@ -22,8 +22,7 @@ from memcore.errors import (
     RevisionConflict,
 )
 from memcore.log import Head, History, SessionTxns
-from memcore.log.history import read_rows
-from memcore.log.read import opened
+from memcore.log.read import item_at
 from memcore.memory.basis import (
     BARE,
     SOURCES_MAX,
@@ -165,10 +164,7 @@ def cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) 
                 msg = f"source: item {seq} is not in the history of session {source.session[:80]!r}"
                 raise NotFoundError(msg)
             by_owner.setdefault(owner, []).append(seq)
-            row = next(read_rows(book.txn, book.scope, owner, position=0, lo=seq, hi=seq))
-            if isinstance(row, CorruptValueError):
-                raise row
-            item = opened(book.txn, book.scope, row)[0]
+            item = item_at(book.txn, book.scope, owner, seq)
             found.append(by_of_item(item))
             if found[-1] == "user":
                 texts, more = own_texts(item.message)
@@ -198,15 +194,17 @@ def _history(book: Book, drafts: SessionTxns, name: str) -> tuple[int, int, Hist
     """
     txn, scope = book.txn, book.scope
     number = names.session_of(txn, scope, name)
-    value = None
+    key, value = b"", None
     if number is not None:
         drafts.flush_opened(txn, scope, number)
-        value = txn.get(head_key(scope, number))
+        key = head_key(scope, number)
+        value = txn.get(key)
     if number is None or value is None:
         msg = f"source: there is no session {name[:80]!r}"
         raise NotFoundError(msg)
-    head = Head.unpack(head_key(scope, number), value)
-    return number, root_of(txn, scope, number), History(head.all_segments(txn, scope))
+    head = Head.unpack(key, value)
+    root = root_of(txn, scope, number, parent=head.parent_session)
+    return number, root, History(head.all_segments(txn, scope))
 
 
 def _trust(stated: str | None, cited: _Cited, *, is_limit: bool) -> str:
@@ -284,7 +282,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
         id=head.next_id,
         version=1,
         by=by,
-        status="quarantined",
+        status="active" if by in ACTIVE_BY else "quarantined",
         recorded_ms=now_ms,
         text=text,
         sources=_with_trust(cited.rows, by)[:SOURCES_MAX],
@@ -406,7 +404,8 @@ def _placed(
         The statement with its status, and the other entries that change.
     """
     if new.slot is None:
-        return replace(new, status="active", superseded_by=None), ()
+        is_so = new.status == "active" and new.superseded_by is None
+        return new if is_so else replace(new, status="active", superseded_by=None), ()
     others = _timeline(book, new, now_ms)
     current = next((each for each in others if each.status == "active"), None)
     last = max((_start(each, now_ms) for each in others), default=now_ms)

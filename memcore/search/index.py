@@ -469,7 +469,7 @@ class IndexWriter:
         if found is None and create and is_absent(txn, scope):
             txn.need_feature(SEARCHED)
             self.exists = self._changed = True
-        self.head = IndexHead(os.urandom(16)) if found is None else found
+        self.head = IndexHead(os.urandom(16) if self.exists else b"") if found is None else found
 
     def add(self, documents: Iterable[PreparedDocument]) -> int:
         """Add documents; those that the index has already are skipped. Returns the number added.
