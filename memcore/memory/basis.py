@@ -8,11 +8,13 @@ any time whose words it has: they go with the last member, or source of its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from memcore.codec.values import encode_json
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.memory.rows import (
     HOLDS,
@@ -38,7 +40,9 @@ __all__ = [
     "MERGE_RULES",
     "SOURCES_MAX",
     "Cut",
+    "held_alike",
     "held_by",
+    "held_by_trust",
     "left_of",
     "living_members",
     "members_left",
@@ -90,16 +94,16 @@ def merged_sources(known: Iterable[SourceRow], more: Iterable[SourceRow]) -> tup
             seqs = sorted(seq for seq, bits in of.items() if bits == holds)
             rows.append(first[at]._replace(seqs=tuple(seqs[-SOURCES_MAX:]), holds=holds))
     while len(rows) > SOURCES_MAX:
-        rows.remove(max(rows, key=_spare))
+        rows.remove(max(_spare(rows), key=lambda row: BY.index(row.by)))
     return tuple(rows)
 
 
-def _spare(row: SourceRow) -> tuple[int, bool]:
-    """Return a key that is greatest for the sources that give way first.
-
-    Of equal trust, these are those on which no attributes and labels rest.
-    """
-    return BY.index(row.by), not row.holds & ~HOLDS["text"]
+def _spare(rows: Sequence[SourceRow]) -> Iterator[SourceRow]:
+    """Yield the sources without which every field still has one that it rests on."""
+    holders = Counter(bit for row in rows for bit in HOLDS.values() if row.holds & bit)
+    for row in rows:
+        if all(holders[bit] > 1 for bit in HOLDS.values() if row.holds & bit):
+            yield row
 
 
 def held_by(rows: Iterable[SourceRow], names: Collection[str]) -> tuple[SourceRow, ...]:
@@ -167,6 +171,27 @@ def _is_baseless(
 ) -> bool:
     """Return True if a wording has lost all its sources, and nobody stated it without one."""
     return not rows and bool(before) and unsourced is None
+
+
+def held_alike(record: MemoryVersion, said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the attributes and labels that a statement says as they are, and that rest on items.
+
+    ``said``: its values; who says the same of them is one more that they rest on.
+    """
+    held = _held(record.sources)
+    return tuple(
+        name
+        for name in ("attributes", "labels")
+        if held & HOLDS[name]
+        and (value := said.get(name))
+        and encode_json(value) == encode_json(getattr(record, name))
+    )
+
+
+def held_by_trust(record: MemoryVersion, by: str) -> tuple[str, ...]:
+    """Return the attributes and labels that rest on a source of some trust or more."""
+    held = _held(row for row in record.sources if not is_weaker(row.by, by))
+    return tuple(name for name in ("attributes", "labels") if held & HOLDS[name])
 
 
 # --- United memories: how they are made -----------------------------------------------------------

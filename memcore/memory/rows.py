@@ -220,7 +220,8 @@ class MemoryVersion:
     @property
     def support(self) -> int:
         """Number of independent sessions that say it: forks share their parent's items."""
-        said = (row for row in self.sources if not row.is_aside or not row.holds)
+        of_members = self.merger is not None  # a member says it
+        said = (row for row in self.sources if not row.is_aside or (of_members and not row.holds))
         return len({row.root for row in said})
 
     @property

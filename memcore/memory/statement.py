@@ -27,7 +27,9 @@ from memcore.memory.basis import (
     BARE,
     SOURCES_MAX,
     Cut,
+    held_alike,
     held_by,
+    held_by_trust,
     left_of,
     living_members,
     members_left,
@@ -336,7 +338,9 @@ def _support(
     the known one with all of them; one that is not stronger is one more source, which holds the
     wording. The expiry is that of the last statement that was not weaker.
     """
-    sources = merged_sources(known.sources, held_by(new.sources, ("text",)))
+    said = {"attributes": new.attributes, "labels": new.labels}
+    same = () if is_weaker(new.by, known.by) else held_alike(known, said)
+    sources = merged_sources(known.sources, held_by(new.sources, ("text", *same)))
     stated = [by for by in (stated_by(known), stated_by(new)) if by is not None]
     unsourced = min(stated, key=BY.index) if stated and sources else None
     is_stronger = is_weaker(known.by, new.by)
@@ -567,8 +571,11 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     if said.text is None:  # the text rests on what it rested on
         by = weakest((by, known.by))
         names = [name for name in HOLDS if said.values.get(name) is not None]
-        kept = held_by(known.sources, [name for name in HOLDS if name not in names])
-        sources = merged_sources(kept, held_by(_with_trust(cited.rows, by), names))
+        same = held_alike(known, said.values)
+        changed = [name for name in names if name not in same]
+        kept = held_by(known.sources, [name for name in HOLDS if name not in changed])
+        rows = held_by(_with_trust(cited.rows, by), [*changed, *same])
+        sources = merged_sources(kept, rows)
         unsourced = stated_by(known) if sources else None
         found = replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
         return told_itself(found, said.values)
@@ -582,7 +589,8 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     )
     told = {
         "text": said.text, "by": by, "sources": merged_sources(rows, rest),
-        "unsourced": None, "promoted_by": None, "observed_ms": cited.newest_ms,
+        "unsourced": by if rest and not rows else None, "promoted_by": None,
+        "observed_ms": cited.newest_ms,
     }  # fmt: skip
     return told_itself(replace(known, **{**told, **said.values}), {"text", *said.values})
 
@@ -930,9 +938,12 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
         same = normalised(each.text) == normalised(record.text)
         if same and is_weaker(each.by, record.by) and not is_weaker(each.by, by):
             by, said = each.by, each
-    values = dict(BARE) if said is None else {name: getattr(said, name) for name in BARE}
+    values = {name: getattr(said or record, name) for name in BARE}
+    own = held_by_trust(record, record.by)
+    if said is None:
+        values = {**BARE, **{name: values[name] for name in own}}
     values["text"] = record.text if said is None else said.text
-    rows = held_by(record.sources, ("text",))
+    rows = held_by(record.sources, ("text", *own) if said is None else ("text",))
     values["sources"] = rows if said is None else merged_sources(said.sources, rows)
     values["extractor"] = record.extractor if record.is_summary else values["extractor"]
     if record.status == "active" and by not in ACTIVE_BY:

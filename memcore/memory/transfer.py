@@ -45,6 +45,7 @@ from memcore.memory.statement import cite
 from memcore.memory.trust import (
     ACTIVE_BY,
     BY,
+    UNSOURCED_BY,
     checked_attributes,
     checked_contents,
     checked_labels,
@@ -111,6 +112,14 @@ def arrived_entry(*bodies: Any) -> tuple[MemoryVersion, ...]:
     return found
 
 
+def _is_held(record: MemoryVersion) -> bool:
+    """Return True if the wording rests on a source, or somebody said it without one."""
+    if record.merger is None and not all(row.holds for row in record.sources):
+        return False
+    unsourced = record.unsourced or record.promoted_by or record.by in UNSOURCED_BY
+    return bool(record.support or unsourced or not record.sources)
+
+
 def _held_in(source: Mapping[str, Any]) -> list[Any]:
     """Return what rests on a source of a line; ``aside``: as exports said it once."""
     return [source["holds"]] if "holds" in source else [True] * ("aside" in source)
@@ -136,7 +145,7 @@ def _arrived(body: Any) -> MemoryVersion:
             or len(record.sources) > SOURCES_MAX * SOURCES_MAX
             or sum(len(row.seqs) for row in record.sources) > 2 * SOURCES_MAX**2
             or record.is_summary
-            or (record.sources and not record.support and not record.unsourced)
+            or not _is_held(record)
             or (record.is_file and not is_well_formed(record))
         ):
             raise ValueError
@@ -333,7 +342,9 @@ def _proven(to: Arrival, record: MemoryVersion) -> MemoryVersion:
     if record.is_gone:
         return record
     rows = tuple(found for row in record.sources for found in _linked(to, row, record.text))
-    by = weakest((record.by, min((row.by for row in rows), key=BY.index, default="import")))
+    is_united = record.merger is not None
+    saying = [row.by for row in rows if is_united or not row.is_aside]
+    by = weakest((record.by, min(saying, key=BY.index, default="import")))
     found = replace(record, sources=rows, by=by, promoted_by=None)
     if by in ACTIVE_BY or record.status not in TIMELINE:
         return found

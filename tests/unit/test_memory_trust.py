@@ -589,3 +589,63 @@ def test_sources_keep_what_they_hold_in_an_export(db, open_db, memory, tmp_path)
     there.delete_session("a")
     assert [(each.text, each.attributes) for each in there.memory.list()] == [("Likes tea", {})]
     assert made.attributes == {"cups": 3}
+
+
+def test_attributes_that_two_sessions_gave_alike_stay_with_one_of_them(db, scope, memory):
+    first, second, third = (say(db, name, "Likes tea, 3 cups") for name in "abc")
+    made = memory.remember("Likes tea", source=first, attributes={"cups": 3})
+    memory.remember("Likes tea", source=second, attributes={"cups": 3})
+    memory.update(made.id, attributes={"cups": 3}, source=third)
+    for name in "ca":
+        scope.delete_session(name)
+        assert memory.get(made.id).attributes == {"cups": 3}
+    scope.delete_session("b")
+    assert memory.get(made.id).status == "forgotten"
+
+
+def test_sources_of_attributes_do_not_crowd_out_that_of_the_text(db, scope, memory):
+    made = memory.remember("Likes tea", source=say(db, "s0", "Likes tea"), labels={"of": "x"})
+    for at in range(1, 65):
+        memory.update(made.id, labels={"of": "x"}, source=say(db, f"s{at}", "of x"))
+    memory.update(made.id, text="Likes green tea", source=say(db, "last", "Likes green tea"))
+    assert db.check() == []
+    scope.delete_session("last")
+    assert memory.get(made.id).status == "forgotten"
+
+
+def test_an_operators_text_stays_beside_attributes_of_a_user(db, open_db, memory, scope, tmp_path):
+    made = memory.remember("Likes tea", source=say(db, "a", "Likes tea"), attributes={"cups": 3})
+    memory.update(made.id, text="Likes green tea", by="operator")
+    assert db.check() == []
+    other = open_db(durability="none", path=tmp_path / "other.memcore")
+    assert other.import_(db.export()).failures == []
+    memory.remember("Likes green tea", source=say(db, "b", "Likes green tea"))
+    scope.delete_session("b")
+    scope.delete_session("a")
+    left = memory.get(made.id)
+    assert (left.text, left.status, left.attributes) == ("Likes green tea", "active", {})
+
+
+def test_a_users_attributes_stay_when_only_a_tool_still_says_the_text(db, scope, memory):
+    made = memory.remember("Likes tea", source=say(db, "a", "Likes tea"))
+    memory.update(made.id, attributes={"cups": 3}, source=say(db, "b", "cups 3"))
+    memory.remember("Likes tea", source=tool(db, "c"))
+    scope.delete_session("a")
+    left = memory.get(made.id)
+    assert (left.by, left.status, left.attributes) == ("tool", "quarantined", {"cups": 3})
+    scope.delete_session("b")
+    assert memory.get(made.id).attributes == {}
+    scope.delete_session("c")
+    assert memory.get(made.id).status == "forgotten"
+    assert db.check() == []
+
+
+def test_an_import_cannot_say_that_a_text_rests_on_nothing(db, open_db, memory, tmp_path):
+    memory.remember("Likes tea", source=say(db, "a", "Likes tea"), attributes={"cups": 3})
+    lines = [bytes(line) for line in db.export()]
+    cited = b'"seqs":[1]'
+    assert sum(line.count(cited) for line in lines) == 1
+    for at, holds in enumerate((b"0", b"2", b"6", b"8", b"-1", b'"1"')):
+        other = open_db(durability="none", path=tmp_path / f"{at}.memcore")
+        planted = [line.replace(cited, cited + b',"holds":' + holds) for line in lines]
+        assert len(other.import_(planted).failures) == 1
