@@ -24,6 +24,7 @@ from memcore.payload.units import (
     PayloadUnit,
     UnitLine,
     escaper,
+    json_copy,
     state_candidates,
     unit_candidates,
 )
@@ -316,7 +317,7 @@ def _fenced(section: Section, lines: Iterable[str]) -> str:
 
 
 def _ordered(section: Section, lines: Iterable[CountedLine]) -> list[CountedLine]:
-    """Return lines in the order in which the section shows them, which is that of their worth."""
+    """Return lines in the order in which the section shows them."""
     if section.by_rank:
         return sorted(lines, key=lambda line: line.rank)
     return sorted(lines, key=lambda line: line.place)
@@ -335,13 +336,14 @@ def assemble_contents(
         ContextOverflowError: what is fixed does not fit, or the smallest history beside it.
         InvalidItemError: a message cannot be converted.
     """
+    marks = cache_marks and policy.wire == "anthropic"
     kept_free, excess = 0, 1
     while excess > 0:
         made = _Assembly(contents, policy, now, kept_free).run()
+        if marks:
+            made = _marked(made, contents.counter)
         excess = made.tokens - contents.budget
         kept_free += excess
-    if cache_marks and policy.wire == "anthropic":
-        _mark(made)
     return made
 
 
@@ -384,15 +386,23 @@ class _Assembly:
         front = [each for each in self._sections if each.volatility == "stable"]
         turn = [each for each in self._sections if each.volatility == "turn"]
         kept = self._history_least() + sum(least[each.name] for each in turn)
-        in_front = min(self._share_in_front(front, turn, fixed), room - kept)
-        examples = self._examples(front, self._shared(front, in_front, least))
+        firm = sum(least[each.name] for each in front)
+        in_front = min(max(self._share_in_front(front, turn, fixed), firm), room - kept)
+        given = self._shared(front, in_front, least)
+        examples = self._examples(front, given)
         taken = sum(each.tokens for each in examples)
-        stable = self._blocks(front, in_front - taken, least)
+        stable = self._blocks(front, in_front - taken, given)
         room -= taken + self._tokens_of(stable)
         context = self._context(room, turn, least, fixed)
         room -= 0 if context is None else context.tokens
-        self._leave_out_repeated(turn, stable, context)
-        blocks = self._blocks(turn, room, least)
+        self._leave_out_shown(turn, stable)
+        known = len(self._left_out)
+        blocks = self._blocks(turn, room, self._shared(turn, room, least))
+        if repeated := self._repeated(turn, [*stable, *blocks], context):
+            del self._left_out[known:]  # the blocks are chosen anew, without these
+            for section in turn:
+                self._leave_out(section, repeated.get(section.name, set()))
+            blocks = self._blocks(turn, room, self._shared(turn, room, least))
         self._contents.counts = self._counts
         return self._composed(_Chosen(user, fixed, examples, stable, context, blocks))
 
@@ -404,7 +414,7 @@ class _Assembly:
             return None
         if isinstance(given, str):
             return user_message(self._policy, given)
-        found = convert([given], to=self._policy).messages
+        found = convert([json_copy(given, "user")], to=self._policy).messages
         if len(found) != 1 or classify(found[0])[0] != ItemKind.USER:
             msg = "user: expected one message of the user"
             raise InvalidItemError(msg)
@@ -494,7 +504,7 @@ class _Assembly:
         lines: list[CountedLine] = []
         for at, (unit, text, start, stop, _) in enumerate(given):
             key = "line", text
-            tokens = self._counts[key] if key in self._counts else self._known[key]
+            tokens = max(self._counts[key] if key in self._counts else self._known[key], 1)
             self._counts[key] = tokens
             lines.append(CountedLine(unit, text, start, stop, tokens, at))
         return lines
@@ -569,7 +579,7 @@ class _Assembly:
         for section in sections:
             left = given[section.name]
             for at, messages in enumerate(section.examples):
-                made = convert(messages, to=self._policy).messages
+                made = convert(json_copy(messages, "examples"), to=self._policy).messages
                 tokens = sum(count_message(each, self._contents.counter) for each in made)
                 if made and tokens <= left:
                     found.append(_Examples(section.name, str(at), made, tokens))
@@ -579,11 +589,13 @@ class _Assembly:
         return found
 
     def _blocks(
-        self, sections: Iterable[Section], room: int, least: Mapping[str, int]
+        self, sections: Iterable[Section], room: int, given: Mapping[str, int]
     ) -> list[_SectionBlock]:
-        """Return sections with their best lines, together in one message within a room."""
+        """Return sections with their best lines, together in one message within a room.
+
+        ``given``: the tokens of each section.
+        """
         sections = [each for each in sections if self._lines[each.name]]
-        given = self._shared(sections, room, least)
         found = [self._block(each, given[each.name]) for each in sections]
         found = [block for block in found if block.lines]
         while found and self._tokens_of(found) > room:
@@ -598,13 +610,13 @@ class _Assembly:
         """Return a section with its best lines within a room, and say which are left out."""
         left = room - self._frame(section)
         chosen: list[CountedLine] = []
-        for line in _ordered(section, self._lines[section.name]):
+        for line in sorted(self._lines[section.name], key=lambda line: line.rank):
             if line.tokens <= left:
                 chosen.append(line)
                 left -= line.tokens
             else:
                 self._left_out.append(LeftOut(section.name, line.unit.id, "budget"))
-        block = self._rendered(section, chosen)
+        block = self._rendered(section, _ordered(section, chosen))
         while block.lines and block.tokens > room:
             block = self._shorter(block)
         return block
@@ -614,9 +626,11 @@ class _Assembly:
         return _SectionBlock(section, text, lines, self._count_block(text))
 
     def _shorter(self, block: _SectionBlock) -> _SectionBlock:
-        """Return a block without its last line."""
-        self._left_out.append(LeftOut(block.section.name, block.lines[-1].unit.id, "budget"))
-        return self._rendered(block.section, block.lines[:-1])
+        """Return a block without its least line."""
+        least = max(block.lines, key=lambda line: line.rank)
+        self._left_out.append(LeftOut(block.section.name, least.unit.id, "budget"))
+        lines = [line for line in block.lines if line.place != least.place]
+        return self._rendered(block.section, lines)
 
     def _message(self, blocks: Iterable[_SectionBlock]) -> Message:
         return user_message(self._policy, _SEPARATOR.join(block.text for block in blocks))
@@ -627,32 +641,46 @@ class _Assembly:
             return blocks[0].tokens
         return count_message(self._message(blocks), self._contents.counter) if blocks else 0
 
-    def _leave_out_repeated(
-        self, turn: Iterable[Section], stable: Iterable[_SectionBlock], context: Context | None
-    ) -> None:
-        """Leave out memories that are shown already, and evidence that anything shown repeats."""
-        shown = {line.unit.id for block in stable for line in block.lines}
-        said = {line.unit.text.strip() for block in stable for line in block.lines}
-        for section in sorted(turn, key=lambda each: each.kind == "evidence"):
-            lines = self._lines[section.name]
-            again: list[CountedLine] = []
+    def _leave_out_shown(self, turn: Iterable[Section], stable: Iterable[_SectionBlock]) -> None:
+        """Leave out memories that the stable sections show."""
+        shown = {line.unit.key for block in stable for line in block.lines}
+        for section in turn:
             if section.kind == "memories":
-                again = [line for line in lines if line.unit.id in shown]
-                said |= {line.unit.text.strip() for line in lines}
-            elif section.kind == "evidence" and lines:
-                said |= {
-                    text.strip() for text in _texts([] if context is None else context.messages)
-                }
-                for line in lines:
-                    text = line.unit.text.strip()
-                    if text in said:
-                        again.append(line)
-                    said.add(text)
-            if again:
-                places = {line.place for line in again}
-                self._lines[section.name] = [line for line in lines if line.place not in places]
-                left = (LeftOut(section.name, line.unit.id, "duplicate") for line in again)
-                self._left_out.extend(left)
+                lines = self._lines[section.name]
+                again = {line.place for line in lines if line.unit.key in shown}
+                self._leave_out(section, again)
+
+    def _repeated(
+        self, turn: Iterable[Section], blocks: Iterable[_SectionBlock], context: Context | None
+    ) -> dict[str, set[int]]:
+        """Return the places of evidence that memories in the blocks, or messages, say as well.
+
+        Of equal passages the best is kept.
+        """
+        evidence = [each for each in turn if each.kind == "evidence" and self._lines[each.name]]
+        if not evidence:
+            return {}
+        memories = [block for block in blocks if block.section.kind == "memories"]
+        said = {line.unit.text.strip() for block in memories for line in block.lines}
+        said |= {text.strip() for text in _texts([] if context is None else context.messages)}
+        found: dict[str, set[int]] = {}
+        for section in evidence:
+            for line in sorted(self._lines[section.name], key=lambda line: line.rank):
+                text = line.unit.text.strip()
+                if text in said:
+                    found.setdefault(section.name, set()).add(line.place)
+                said.add(text)
+        return found
+
+    def _leave_out(self, section: Section, places: set[int]) -> None:
+        """Leave out lines as duplicates."""
+        lines = self._lines[section.name]
+        self._left_out += [
+            LeftOut(section.name, line.unit.id, "duplicate")
+            for line in lines
+            if line.place in places
+        ]
+        self._lines[section.name] = [line for line in lines if line.place not in places]
 
     # --- the history ------------------------------------------------------------------------------
 
@@ -675,7 +703,7 @@ class _Assembly:
         share = shares(room + user, [*wants, room + user])[-1]
         share = max(share, (room + user) // 2, self._history_least())
         kept = sum(least[each.name] for each in turn)
-        limit = max(min(share - user, room - kept), 1)
+        limit = max(min(share - user, room - kept), self._history_least(), 1)
         return self._context_or_more(limit, room, share // _STEPS if steady else 0, fixed)
 
     def _context_or_more(
@@ -705,17 +733,17 @@ class _Assembly:
         source, counter = self._contents.history, self._contents.counter
         assert source is not None  # noqa: S101 - checked by the caller
         if isinstance(source, Sequence):
-            messages = convert(source, to=self._policy).messages
+            messages = convert(json_copy(source, "history"), to=self._policy).messages
             whole = sum(count_message(message, counter) for message in messages)
-            budget = stepped(whole, limit, step)
+            budget = self._stepped(whole, limit, step)
             try:
                 return fit(messages, budget, policy=self._policy, counter=counter)
             except ContextOverflowError:
                 if budget == limit:
                     raise
             return fit(messages, limit, policy=self._policy, counter=counter)
-        if step:
-            budget = stepped(source.pressure().tokens, limit, step)
+        if step and source.counter == counter.id:
+            budget = self._stepped(source.pressure().tokens, limit, step)
             if budget < limit:
                 try:
                     return self._session_context(source, budget)
@@ -723,24 +751,33 @@ class _Assembly:
                     return self._session_context(source, limit)
         return self._session_context(source, limit)
 
+    def _stepped(self, whole: int, limit: int, step: int) -> int:
+        return max(stepped(whole, limit, step), min(limit, self._history_least()))
+
     def _session_context(self, source: HistorySource, limit: int) -> Context:
         """Return a session's context of at most some tokens by the payload's counter.
 
         Raises:
             ContextOverflowError
         """
-        asked = limit
+        if source.counter == self._contents.counter.id:
+            return source.context(limit, format=self._policy.name)
+        asked, is_least = limit, False
         while True:
-            found = source.context(asked, format=self._policy.name)
-            if source.counter == self._contents.counter.id:
-                return found
+            try:
+                found = source.context(asked, format=self._policy.name)
+            except ContextOverflowError as error:  # in the session's own tokens
+                if is_least or not error.needed_tokens:
+                    raise
+                asked, is_least = error.needed_tokens, True
+                continue
             tokens = sum(count_message(each, self._contents.counter) for each in found.messages)
             if tokens <= limit:
                 return replace(found, tokens=tokens)
-            asked = min(asked - 1, asked * limit // tokens)
-            if asked < 1:
+            if is_least:
                 msg = f"the smallest legal context needs {tokens} tokens, and there are {limit}"
                 raise ContextOverflowError(msg, needed_tokens=tokens, budget_tokens=limit)
+            asked = max(min(asked - 1, found.tokens - 1, found.tokens * limit // tokens), 1)
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -793,7 +830,7 @@ class _Assembly:
             self._policy.name,
             messages,
             system,
-            [dict(each) for each in self._contents.tools],
+            json_copy(self._contents.tools, "tools"),
             tokens,
             self._contents.budget,
             self._uses(chosen),
@@ -859,7 +896,7 @@ class _Assembly:
         the user's message.
         """
         shown = [message for each in chosen.examples for message in each.messages]
-        has_calls = any(classify(message)[0] == ItemKind.RESULT for message in shown)
+        has_calls = any(classify(message)[1] for message in shown)
         context = chosen.context
         is_open = chosen.user is not None and context is not None and context.open_calls > 0
         if not (has_calls or is_open) or not find_violations(messages, self._policy):
@@ -897,33 +934,60 @@ def _moved(sources: Sequence[int | None]) -> Callable[[int], int]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in messages."""
+    """Yield the texts in the contents of messages."""
     todo = [value]
     while todo:
         each = todo.pop()
         if isinstance(each, str):
             yield each
         elif isinstance(each, Mapping):
-            todo += each.values()
+            todo += [each[name] for name in _CONTENTS if name in each]
         elif isinstance(each, list):
             todo += each
 
 
-def _mark(made: AssembledPayload) -> None:
-    """Mark the ends of tools, system prompt and breakpoints for Anthropic's prompt cache."""
-    mark = {"cache_control": {"type": "ephemeral"}}
-    for given in (made.tools, made.system):
-        if given:
-            given[-1] = {**given[-1], **mark}
-    for at in made.breakpoints[:2]:
-        message = made.messages[at - 1]
+_CONTENTS: Final = (
+    "content", "parts", "text", "output", "kwargs", "data", "functionResponse", "response",
+)  # fmt: skip
+
+
+def _marked(made: AssembledPayload, counter: TokenCounter) -> AssembledPayload:
+    """Return a payload with marks for Anthropic's prompt cache, and with their tokens.
+
+    Marked are the ends of the tools, of the system prompt and of what stays; together with the
+    marks that are there already, at most as many as the provider takes.
+    """
+    tools, system, messages = list(made.tools), made.system, list(made.messages)
+    left = _MARKS_MAX - str([tools, system, messages]).count("'cache_control':")
+    tokens = made.tokens
+    if left > 0 and tools and _MARK.keys().isdisjoint(tools[-1]):
+        tokens -= counter.count_tools(tools)
+        tools[-1] = {**tools[-1], **_MARK}
+        tokens += counter.count_tools(tools)
+        left -= 1
+    if left > 0 and system and _MARK.keys().isdisjoint(system[-1]):
+        system = [*system[:-1], {**system[-1], **_MARK}]
+        left -= 1
+    for at in made.breakpoints:
+        message = messages[at - 1]
         content = message.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        if content and isinstance(content[-1], Mapping) and content[-1].get("type") in _MARKED:
-            marked = [*content[:-1], {**content[-1], **mark}]
-            made.messages[at - 1] = {**message, "content": marked}
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        last = blocks[-1] if blocks else None
+        if (
+            left > 0
+            and isinstance(last, Mapping)
+            and last.get("type") in _MARKED
+            and "cache_control" not in last
+        ):
+            marked = {**message, "content": [*(blocks or ())[:-1], {**last, **_MARK}]}
+            tokens += count_message(marked, counter) - count_message(message, counter)
+            messages[at - 1] = marked
+            left -= 1
+    return replace(made, tools=tools, system=system, messages=messages, tokens=tokens)
 
 
+_MARK: Final = {"cache_control": {"type": "ephemeral"}}
+_MARKS_MAX: Final = 4
+"""Most marks of a request; more are refused."""
 _MARKED: Final = ("text", "image", "document", "tool_use", "tool_result")
 """Blocks that may have a mark: not thinking, which has to stay as it came."""

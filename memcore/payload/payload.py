@@ -13,10 +13,11 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, NamedTuple, Protocol
 
+from memcore._fast import classify
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.memory.recall import HEADING
-from memcore.model import Memory, MemoryHit, Playbook
+from memcore.model import ItemKind, Memory, MemoryHit, Playbook
 from memcore.options import checked_bool, checked_choice, checked_int, checked_optional_int
 from memcore.payload.assembly import (
     AssembledPayload,
@@ -32,6 +33,8 @@ from memcore.payload.units import (
     PayloadUnit,
     UnitLine,
     as_units,
+    is_number,
+    json_copy,
     memory_candidates,
 )
 from memcore.tokens import TokenCounter, get_counter
@@ -77,8 +80,10 @@ class MemorySource(Protocol):
     def playbooks(self) -> Sequence[Playbook]:
         """Return the playbooks."""
 
-    def search(self, query: str, *, k: int = 10) -> Sequence[MemoryHit]:
-        """Return the memories that a query finds."""
+    def search(
+        self, query: str, *, k: int = 10, valid_at: float | None = None
+    ) -> Sequence[MemoryHit]:
+        """Return the memories that a query finds and that hold at a time."""
 
 
 class StateSource(Protocol):
@@ -156,7 +161,7 @@ class Payload:
             InvalidItemError: they are not a list of JSON objects.
         """
         self._contents.counter.count_tools(tools)  # judges them
-        self._contents.tools += [_sorted(each) for each in tools]
+        self._contents.tools += [_sorted(json_copy(dict(each), "tools")) for each in tools]
 
     def examples(
         self,
@@ -181,6 +186,7 @@ class Payload:
             InvalidItemError: an example is neither.
             InvalidOptionError: an option is invalid, or the name is taken.
         """
+        _need_iterable(name, examples)
         found = [_example(each, f"{name}[{at}]") for at, each in enumerate(examples)]
         self._add(
             name, "examples", budget_tokens, at_least_tokens, priority, volatility="stable",
@@ -213,8 +219,14 @@ class Payload:
             name: None: ``memories``, or ``found_memories`` with a query.
 
         Raises:
+            InvalidItemError: it is no memory (of an ``AsyncMemories`` give its ``sync``).
             InvalidOptionError: an option is invalid, or the name is taken.
         """
+        search = getattr(memory, "search", None)
+        if not isinstance(memory, Iterable) and (search is None or iscoroutinefunction(search)):
+            hint = "" if search is None else ": give the memory of its sync"
+            msg = f"memories: expected a memory or memories, got {type(memory).__name__}{hint}"
+            raise InvalidItemError(msg)
         if query is not None and not isinstance(query, str):
             msg = f"query: expected a str or None, got {type(query).__name__}"
             raise InvalidOptionError(msg)
@@ -240,7 +252,7 @@ class Payload:
 
         Args:
             session: the session, read when the payload is assembled (of an ``AsyncSession`` its
-                ``sync``); or a list of messages.
+                ``sync``); or a list of messages as it is now.
             at_least_tokens: tokens that are kept free for it.
             steady: move its cut by a quarter of its room at a time, and keep free what sections of
                 a turn may take: so the prefix stays the same for many turns. False: show as much as
@@ -257,8 +269,14 @@ class Payload:
             msg = f"history: expected a session or messages, got {type(session).__name__}{hint}"
             raise InvalidItemError(msg)
         checked_bool("steady", steady)
+        source = session
+        if isinstance(session, Sequence):
+            if not all(isinstance(each, Mapping) for each in session):
+                msg = "history: expected messages, each a mapping"
+                raise InvalidItemError(msg)
+            source = json_copy([dict(each) for each in session], "history")
         self._add("history", "history", None, at_least_tokens, _PRIORITIES["history"])
-        self._contents.history, self._contents.steady = session, steady
+        self._contents.history, self._contents.steady = source, steady
 
     def evidence(
         self,
@@ -328,7 +346,7 @@ class Payload:
 
         Args:
             state: values by field; or ``session.state``, which is read now.
-            fields: names of the fields, in the order in which they are shown; None: all.
+            fields: names of the fields, in the order in which they are shown; None: all, sorted.
             budget_tokens: as for ``examples``, like the other options.
             at_least_tokens: as for ``examples``.
             priority: as for ``examples``.
@@ -339,21 +357,23 @@ class Payload:
             InvalidOptionError: there is no such field, or an option is invalid.
         """
         origin: dict[str, Any] = {}
+        read = getattr(state, "all", None)
         if isinstance(state, Mapping):
             values = dict(state)
+        elif read is None or iscoroutinefunction(read):
+            msg = f"{name}: expected a mapping or a session's state, got {type(state).__name__}"
+            raise InvalidItemError(msg)
         else:
             values = state.all()
             origin = {"state": state.label, "counter": state.counter}
         found: list[PayloadUnit] = []
-        for each in values if fields is None else fields:
-            if each not in values:
+        _need_iterable("fields", () if fields is None else fields)
+        for each in sorted(values, key=str) if fields is None else fields:
+            if not isinstance(each, str) or each not in values:
                 msg = f"{name}: there is no field {each!r:.80}"
                 raise InvalidOptionError(msg)
-            try:
-                text = encode_json(values[each])[0].decode("utf-8", "surrogatepass")
-            except (TypeError, ValueError, RecursionError) as exc:
-                msg = f"{name}: the value of {each!r:.80} cannot be written as JSON: {exc}"
-                raise InvalidItemError(msg) from exc
+            value = _sorted(json_copy(values[each], f"{name}: the value of {each!r:.80}"))
+            text = encode_json(value)[0].decode("utf-8", "surrogatepass")
             source = {**origin, "field": each}
             found.append(PayloadUnit(id=each, text=text, by="agent", source=source))
         self._add(
@@ -387,8 +407,9 @@ class Payload:
             InvalidItemError, InvalidOptionError: a unit or an option is invalid.
         """
         checked_choice("volatility", volatility, ("stable", "turn"))
-        if not isinstance(heading, str) or len(heading.splitlines()) != 1:
-            msg = f"heading: expected one line, got {heading!r:.80}"
+        lines = heading.splitlines() if isinstance(heading, str) else ()
+        if list(lines) != [heading] or "<" in heading:
+            msg = f"heading: expected one line without '<', got {heading!r:.80}"
             raise InvalidOptionError(msg)
         self._add(
             name, "own", budget_tokens, at_least_tokens, priority, heading=heading,
@@ -401,11 +422,13 @@ class Payload:
         Raises:
             InvalidItemError: it is neither, or blank, which providers refuse.
         """
-        is_blank = isinstance(message, str) and not message.strip()
+        text = message.get("content") if isinstance(message, Mapping) else message
+        is_blank = isinstance(text, str) and not text.strip()
         if not isinstance(message, str | Mapping) or is_blank:
             msg = f"user: expected a text or a message, got {message!r:.80}"
             raise InvalidItemError(msg)
-        self._contents.user = message if isinstance(message, str) else dict(message)
+        given = message if isinstance(message, str) else json_copy(dict(message), "user")
+        self._contents.user = given
 
     def remove(self, name: str) -> None:
         """Remove a section, or the user's message, so that the next turn can set it anew.
@@ -416,6 +439,8 @@ class Payload:
         contents = self._contents
         if name == "user" and contents.user is not None:
             contents.user = None
+        elif name == "tools" and contents.tools:
+            contents.tools = []
         elif name in contents.instructions:
             del contents.instructions[name]
         elif name in contents.sections:
@@ -520,6 +545,9 @@ class Payload:
             msg = f"policy: expected that of a wire format, got {rules.name!r}"
             raise InvalidOptionError(msg)
         checked_bool("cache_marks", cache_marks)
+        if now is not None and not is_number(now):
+            msg = f"now: expected seconds since 1970, got {now!r:.80}"
+            raise InvalidOptionError(msg)
         at = time.time() if now is None else now
         return assemble_contents(self._contents, rules, at, cache_marks=cache_marks)
 
@@ -547,7 +575,17 @@ def _example(given: Any, where: str) -> tuple[dict[str, Any], ...]:
     if not pair or not all(isinstance(message, Mapping) for message in pair):
         msg = f"{where}: expected a pair of texts or a list of messages, got {given!r:.80}"
         raise InvalidItemError(msg)
-    return tuple(map(dict, pair))
+    found = json_copy([dict(message) for message in pair], where)
+    if any(classify(message)[0] == ItemKind.SYSTEM for message in found):
+        msg = f"{where}: a system message is no part of an example: use instructions()"
+        raise InvalidItemError(msg)
+    return tuple(found)
+
+
+def _need_iterable(name: str, value: object) -> None:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        msg = f"{name}: expected a list, got {type(value).__name__}"
+        raise InvalidItemError(msg)
 
 
 def _given(memories: Iterable[Memory | MemoryHit | Playbook], now: float) -> Iterable[UnitLine]:
@@ -564,5 +602,6 @@ def _held(memory: MemorySource, now: float) -> Iterable[UnitLine]:
 
 
 def _found(memory: MemorySource, query: str, k: int, now: float) -> Iterable[UnitLine]:
-    del now  # a search takes what holds now
-    return memory_candidates(memory.search(query, k=k)) if query.strip() else ()
+    if not query.strip():
+        return ()
+    return memory_candidates(memory.search(query, k=k, valid_at=now))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isnan
 from typing import Any, Final, NamedTuple
 
-from memcore.codec.values import encode_json
+from memcore.codec.values import decode_json, encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.memory.recall import line_of, playbook_line, quoted
 from memcore.memory.trust import ACTIVE_BY, BY
@@ -26,6 +26,8 @@ __all__ = [
     "UnitLine",
     "as_units",
     "escaper",
+    "is_number",
+    "json_copy",
     "memory_candidates",
     "state_candidates",
     "unit_candidates",
@@ -37,6 +39,7 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 UNITS_MAX: Final = 100_000
 """Most units of a section."""
 _ID_CHARS_MAX: Final = 256
+_NUMBER_MAX: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,11 @@ class PayloadUnit:
     expires_at: float | None = None
     """Time from which it is left out, seconds since 1970."""
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it says and where it comes from; ids alone are those of one section."""
+        return self.id, self.text, str(dict(self.source))
+
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not 0 < len(self.id) <= _ID_CHARS_MAX:
             msg = f"id: expected a str of 1 to {_ID_CHARS_MAX} characters, got {self.id!r:.80}"
@@ -69,14 +77,31 @@ class PayloadUnit:
         checked_choice("by", self.by, BY)
         for name in ("score", "expires_at"):
             value = getattr(self, name)
-            if value is not None and (type(value) not in (int, float) or isnan(value)):
+            if value is not None and not is_number(value):
                 msg = f"{name} of unit {self.id!r:.80}: expected a number, got {value!r:.80}"
                 raise InvalidOptionError(msg)
-        try:
-            encode_json([self.id, self.text, dict(self.source)])
-        except (TypeError, ValueError, RecursionError) as exc:
-            msg = f"unit {self.id!r:.80} cannot be written as JSON: {exc}"
-            raise InvalidItemError(msg) from exc
+        if not isinstance(self.source, Mapping):
+            msg = f"source of unit {self.id!r:.80}: expected a JSON object, got {self.source!r:.80}"
+            raise InvalidItemError(msg)
+        object.__setattr__(self, "source", json_copy(dict(self.source), f"unit {self.id!r:.80}"))
+
+
+def is_number(value: object) -> bool:
+    """Return True for a finite int or float within the range of floats."""
+    return type(value) in (int, float) and abs(value) <= _NUMBER_MAX  # type: ignore[arg-type]
+
+
+def json_copy(value: Any, what: str) -> Any:
+    """Return a copy of JSON, which no later change of the original reaches.
+
+    Raises:
+        InvalidItemError: it is no JSON; ``what`` names it.
+    """
+    try:
+        return decode_json(*encode_json(value))
+    except (TypeError, ValueError, RecursionError) as exc:
+        msg = f"{what} cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
 
 
 def as_units(given: Any, section: str, **defaults: Any) -> tuple[PayloadUnit, ...]:
@@ -132,8 +157,9 @@ class UnitLine(NamedTuple):
 
 
 _HIDDEN: Final = (
-    "\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f"
+    "\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 """Characters that break a line, change its direction, cannot be seen, or are half of a pair."""
 
@@ -144,7 +170,7 @@ def escaper(names: Iterable[str]) -> re.Pattern[str]:
     ``names``: those of all sections, which are the tags of their fences.
     """
     tags = "|".join(sorted(names))
-    return re.compile(rf"[{_HIDDEN}]|<(?=\s*/?\s*(?:{tags})\b)", re.IGNORECASE)
+    return re.compile(rf"[{_HIDDEN}]|<(?=\s*(?:/\s*)?(?:{tags})\b)", re.IGNORECASE)
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -181,6 +207,7 @@ def memory_candidates(found: Iterable[Memory | MemoryHit | Playbook]) -> Iterato
     Raises:
         InvalidItemError: one is neither.
     """
+    known: set[tuple[Any, ...]] = set()
     for each in found:
         if isinstance(each, Playbook):
             line = playbook_line(each)
@@ -209,6 +236,9 @@ def memory_candidates(found: Iterable[Memory | MemoryHit | Playbook]) -> Iterato
             by=memory.by,
             score=each.score if isinstance(each, MemoryHit) else None,
         )  # fmt: skip
-        trusted = memory.status == "active" and memory.by in ACTIVE_BY
-        refused = None if trusted or memory.shared_from is not None else "trust"
+        vouched = memory.by in ACTIVE_BY or memory.shared_from is not None
+        refused = None if memory.status == "active" and vouched else "trust"
+        if refused is None and unit.key in known:
+            refused = "duplicate"
+        known.add(unit.key)
         yield UnitLine(unit, line, len(line) - len(shown) + 1, len(line) - 1, refused)

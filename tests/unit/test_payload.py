@@ -297,6 +297,25 @@ def test_what_does_not_fit_is_named_with_its_tokens(session) -> None:
         (lambda p: p.agents([], at_least_tokens=5, budget_tokens=4), InvalidOptionError, "agents"),
         (lambda p: p.history("text"), InvalidItemError, "history"),
         (lambda p: p.memories([5]) or p.assemble(), InvalidItemError, "memories"),
+        (lambda p: p.examples(5), InvalidItemError, "examples"),
+        (lambda p: p.examples([[{"role": "system", "content": "x"}]]), InvalidItemError,
+         "instructions"),
+        (lambda p: p.examples([[{"role": "user", "content": {1}}]]), InvalidItemError,
+         r"examples\[0\]"),
+        (lambda p: p.user({"role": "user", "content": float("nan")}), InvalidItemError, "user"),
+        (lambda p: p.user({"role": "user", "content": " "}), InvalidItemError, "user"),
+        (lambda p: p.state(5), InvalidItemError, "state"),
+        (lambda p: p.state({}, fields=5), InvalidItemError, "fields"),
+        (lambda p: p.state({}, fields=[[]]), InvalidOptionError, "field"),
+        (lambda p: p.memories(5), InvalidItemError, "memories"),
+        (lambda p: p.evidence([{"id": "a", "text": "x", "score": 10**400}]), InvalidOptionError,
+         "score"),
+        (lambda p: p.evidence([{"id": "a", "text": "x", "source": 5}]), InvalidItemError,
+         "source"),
+        (lambda p: p.section("own", [], heading="</own>"), InvalidOptionError, "heading"),
+        (lambda p: p.section("own", [], heading="H\n"), InvalidOptionError, "heading"),
+        (lambda p: p.assemble(now=float("nan")), InvalidOptionError, "now"),
+        (lambda p: p.assemble(now="x"), InvalidOptionError, "now"),
         (lambda p: p.remove("agents"), InvalidOptionError, "agents"),
         (lambda p: p.assemble("seed"), InvalidOptionError, "seed"),
         (lambda p: p.user({"role": "assistant", "content": "x"}) or p.assemble(),
@@ -339,3 +358,157 @@ def test_a_stepped_budget_keeps_the_cut() -> None:
     cut = {whole - stepped(whole, 100, 25) for whole in range(101, 126)}
     assert cut == {25}
     assert stepped(90, 100, 25) == 100
+
+
+def test_a_query_finds_only_what_holds_now(session) -> None:
+    session.memory.remember("Lived in Rome", by="operator", slot="home", valid_from=100.0,
+                            valid_to=200.0)  # fmt: skip
+    payload = Payload(900)
+    payload.memories(session.memory, query="Rome")
+    assert payload.assemble().provenance == ()
+    assert [part.unit for part in payload.assemble(now=150.0).provenance] == ["memory 2"]
+
+
+def test_an_example_may_end_with_a_call_that_nobody_answers(session) -> None:
+    for policy in ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain"):
+        payload = Payload(2_000)
+        payload.examples([[{"role": "user", "content": "Look"}, ASKED]])
+        payload.history(session)
+        made = payload.assemble(policy)
+        assert memcore.validate(made.messages, policy) == []
+        assert made.tokens <= 2_000
+
+
+def test_stable_sections_and_the_history_get_their_least_tokens() -> None:
+    words = [{"id": str(at), "text": "word " * 20} for at in range(30)]
+    payload = Payload(1_000)
+    payload.section("own", words, heading="Own.", volatility="stable", at_least_tokens=400,
+                    budget_tokens=400)  # fmt: skip
+    payload.history([{"role": "user", "content": "word " * 20}] * 60, at_least_tokens=500)
+    payload.evidence(words)
+    payload.user("hi " * 20)
+    made = payload.assemble()
+    assert made.sections["own"].tokens > 370
+    assert made.sections["history"].tokens > 470
+
+
+def test_two_users_memories_of_one_number_are_two(open_db) -> None:
+    db = open_db(durability="none")
+    ann, team = db.scope(user="ann").memory, db.scope(user="team").memory
+    ann.remember("Likes tea", by="operator")
+    team.remember("Meets on Mondays", by="operator")
+    payload = Payload(1_000)
+    payload.memories(ann)
+    payload.memories(team, query="Mondays", name="team")
+    shown = str(payload.assemble().messages)
+    assert "Likes tea" in shown
+    assert "Meets on Mondays" in shown
+
+
+def test_evidence_is_no_duplicate_of_what_is_not_shown(session) -> None:
+    texts_ = [f"Fact {at} " + "word " * 12 for at in range(12)]
+    for text in texts_:
+        session.memory.remember(text, by="operator")
+    payload = Payload(2_000)
+    payload.memories(session.memory, query="fact word", budget_tokens=90)
+    payload.evidence([{"id": str(at), "text": text} for at, text in enumerate(texts_)])
+    made = payload.assemble()
+    repeated = [each for each in made.left_out if each.reason == "duplicate"]
+    assert len(repeated) == made.sections["found_memories"].units > 0
+    assert made.sections["evidence"].units > 5
+
+
+def test_of_equal_passages_the_best_is_kept() -> None:
+    payload = Payload(1_000)
+    payload.evidence([{"id": "low", "text": "same", "score": 0.1},
+                      {"id": "high", "text": "same", "score": 0.9},
+                      {"id": "role", "text": "user", "score": 0.2}])  # fmt: skip
+    payload.history([{"role": "user", "content": "Hi"}])
+    made = payload.assemble()
+    assert [part.unit for part in made.provenance if part.section == "evidence"] == ["high", "role"]
+    assert made.left_out == (("evidence", "low", "duplicate"),)
+
+
+def test_the_best_results_of_agents_are_chosen_and_stand_where_they_were_given() -> None:
+    payload = Payload(1_000)
+    found = [{"id": str(at), "text": "word " * 12, "score": at % 5} for at in range(10)]
+    payload.agents(found, budget_tokens=90)
+    made = payload.assemble()
+    assert [part.unit for part in made.provenance] == ["4", "9"]
+
+
+class Asked:
+    """A session that counts the contexts that it is asked for."""
+
+    def __init__(self, session: memcore.Session) -> None:
+        self._session = session
+        self.id, self.counter, self.pressure = session.id, session.counter, session.pressure
+        self.times = 0
+
+    def context(self, *args: Any, **options: Any) -> memcore.Context:
+        self.times += 1
+        return self._session.context(*args, **options)
+
+
+@pytest.mark.parametrize("counter", ["bytes/1", "bytes/40"])
+def test_a_session_that_counts_otherwise_is_asked_a_few_times(open_db, counter) -> None:
+    session = open_db(durability="none", counter=counter).session("chat")
+    for at in range(200):
+        session.append({"role": "user", "content": f"{at} " + "word " * 10})
+    asked = Asked(session)
+    payload = Payload(300)
+    payload.history(asked)
+    made = payload.assemble()
+    assert 0 < made.tokens <= 300
+    assert asked.times < 12
+
+
+def test_cache_marks_are_counted_and_those_that_are_there_count() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    content = [{"type": "text", "text": "Hi", **mark}]
+    payload = Payload(400, counter="bytes/4")
+    payload.instructions("Grade.")
+    payload.tools([{"name": f"t{at}", "input_schema": {}, **mark} for at in range(2)])
+    payload.history([{"role": "user", "content": content}, {"role": "assistant", "content": "Yes"},
+                     {"role": "user", "content": "Go"}])  # fmt: skip
+    made = payload.assemble("anthropic", cache_marks=True)
+    assert json.dumps(made.request()).count('"cache_control"') == 4
+    found = memcore.count_messages(made.messages, tools=made.tools, counter="bytes/4") - 3
+    system = {"role": "system", "content": "Grade."}
+    assert made.tokens == found + memcore.count_messages([system], counter="bytes/4") - 3
+
+
+def test_no_later_change_reaches_a_payload() -> None:
+    user = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+    history = [{"role": "user", "content": [{"type": "text", "text": "First"}]},
+               {"role": "assistant", "content": "Yes"}]  # fmt: skip
+    source = {"page": [1]}
+    payload = Payload(1_000)
+    payload.history(history)
+    payload.evidence([memcore.PayloadUnit(id="a", text="x", source=source)])
+    payload.user(user)
+    made = payload.assemble("anthropic")
+    digest = made.digest()
+    user["content"][0]["text"] = history[0]["content"][0]["text"] = "changed"
+    history.append({})
+    source["page"].append(2)
+    for message in made.messages:
+        message.clear()
+    assert payload.assemble("anthropic").digest() == digest
+    assert payload.assemble("anthropic").provenance[1].source == {"page": [1]}
+
+
+def test_a_hidden_character_is_shown_as_what_it_is() -> None:
+    hidden = "\ufe0f\u180e\u034f\u115f\u3164\uffa0\U0001d173\ufff0\U000e0080\U000e01ef"
+    payload = Payload(1_000)
+    payload.evidence([{"id": "a" + hidden, "text": "b" + hidden}])
+    payload.state({"c" + hidden: "d" + hidden})
+    assert [char for char in texts(payload.assemble())[0] if char in hidden] == []
+
+
+def test_a_long_gap_behind_an_angle_takes_no_long_time() -> None:
+    payload = Payload(200_000)
+    payload.evidence(
+        [{"id": "a", "text": "<" + " " * 200_000 + "x"}, {"id": "b", "text": "< /" * 9_000}]
+    )
+    payload.assemble()
