@@ -64,7 +64,7 @@ class PayloadUnit:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it says and where it comes from; ids alone are those of one section."""
+        """Text and origin: ids alone are unique in one section only."""
         return self.id, self.text, str(dict(self.source))
 
     def __post_init__(self) -> None:
