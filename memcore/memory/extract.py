@@ -51,15 +51,13 @@ from memcore.memory.judge import (
 from memcore.memory.playbook import outcomes_of
 from memcore.memory.recall import CLOSING, HEADING, OPENING
 from memcore.memory.rows import Book, read_head
-from memcore.memory.statement import Statement, cite, remember
+from memcore.memory.statement import Statement, remember
 from memcore.memory.trust import (
     KINDS,
     by_of_item,
-    is_weaker,
     own_texts,
     shown_name,
     split_pasted,
-    weakest,
 )
 from memcore.model import Item, ItemKind, Memory, MemoryHit, Source
 from memcore.options import checked_choice
@@ -805,11 +803,8 @@ def _remembered(
         return CandidateOutcome(shown, "refused", verdict.reason)
     sources = (Source(session, verdict.seqs),)
     try:
-        cited = cite(book, place.drafts, sources, verdict.text)
-        by = weakest((verdict.by, cited.by or "import"))
-        stated = by if cited.by is None or is_weaker(by, cited.by) else None
         next_id = read_head(book.txn, book.scope).next_id
-        said = Statement(verdict.text, sources, stated, dict(verdict.values))
+        said = Statement(verdict.text, sources, verdict.by, verdict.values, is_limit=True)
         record = remember(book, place.drafts, said, now_ms)
     except (NotFoundError, InvalidOptionError) as exc:
         return CandidateOutcome(shown, "refused", str(exc)[:_SAID_CHARS])
