@@ -52,6 +52,7 @@ __all__ = [
     "number_of",
     "numbered",
     "pack_text",
+    "packed_name_key",
     "removal_row",
     "request_row",
     "row_of",
@@ -338,7 +339,11 @@ def name_key(prefix: bytes, *names: str) -> bytes:
     Names that do not fit in a key are represented by ``FF`` and a 32-byte BLAKE2b digest of their
     packed form; the row's value holds the full names, and readers compare them.
     """
-    packed = b"".join(map(pack_text, names))
+    return packed_name_key(prefix, b"".join(map(pack_text, names)))
+
+
+def packed_name_key(prefix: bytes, packed: bytes) -> bytes:
+    """Build the key of ``name_key`` from the packed form of the names."""
     if text_fits(len(prefix), packed):
         return prefix + packed
     return prefix + LONG_NAME + blake2b(packed, digest_size=_DIGEST_BYTES).digest()

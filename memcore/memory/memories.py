@@ -887,10 +887,11 @@ class Memories:
         Raises:
             InvalidItemError, InvalidOptionError, BlockedError
         """
-        times = {each: described.pop(each, None) for each in _TIMES}
+        times = {each: at for each in _TIMES if (at := described.pop(each, None)) is not None}
         values: dict[str, Any] = {"kind": checked_choice("kind", kind, KINDS)}
-        values |= _times(**times)
-        if slot is not None and times["valid_to"] is not None and times["valid_from"] is None:
+        if times:
+            values |= _times(**times)
+        if slot is not None and "valid_to" in times and "valid_from" not in times:
             msg = "valid_from: a value of a slot that ends needs the time from which it is true"
             raise InvalidOptionError(msg)
         values |= self._described(subject=subject, slot=slot, **described)
@@ -900,8 +901,8 @@ class Memories:
         told = self._admitted(
             {
                 "text": checked_text(text),
-                "attributes": checked_attributes(attributes or {}),
-                "labels": checked_labels(labels or {}),
+                "attributes": checked_attributes(attributes) if attributes else {},
+                "labels": checked_labels(labels) if labels else {},
             }
         )
         values |= {"attributes": told["attributes"], "labels": told["labels"]}
@@ -914,10 +915,12 @@ class Memories:
         Raises:
             InvalidOptionError: they are no sources, too many, or plain seqs without a session.
         """
-        if source is not None and not isinstance(source, Source | int | Iterable):
+        if source is None:
+            return ()
+        if not isinstance(source, Source | int | Iterable):
             msg = f"source: expected Source(session, seqs) or seqs, got {source!r:.80}"
             raise InvalidOptionError(msg)
-        listed = [source] if isinstance(source, Source | int) else list(source or ())
+        listed = [source] if isinstance(source, Source | int) else list(source)
         found: dict[str, list[int]] = {}
         for each in listed:
             session, seqs = each if isinstance(each, Source) else (self._session, (each,))
@@ -936,7 +939,7 @@ class Memories:
         if total > SOURCES_MAX:
             msg = f"source: expected at most {SOURCES_MAX} items, got {total}"
             raise InvalidOptionError(msg)
-        return tuple(Source(name, tuple(sorted(set(seqs)))) for name, seqs in found.items())
+        return tuple([Source(name, tuple(sorted(set(seqs)))) for name, seqs in found.items()])
 
     def _described(
         self,

@@ -221,8 +221,8 @@ class MemoryVersion:
     def support(self) -> int:
         """Number of independent sessions that say it: forks share their parent's items."""
         of_members = self.merger is not None  # a member says it
-        said = (row for row in self.sources if not row.is_aside or (of_members and not row.holds))
-        return len({row.root for row in said})
+        rows = self.sources
+        return len({row.root for row in rows if not row.is_aside or (of_members and not row.holds)})
 
     @property
     def is_gone(self) -> bool:
@@ -263,7 +263,7 @@ def memory_of(record: MemoryVersion) -> Memory:
         subject=record.subject,
         slot=record.slot,
         labels=dict(record.labels),
-        sources=tuple(Source(name, tuple(sorted(set(of)))) for name, of in seqs.items()),
+        sources=tuple([Source(name, tuple(sorted(set(of)))) for name, of in seqs.items()]),
         by=record.by,
         extractor=record.extractor,
         confidence=record.confidence,
@@ -642,7 +642,9 @@ def index_rows(
 ) -> set[bytes]:
     """Return the keys of all index rows of an entry, given its earlier versions."""
     number = keys.u64(record.id)
-    found = _of_sources(scope, record).union(*(_of_sources(scope, old) for old in versions))
+    found = _of_sources(scope, record)
+    for old in versions:
+        found |= _of_sources(scope, old)
     if record.is_gone:
         digests = [bytes.fromhex(digest) for digest in record.digests]
     else:  # no statement says the same as a file, of which any number may have one text
@@ -654,8 +656,9 @@ def index_rows(
             for path in {"", record.slot or ""}:  # all files, and the one with this path
                 veil = slot_digest(seed, scope, FILES_SUBJECT, path)
                 found.add(keys.memory_rows(scope, MemoryRow.SLOT, veil, number))
-    found.update(keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests)
-    return found
+    return found.union(
+        [keys.memory_rows(scope, MemoryRow.DIGEST, each, number) for each in digests]
+    )
 
 
 def spare_rows(seed: bytes, scope: int, record: MemoryVersion) -> set[bytes]:
@@ -911,7 +914,7 @@ def _write_document(
         return
     try:
         writer = search.IndexWriter(txn, scope)
-        if after.id > progress_of(writer.source(search.DocumentKind.MEMORY)):
+        if not writer.exists or after.id > progress_of(writer.source(search.DocumentKind.MEMORY)):
             return
         writer.remove(search.DocumentKind.MEMORY, (keys.u64(after.id),))
         new = document_of(after)

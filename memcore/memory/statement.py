@@ -184,8 +184,8 @@ def cite(book: Book, drafts: SessionTxns, sources: Iterable[Source], text: str) 
     if (own or foreign) and is_pasted(text, own, foreign=foreign):  # not the user's words
         said.append("import")
     by = weakest(said)
-    lowered = tuple(row._replace(by=by if is_weaker(by, row.by) else row.by) for row in rows)
-    return _Cited(lowered, by, newest_ms)
+    lowered = [row._replace(by=by) if is_weaker(by, row.by) else row for row in rows]
+    return _Cited(tuple(lowered), by, newest_ms)
 
 
 def _history(book: Book, drafts: SessionTxns, name: str) -> tuple[int, int, History]:
@@ -236,7 +236,7 @@ def _trust(stated: str | None, cited: _Cited, *, is_limit: bool) -> str:
 
 
 def _with_trust(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
-    return tuple(row._replace(by=by) for row in rows)
+    return tuple([row if row.by == by else row._replace(by=by) for row in rows])
 
 
 # --- Remembering ----------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _with_trust(rows: Iterable[SourceRow], by: str) -> tuple[SourceRow, ...]:
 def begin_change(book: Book, now_ms: int) -> EntryHead:
     """Return the head with the time of this change: never before that of the last one."""
     head = read_head(book.txn, book.scope)
-    return head._replace(last_ms=max(head.last_ms, now_ms))
+    return EntryHead(head.next_id, max(head.last_ms, now_ms))
 
 
 def next_version(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVersion:
@@ -299,7 +299,7 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     beside: tuple[_Change, ...] = ()
     if by in ACTIVE_BY:
         found, beside = _placed(book, new, now_ms, force=False)
-    write_head(book.txn, book.scope, head._replace(next_id=head.next_id + 1))
+    write_head(book.txn, book.scope, EntryHead(head.next_id + 1, head.last_ms))
     return _write(book, found, None, beside)
 
 

@@ -68,7 +68,7 @@ def by_of_item(item: Item) -> str:
 
     Nobody is named as the author of what the user wrote, or ``user`` is.
     """
-    by = _BY_KIND.get(ItemKind(item.kind), "import")
+    by = _BY_KIND.get(item.kind, "import")
     is_agents = item.envelope is not None and item.envelope.by not in (None, "user")
     return "agent" if by == "user" and is_agents else by
 

@@ -107,7 +107,7 @@ class Head(HeadFields):
         _check_segments(head.segments, head.next_seq, "session head", key)
         if head.recount_stop > head.next_seq or head.recount_number >> _COUNTER_BITS:
             raise _malformed("session head", key)
-        if head.base_count + sum(segment.size for segment in head.segments) != head.count:
+        if head.base_count + sum([hi - lo + 1 for _, lo, hi in head.segments]) != head.count:
             raise _malformed("session head", key)
         counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
         links = head.parent_session | head.link_session | head.link_block
@@ -168,7 +168,7 @@ class Head(HeadFields):
 
     def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
         """Return the whole live history, oldest segment first."""
-        return self.older_segments(txn, scope) + self.segments
+        return (self.older_segments(txn, scope) if self.link_block else []) + self.segments
 
 
 def older_segments(txn: ReadTxn, scope: int, session: int, block: int) -> list[Segment]:

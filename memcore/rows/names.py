@@ -77,7 +77,7 @@ def scope_of(txn: ReadTxn, app: str, user: str) -> int | None:
     """
     check_name(app, "app")
     check_name(user, "user")
-    return _number_of(txn, _scope_key(app, user), app, user)
+    return _number_of(txn, _SCOPES, app, user)
 
 
 def ensure_scope(txn: Txn, app: str, user: str) -> int:
@@ -99,7 +99,7 @@ def app_scope_of(txn: ReadTxn, app: str) -> int | None:
         InvalidOptionError: the name is invalid.
     """
     check_name(app, "app")
-    return _number_of(txn, _scope_key(app, _NOBODY), app, _NOBODY)
+    return _number_of(txn, _SCOPES, app, _NOBODY)
 
 
 def ensure_app_scope(txn: Txn, app: str) -> int:
@@ -197,7 +197,7 @@ def session_of(txn: ReadTxn, scope: int, name: str) -> int | None:
         InvalidOptionError: the name is invalid.
     """
     check_name(name, "session")
-    return _number_of(txn, _session_key(scope, name), name)
+    return _number_of(txn, keys.scoped(Kind.SESSION_NAME, scope), name)
 
 
 def new_session(txn: Txn, scope: int, name: str) -> int:
@@ -273,7 +273,7 @@ def namespace_of(txn: ReadTxn, scope: int, name: str) -> int | None:
         InvalidOptionError: the name is invalid.
     """
     check_name(name, "namespace")
-    return _number_of(txn, _namespace_key(scope, name), name)
+    return _number_of(txn, keys.scoped(Kind.KV_NAMESPACE, scope), name)
 
 
 def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
@@ -322,7 +322,7 @@ def thread_of(txn: ReadTxn, scope: int, name: str) -> int | None:
     """
     if name != "":  # thread ids come from frameworks, which allow an empty one
         check_name(name, "thread")
-    return _number_of(txn, _thread_key(scope, name), name)
+    return _number_of(txn, keys.scoped(Kind.THREAD_NAME, scope), name)
 
 
 def new_thread(txn: Txn, scope: int, name: str) -> int:
@@ -386,8 +386,11 @@ def unpack_name(body: bytes) -> tuple[int, tuple[str, ...]]:
 # --- rows -------------------------------------------------------------------------------------
 
 
+_SCOPES: Final = bytes((Kind.SCOPE_NAME,))
+
+
 def _scope_key(app: str, user: str) -> bytes:
-    return keys.name_key(bytes((Kind.SCOPE_NAME,)), app, user)
+    return keys.name_key(_SCOPES, app, user)
 
 
 def _session_key(scope: int, name: str) -> bytes:
@@ -418,19 +421,21 @@ def _split(body: bytes) -> tuple[int, bytes]:
     return int.from_bytes(body[:8], "big"), body[8:]
 
 
-def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
+def _number_of(txn: ReadTxn, prefix: bytes, *names: str) -> int | None:
+    packed = _pack(*names)
+    key = keys.packed_name_key(prefix, packed)
     value = txn.get(key)
     if value is None:
         return None
-    number, packed = _split(open_value(key, value)[1])
-    if packed != _pack(*names):
+    body = open_value(key, value)[1]
+    if body[8:] != packed:
         # Only damage puts another name in this row: 32-byte digests do not collide.
         msg = (
             f"the row {key.hex()} of the name {names[-1][:40]!r} holds another name; run "
             "'memcore check' and restore from a backup"
         )
         raise CorruptValueError(msg, key=key)
-    return number
+    return int.from_bytes(body[:8], "big")
 
 
 _NUMBER_MAX: Final = 2**62 - 1

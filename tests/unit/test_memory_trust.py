@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import Source
+from memcore.codec import keys
+from memcore.codec.keys import Row
 from memcore.database.redact import redact_all
 from memcore.memory import statement
 from memcore.memory.trust import ATTRIBUTES_DEPTH_MAX, is_pasted
@@ -649,3 +651,31 @@ def test_an_import_cannot_say_that_a_text_rests_on_nothing(db, open_db, memory, 
         other = open_db(durability="none", path=tmp_path / f"{at}.memcore")
         planted = [line.replace(cited, cited + b',"holds":' + holds) for line in lines]
         assert len(other.import_(planted).failures) == 1
+
+
+def test_forks_of_forks_are_not_independent(db, memory):
+    memory.remember("Likes tea", source=say(db, "a", "Likes tea"))
+    line = db.session("a", user="alice")
+    for number in range(3):
+        line = line.fork(f"fork {number}")
+        line.append({"role": "user", "content": "Likes tea"})
+        seqs = tuple(range(1, len(line) + 1))
+        assert memory.remember("Likes tea", source=Source(line.id, seqs)).support == 1
+    assert memory.remember("Likes tea", source=say(db, "b", "Likes tea")).support == 2
+    assert db.check() == []
+
+
+@pytest.mark.as_stored
+@pytest.mark.parametrize("damage", [None, b"\x01\x00damaged"])
+def test_a_damaged_or_missing_item_supports_nothing(db, memory, damage):
+    source = say(db, "a", "Likes tea", "Likes milk")
+    key = keys.session_row(1, 1, Row.ITEM, 2)
+    sound = db.engine.store.read(lambda txn: txn.get(key))
+    spoil = (lambda txn: txn.delete(key)) if damage is None else lambda txn: txn.put(key, damage)
+    db.engine.store.transact(spoil)
+    with pytest.raises(memcore.CorruptValueError, match="missing" if damage is None else "damaged"):
+        memory.remember("Likes milk", source=source)
+    assert memory.list() == []
+    made = memory.remember("Likes tea", source=Source("a", (1,)))
+    assert (made.by, made.status) == ("user", "active")
+    db.engine.store.transact(lambda txn: txn.put(key, sound))

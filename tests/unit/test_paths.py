@@ -26,6 +26,7 @@ BUDGETS = {  # path: calls, modules
     "get": (24, 8),
     "context": (40, 13),
     "kv.put": (66, 11),
+    "remember": (173, 26),
 }
 
 
@@ -40,6 +41,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callab
             session.append({"role": "assistant", "content": "yes"})
         item = {"role": "user", "content": "x"}
         turn = iter(range(1000))
+        memory = session.memory
         yield {
             "append": lambda: session.append(item),
             "append with a key": lambda: session.append(item, idempotency_key=str(next(turn))),
@@ -48,6 +50,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callab
             "get": lambda: session.get(30),
             "context": lambda: session.context(200),
             "kv.put": lambda: space.put("k", {"a": 1}),
+            "remember": lambda: memory.remember(f"Tea {next(turn)}", source=1),
         }
 
 
