@@ -186,6 +186,8 @@ class decoding:  # noqa: N801 - used as a statement: ``with decoding(key, "lease
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
         nameless = isinstance(error, CorruptValueError) and not error.key
         if nameless or (isinstance(error, _MISREAD) and not isinstance(error, MemcoreError)):
             named = f" under key {self._key.hex()}" if self._key else ""

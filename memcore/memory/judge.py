@@ -223,12 +223,10 @@ def _dates_near(at: float) -> tuple[frozenset[str], frozenset[str]]:
         near = [day + timedelta(days=shift) for shift in range(-_DATE_DAYS, _DATE_DAYS + 1)]
     except (OverflowError, ValueError, OSError):  # a time that no calendar has
         return frozenset(), frozenset()
-    numbers, words = set[str](), set[str]()
-    for each in near:
-        numbers |= {str(each.year), str(each.month), str(each.day)}
-        words.add(each.strftime("%B").casefold())
-    numbers |= {str(day.year - 1), str(day.year + 1)}
-    return frozenset(numbers), frozenset(words)
+    numbers = {part for each in near for part in (each.year, each.month, each.day)}
+    numbers |= {day.year - 1, day.year + 1}
+    ends = near[0], near[-1]  # no month fits between them
+    return frozenset(map(str, numbers)), frozenset(f"{each:%B}".casefold() for each in ends)
 
 
 # --- What a candidate may rest on -----------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from memcore.errors import InvalidItemError
 from memcore.memory import trust
+from memcore.memory.judge import _dates_near
 from memcore.memory.trust import checked_text, is_pasted, normalised, own_words, signs
 
 SIGNS = ("Sm", "Sc", "Sk", "So", "Nl", "No", "Co", "Cn", "Cs")
@@ -101,3 +103,20 @@ def test_every_hidden_character_is_suspect():
         for text in (char, f"a{char}", f"{char}a", f"\u0915{char}", f"{char * 2}"):
             if trust._HIDDEN.search(text):
                 assert trust._SUSPECT.search(text)
+
+
+@given(st.floats() | st.floats(-1e11, 3e11) | st.integers(0, 2**33).map(float))
+@example(1_709_164_800.0)  # 29 February
+@example(1_735_603_200.0)  # the last day of a year
+def test_the_days_around_a_time_are_those_of_the_calendar(at):
+    try:
+        day = datetime.fromtimestamp(at, UTC)
+        near = [day + timedelta(days=shift) for shift in range(-8, 9)]
+    except (OverflowError, ValueError, OSError):
+        assert _dates_near(at) == (frozenset(), frozenset())
+        return
+    numbers = {str(part) for each in near for part in (each.year, each.month, each.day)}
+    assert _dates_near(at) == (
+        numbers | {str(day.year - 1), str(day.year + 1)},
+        {each.strftime("%B").casefold() for each in near},
+    )
