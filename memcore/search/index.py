@@ -566,6 +566,8 @@ class IndexWriter:
             self.txn.delete(place)
             self.txn.delete(keys.search_forward(self.scope, ordinal))
             gone.append(found)
+        if not gone:
+            return 0
         self._forget([each for each in gone if each.ordinal < self.head.merged])
         self._blanked |= blank_vectors(self.txn, self.scope, [each.ordinal for each in gone])
         self.head.documents -= len(gone)
@@ -573,7 +575,7 @@ class IndexWriter:
         if self.head.documents < 0 or self.head.length < 0:
             key = keys.search_rows(self.scope, SearchRow.HEAD)
             raise CorruptValueError("the totals of a search index are too low", key=key)
-        self._changed = self._changed or bool(gone)
+        self._changed = True
         return len(gone)
 
     def remove_piece(self, kind: int, id_: bytes, most: int) -> int:
