@@ -22,6 +22,7 @@ from memcore.memory import Memories, RollingSummary, statement, summary
 from memcore.memory.rows import write_entry
 from memcore.retention import erasure as compacting
 from memcore.retention import erasure as scanning
+from memcore.search import index
 from memcore.session import rewrite as rewriting
 from memcore.store import audit_log as recorder
 from memcore.store import commit as leader
@@ -365,6 +366,31 @@ def torn_summary() -> None:
 
     summary.cover = lambda _, *read: left.append(read)
     RollingSummary._stored = late  # type: ignore[method-assign]
+
+
+@control("full", "embeddings")
+def late_blanks() -> None:
+    """The vector of a memory goes in a commit behind that of its text."""
+    blank = index.blank_vectors
+    left: list[tuple[int, list[int]]] = []
+
+    def later(_txn: Any, scope: int, ordinals: Any) -> set[int]:
+        left.append((scope, list(ordinals)))
+        return set()
+
+    def then_blanking(change: Callable[..., Any]) -> Callable[..., Any]:
+        def late(self: Any, *arguments: Any, **options: Any) -> Any:
+            done = change(self, *arguments, **options)
+            while left:
+                gone = left.pop()
+                self._store.transact(lambda txn, gone=gone: blank(txn, *gone))
+            return done
+
+        return late
+
+    index.blank_vectors = later
+    for name in ("forget", "update", "remember"):
+        setattr(Memories, name, then_blanking(getattr(Memories, name)))
 
 
 @control("full", "quarantines")

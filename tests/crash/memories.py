@@ -8,11 +8,16 @@ user has, as both sides know it.
 
 from __future__ import annotations
 
+import math
 from unittest.mock import patch
 
 from memcore import Candidate, Extraction, Memory, Source, SummaryRequest
 from memcore.memory import jobs
 from memcore.memory.coverage import SUMMARIZED
+from memcore.rows import names
+from memcore.search import embed, read_vector_head
+from memcore.search.vectors import EMBED_CHARS, VECTOR_SCALE
+from memcore.store.interface import ReadTxn
 
 from .verbs import VERBS, Place, State, Step, WrongValueError, content, tag_in, verb
 
@@ -174,6 +179,54 @@ def summarize(place: Place, step: Step) -> None:
     place.scope.memory.summary(name).extend(_joined, sessions=[name])
 
 
+class Letters:
+    """An embedder that counts letters."""
+
+    id, dimensions = "letters-1", 16
+
+    def __call__(self, texts: list[str], /) -> list[list[float]]:
+        return [self.vector(text) for text in texts]
+
+    def vector(self, text: str) -> list[float]:
+        """The counts of a text."""
+        found = [1.0] * self.dimensions
+        for letter in text[:EMBED_CHARS]:
+            found[ord(letter) % self.dimensions] += 1
+        return found
+
+
+@verb()
+def embed_all(place: Place, step: Step) -> None:
+    """``embed_all``: what was stored is indexed and embedded, memories and items."""
+    place.db.engine.embedder = Letters()  # for good: other threads share it
+    place.scope.index_sessions()
+    _check_vectors(place)
+
+
+def _check_vectors(place: Place) -> None:
+    """Compare the vectors of memories with what the embedder says of their texts."""
+    model, engine = Letters(), place.db.engine
+
+    def has_vectors(txn: ReadTxn) -> bool:
+        scope = names.scope_of(txn, place.scope.app, place.scope.user)
+        return scope is not None and read_vector_head(txn, scope) is not None
+
+    if not engine.store.read(has_vectors):
+        return
+    engine.embedder = model  # for good: other threads share it
+    wanted = embed(model, ["letters"])[0]
+    for hit in place.scope.memory.search("letters", mode="vector", k=1000, explain=True):
+        subject = f"{hit.memory.subject}: " if hit.memory.subject else ""
+        exact = _cosine(embed(model, [subject + hit.memory.text])[0], wanted)
+        if abs(hit.similarity - exact) > 1e-6:
+            raise WrongValueError(f"memory {hit.memory.id} has the vector of another text")
+
+
+def _cosine(one: bytes, other: bytes) -> float:
+    a, b = (memoryview(each[VECTOR_SCALE:]).cast("b").tolist() for each in (one, other))
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+
 def _unlearned(state: State, step: Step) -> None:
     VERBS["delete"].then(state, step)
     for prefix in (_LEARNED, _TOLD):
@@ -235,6 +288,7 @@ def memories_of(place: Place) -> State:
     """What is remembered in the lane's scope, as a state has it."""
     state = grants_of(place)
     memory = place.scope.memory
+    _check_vectors(place)
     for found in memory.list():
         if _is_summary(found):
             state[f"{_TOLD}{found.subject}"] = tuple(found.text.split())

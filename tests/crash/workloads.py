@@ -660,6 +660,26 @@ def memories(lane: Lane) -> Iterator[Operation]:
 
 
 @workload(threads=2, processes=2, kills=6)
+def embeddings(lane: Lane) -> Iterator[Operation]:
+    """Memories and items that are embedded while others are corrected, forgotten and deleted."""
+    for turn in range(10):
+        name, chat = f"f{turn % 3}", f"s{turn % 2}"
+        yield "state_fact", name, lane.rng.choice((60, 900, 12 * KIB))
+        yield "append", chat, *[lane.rng.choice((60, 900))] * lane.rng.randint(1, 3)
+        yield "learn", chat, lane.rng.choice((60, 900))
+        if turn % 2:
+            yield ("embed_all",)
+        if turn % 3:
+            yield "correct", name, lane.rng.choice((60, 900))
+        if turn % 4 == 3:
+            yield "forget_fact", name
+        if turn % 5 == 4:
+            yield "unlearn", chat
+        if turn == 6:
+            yield ("reindex",)
+
+
+@workload(threads=2, processes=2, kills=6)
 def grants(lane: Lane) -> Iterator[Operation]:
     """Views of a memory that are given to others, revoked and declined, beside its changes."""
     given: set[str] = set()
