@@ -7,6 +7,9 @@
 #ifndef MEMCORE_SEARCH_STEM_H
 #define MEMCORE_SEARCH_STEM_H
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -286,13 +289,45 @@ static int memcore_is_stop(const uint8_t *text, int size) {
 
 /* --- Vectors ------------------------------------------------------------------------------------ */
 
-/* Dot product of int8; exact for up to 65,536 numbers: each product is at most 16,384. Compilers
-   turn the inner loop into vector instructions. */
-static int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) {
+/* Dot product of int8; exact for up to 65,536 numbers: each product is at most 16,384. Compilers turn
+   the loop into vector instructions, of which every x86-64 has only those that are 16 bytes wide. */
+static int32_t memcore_dot_plain(const int8_t *a, const int8_t *b, int size) {
     int32_t sum = 0;
     int at;
     for (at = 0; at < size; at++) sum += (int32_t)a[at] * b[at];
     return sum;
 }
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* The same where the processor has AVX2: 32 numbers a step. */
+__attribute__((target("avx2")))
+static int32_t memcore_dot_avx2(const int8_t *a, const int8_t *b, int size) {
+    __m256i one = _mm256_setzero_si256(), other = one;
+    __m128i half;
+    int at;
+    for (at = 0; at + 32 <= size; at += 32) {
+        one = _mm256_add_epi32(one, _mm256_madd_epi16(
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(a + at))),
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + at)))));
+        other = _mm256_add_epi32(other, _mm256_madd_epi16(
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(a + at + 16))),
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + at + 16)))));
+    }
+    one = _mm256_add_epi32(one, other);
+    half = _mm_add_epi32(_mm256_castsi256_si128(one), _mm256_extracti128_si256(one, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
+    return _mm_cvtsi128_si32(half) + memcore_dot_plain(a + at, b + at, size - at);
+}
+
+static int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) {
+    return __builtin_cpu_supports("avx2") ? memcore_dot_avx2(a, b, size)
+                                          : memcore_dot_plain(a, b, size);
+}
+#else
+static int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) {
+    return memcore_dot_plain(a, b, size);
+}
+#endif
 
 #endif

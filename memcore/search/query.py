@@ -202,10 +202,10 @@ class IndexCache:
         with self._lock:
             self._keep_to_file()
             key, known = self._vectors.get(scope, (b"", None))
-        if key != head.key:
-            known = None
-        if known is None or known.head != now:
-            known = read_vectors(txn, scope, now, known)
+            if known is not None and (key, known.head) == (head.key, now):
+                self._vectors.move_to_end(scope)
+                return known
+        known = read_vectors(txn, scope, now, known if key == head.key else None)
         with self._lock:
             self._vectors[scope] = head.key, known
             self._vectors.move_to_end(scope)
