@@ -812,7 +812,9 @@ cdef class SearchTable:
                 ordinal = found.touched[at]
                 each.own = found.scores[ordinal] if at < own else 0.0
                 each.score = each.own + lend * self._lent(&found, ordinal)
-                if each.score <= 0.0 or not self._is_wanted(ordinal, &wanted):
+                if each.score <= 0.0 or (size == k > 0 and each.score < heap[0].score):
+                    continue
+                if not self._is_wanted(ordinal, &wanted):
                     continue
                 each.group = self.documents[ordinal].group
                 each.number = self.documents[ordinal].number
