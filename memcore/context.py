@@ -20,7 +20,7 @@ from memcore.errors import (
 )
 from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, Conversion, ItemKind, Message, Repair, Violation
-from memcore.options import checked_int
+from memcore.options import checked_int, plain_message
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
     PairPolicy,
@@ -292,15 +292,16 @@ def lead_in_cost(policy: PairPolicy, counter: TokenCounter) -> int:
 
 
 def _checked(messages: Any) -> list[Message]:
-    """Return the messages as a list of dicts."""
+    """Return the messages as a list of dicts; objects of SDKs as their JSON."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         msg = f"messages: expected a list of mappings, got {type(messages).__name__}"
         raise InvalidItemError(msg)
-    for at, message in enumerate(messages):
+    found = [plain_message(message) for message in messages]
+    for at, message in enumerate(found):
         if not isinstance(message, Mapping):
             msg = f"messages[{at}]: expected a mapping, got {type(message).__name__}"
             raise InvalidItemError(msg)
-    return [message if type(message) is dict else dict(message) for message in messages]
+    return [message if type(message) is dict else dict(message) for message in found]
 
 
 def _ledger_of(
@@ -327,11 +328,14 @@ def validate(
     messages: Sequence[Mapping[str, Any]],
     policy: str | PairPolicy = "openai_chat",
     *,
+    strict: bool = False,
     raise_on_error: bool = False,
 ) -> list[Violation]:
     """Return the violations of the provider's rules in a message list; an empty list is legal.
 
-    Calls followed by nothing but results are open, not violations.
+    Judges the form of each message (rule ``form``: roles, fields and types of content, as the
+    provider's request types have them), and the calls and results of the list. Calls followed by
+    nothing but results are open, which is a violation (``open_call``) only if ``strict``.
 
     Raises:
         HistoryViolationError: there is a violation, with ``raise_on_error``.
@@ -340,7 +344,7 @@ def validate(
     """
     from memcore.wire.validate import find_violations  # noqa: PLC0415 - contexts do not need it
 
-    found = find_violations(_checked(messages), get_policy(policy))
+    found = find_violations(_checked(messages), get_policy(policy), strict=strict)
     if found and raise_on_error:
         first = found[0]
         msg = f"{len(found)} violations; the first at position {first.position}: {first.reason}"

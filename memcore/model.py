@@ -441,7 +441,8 @@ class Conversion:
     """Legal in the requested format; messages that were in this format already are not copied."""
     repairs: tuple[Repair, ...] = ()
     """Omissions and changes: as in contexts, and ``media``, ``opaque``, ``arguments`` (not a
-    JSON object), ``status`` (a failed result), ``role`` or ``empty`` (nothing is left to show)."""
+    JSON object), ``status`` (a failed result), ``role``, ``form`` (fields or types that the format
+    does not have) or ``empty`` (nothing is left to show)."""
 
 
 @dataclass(frozen=True, slots=True)

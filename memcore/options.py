@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from os import PathLike
 from typing import Any
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "checked_share",
     "closest",
     "need_known",
+    "plain_message",
     "read_mapping",
 ]
 
@@ -227,3 +229,40 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
     except (OSError, ValueError, RecursionError) as exc:
         msg = f"{what}: cannot read {name!r}: {exc}"
         raise InvalidOptionError(msg) from exc
+
+
+def plain_message(item: Any) -> Any:
+    """Return a message with objects of SDKs, at any depth, as the JSON that they stand for.
+
+    Those are pydantic models, without the fields that are None, and dataclasses. Anything else is
+    returned as it is, and so is a message without such objects.
+
+    Raises:
+        InvalidItemError: an object cannot be written as JSON.
+    """
+    try:
+        return _plain(item)
+    except RecursionError:
+        return item  # whether JSON may be nested like this is judged where it is encoded
+    except (TypeError, ValueError) as exc:
+        msg = f"item: {type(item).__name__} cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or value is None or isinstance(value, type):
+        return value
+    if isinstance(value, Mapping):
+        made = {key: _plain(entry) for key, entry in value.items()}
+        is_same = all(made[key] is entry for key, entry in value.items())
+        return value if is_same else made
+    if isinstance(value, list | tuple):
+        entries = [_plain(entry) for entry in value]
+        is_same = all(new is entry for new, entry in zip(entries, value, strict=True))
+        return value if is_same else entries
+    if is_dataclass(value):
+        held = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: _plain(entry) for name, entry in held if entry is not None}
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_none=True) if callable(dump) else value

@@ -511,7 +511,7 @@ class AsyncSession:
         """Append one item; it is stored when this returns.
 
         Args:
-            item: a message in any supported wire format: a JSON object.
+            item: a message in any supported wire format: a JSON object, or an object of an SDK.
             expected_revision: store it only if the session is at this revision.
             idempotency_key: a repeat of the key with the same content stores nothing and returns
                 the first receipt.

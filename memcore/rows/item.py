@@ -32,6 +32,7 @@ from memcore.limits import (
     META_BYTES_MAX,
 )
 from memcore.model import Envelope, Item, ItemKind, Message, stored_envelope
+from memcore.options import plain_message
 from memcore.tokens import TokenCounter, checked_count, checked_tokens
 
 __all__ = [
@@ -171,7 +172,7 @@ def prepare_item(
     if found is not None:
         facts, encoded = found
     else:
-        item, facts = _classified(item, seed)
+        item, facts = _classified(plain_message(item), seed)
         encoded, flags = _encode(item, "item")
     beside = b""
     if not (meta is None and request_id is None and envelope is None):
@@ -186,10 +187,7 @@ def _classified(item: Any, seed: bytes) -> tuple[Message, bytes]:
     """Return an item as a dict, and its facts for the ledger; raises as ``prepare_item``."""
     if type(item) is not dict:
         if not isinstance(item, Mapping):
-            hint = "; pass item.model_dump()" if hasattr(item, "model_dump") else ""
-            msg = (
-                f"item: expected a mapping (one message as a dict), got {type(item).__name__}{hint}"
-            )
+            msg = f"item: expected a mapping (one message as a dict), got {type(item).__name__}"
             raise InvalidItemError(msg)
         item = dict(item)
     facts = pack_facts(item, seed)

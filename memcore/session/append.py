@@ -35,7 +35,7 @@ from memcore.log import (
 from memcore.log.idempotency import IdempotentRequest
 from memcore.log.session_txn import revision_conflict
 from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
-from memcore.options import checked_optional_int
+from memcore.options import checked_optional_int, plain_message
 from memcore.rows import names
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import OFFLOADED, Engine, SessionRef
@@ -129,7 +129,9 @@ def encode_items(
         )
     now_us = engine.now_us()
     if engine.write_filter is not None and not admitted:
-        found = [_admitted(ref, item, counter, now_us, options) for item in items]
+        found = [
+            _admitted(ref, item, counter, now_us, options) for item in map(plain_message, items)
+        ]
         return found if engine.size_guard is None else split_large(ref, found)
     prepared = []
     if options is PLAIN and type(items) is list:
@@ -212,7 +214,7 @@ def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any
     scope_filter = ref.scope_filter
     if scope_filter is None:
         return list(items)
-    found = [session.admitted_item(scope_filter, item, None) for item in items]
+    found = [session.admitted_item(scope_filter, item, None) for item in map(plain_message, items)]
     if any(each.held is not None for each in found):
         msg = "an item is to be quarantined, which encrypted ones cannot be: nothing was stored"
         raise BlockedError(msg, verdict="quarantine", reason="encrypted")

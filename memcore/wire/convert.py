@@ -17,6 +17,7 @@ from memcore._fast import classify
 from memcore.codec.keys import blake2b
 from memcore.errors import InvalidItemError
 from memcore.model import Conversion, ItemKind, Message, Repair
+from memcore.wire.form import fitted
 from memcore.wire.message import (
     BY_NAME,
     CLASS_MASK,
@@ -34,7 +35,7 @@ from memcore.wire.message import (
     value_at,
 )
 from memcore.wire.policy import PairPolicy
-from memcore.wire.render import lead_in_message, render
+from memcore.wire.render import lead_in_message, rename_repeated_calls, render
 
 __all__ = [
     "all_native",
@@ -202,6 +203,17 @@ class NeutralReader:
         repair = Repair(action, self.entries[at].seq, call_id)
         if repair not in self.repairs[-8:]:
             self.repairs.append(repair)
+
+    def native(self, at: int) -> WireItem | None:
+        """Return an entry that may stay as it is, but for fields that the format does not have."""
+        entry = self.entries[at]
+        if not _is_native(entry.message, self.wire):
+            return None
+        message = fitted(entry.message, self.wire)
+        if message is entry.message:
+            return entry
+        self.note("form", at)
+        return None if message is None else entry._replace(message=message)
 
     def read(self, at: int) -> NeutralItem | None:
         """Read an entry; None if nothing of it can be shown in another format."""
@@ -741,8 +753,9 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
         kind = reader.binding.kinds[at]
         late = kind == ItemKind.SYSTEM and led and wire in ("anthropic", "gemini")
         led = led or kind != ItemKind.SYSTEM
-        if _is_native(entry.message, wire) and not late:
-            items.append(entry)
+        native = None if late else reader.native(at)
+        if native is not None:
+            items.append(native)
             continue
         item = reader.read(at)
         if item is None:
@@ -779,6 +792,18 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
     return found, reader.repairs
 
 
+def _has_repeats(entries: Sequence[WireItem]) -> bool:
+    """Return whether the id of a call comes again before the call is answered.
+
+    Where a result may stand anywhere after its call, it would answer the later one alone.
+    """
+    return any(
+        slot.before is not None and not slot.before.results
+        for slots in bind(entries).calls
+        for slot in slots
+    )
+
+
 def convert_entries(entries: Sequence[WireItem], policy: PairPolicy) -> Conversion:
     """Convert entries into a legal message list of the policy's format.
 
@@ -787,6 +812,9 @@ def convert_entries(entries: Sequence[WireItem], policy: PairPolicy) -> Conversi
     """
     try:
         found, repairs = _entries_in(entries, policy.wire)
+        if policy.wire == "responses" and _has_repeats(found):
+            found, renamed = rename_repeated_calls(found, chars_max=policy.id_chars_max)
+            repairs += renamed
         rendered = render(found, policy)
     except (RecursionError, TypeError, ValueError) as exc:
         msg = f"a message cannot be converted: {exc}"

@@ -1,4 +1,4 @@
-"""Validation of a message list against the rules of its provider."""
+"""Validation of a message list against the form and the rules of its provider."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message, Violation
+from memcore.wire.form import form_faults
 from memcore.wire.message import BY_NAME, FLAG_MODEL, Binding, CallSlot, WireItem, bind
 from memcore.wire.policy import PairPolicy
 
@@ -14,13 +15,22 @@ __all__ = [
 ]
 
 
-def find_violations(messages: Sequence[Message], policy: PairPolicy) -> list[Violation]:
+def find_violations(
+    messages: Sequence[Message], policy: PairPolicy, *, strict: bool = False
+) -> list[Violation]:
     """Find all violations, in order of position.
 
-    A call followed by nothing but results is open, not a violation.
+    A call followed by nothing but results is open: a violation only if ``strict``.
     """
     binding = bind(WireItem(at, message) for at, message in enumerate(messages))
-    found = list(_orphans(binding, policy))
+    found = [
+        Violation(at, None, "form", fault)
+        for at, message in enumerate(messages)
+        for fault in form_faults(message, policy.wire)
+    ]
+    found += _orphans(binding, policy)
+    if strict:
+        found += _open_calls(binding)
     if policy.repairs:
         found += _strays(binding)
         found += _calls(binding, policy)
@@ -68,6 +78,15 @@ def _calls(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
                 yield Violation(extra, slot.key[1], "duplicate_result", reason)
             if policy.adjacency != "any_later":
                 yield from _adjacency(binding, policy, slot)
+
+
+def _open_calls(binding: Binding) -> Iterator[Violation]:
+    ends = binding.ends()
+    for at, slots in enumerate(binding.calls):
+        for slot in slots:
+            if not slot.results and not slot.is_server and not ends.passed(slot):
+                reason = f"call {slot.key[1]!r} is still open at the end of the list"
+                yield Violation(at, slot.key[1], "open_call", reason)
 
 
 def _adjacency(binding: Binding, policy: PairPolicy, slot: CallSlot) -> Iterator[Violation]:

@@ -40,7 +40,7 @@ def test_the_whole_corpus_comes_back(corpus, tmp_path) -> None:
                 assert found["messages"] == messages
             assert memcore.validate(found["messages"]) == []
         assert written == {}
-        assert len(told) < 10  # results without a call, ids used twice, blocks of no type
+        assert len(told) < 25  # late results, results without a call, ids used twice, odd blocks
         # What an import cannot take of a damaged file leaves the rest whole.
         with export.open("rb") as source:
             done = third.import_(line for at, line in enumerate(islice(source, 5_000)) if at % 397)

@@ -198,6 +198,16 @@ def test_any_mixture_becomes_legal(history, first, second):
     assert memcore.validate(again.messages, second) == []
 
 
+def test_an_id_that_comes_again_while_its_call_is_open_is_renamed():
+    call = {"id": "c0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+    user = {"role": "user", "content": "hello"}
+    for wire in WIRES:
+        made = memcore.convert([calling, calling, user], to=wire)
+        assert memcore.validate(made.messages, wire) == []
+        assert actions(made).count("synthesized") == 2
+
+
 _FIELDS = (
     "role", "type", "content", "parts", "text", "id", "name", "tool_calls", "function", "output",
     "arguments", "functionCall", "functionResponse", "response", "call_id", "tool_use_id", "args",
