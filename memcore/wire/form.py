@@ -600,13 +600,13 @@ def fitted(message: Message, wire: str) -> Message | None:
 
     The message itself if there are none; None if more is wrong with its form.
     """
-    left = sum(1 for _ in form_faults(message, wire))
-    found = message
-    for name in message if left else ():
-        if message[name] is not None and name in _SAID and (name != "id" or wire == "responses"):
-            continue
-        without = {key: value for key, value in found.items() if key != name}
-        after = sum(1 for _ in form_faults(without, wire))
-        if after < left:
-            found, left = without, after
-    return found if not left else None
+    odd = {fault.partition(":")[0] for fault in form_faults(message, wire)}
+    if not odd:
+        return message
+    kept = _SAID - {"id"} if wire != "responses" else _SAID
+    found = {
+        name: value
+        for name, value in message.items()
+        if name not in odd or (value is not None and name in kept)
+    }
+    return None if any(form_faults(found, wire)) else found

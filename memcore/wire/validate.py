@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message, Violation
@@ -13,6 +15,10 @@ from memcore.wire.policy import PairPolicy
 __all__ = [
     "find_violations",
 ]
+
+
+_FAULTS_MAX: Final = 20
+"""Most faults of form that are listed of one message."""
 
 
 def find_violations(
@@ -26,7 +32,7 @@ def find_violations(
     found = [
         Violation(at, None, "form", fault)
         for at, message in enumerate(messages)
-        for fault in form_faults(message, policy.wire)
+        for fault in islice(form_faults(message, policy.wire), _FAULTS_MAX)
     ]
     found += _orphans(binding, policy)
     if strict:

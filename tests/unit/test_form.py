@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
+from memcore.wire import form
 
 WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
 USER = {"role": "user", "content": "hello"}
@@ -118,6 +119,24 @@ def test_a_large_or_hostile_value_makes_a_short_text() -> None:
                 {"type": "ai", "content": "x", "tool_calls": value}, {"role": "user", 3: 1},
             ):  # fmt: skip
                 assert all(len(each) < 300 for each in faults(message, policy))
+
+
+@pytest.mark.parametrize("policy", WIRES)
+def test_a_message_of_many_odd_fields_is_judged_once_or_twice(policy, monkeypatch) -> None:
+    judged: list[str] = []
+    real = form.form_faults
+
+    def counted(message: Any, wire: str) -> Any:
+        judged.append(wire)
+        return real(message, wire)
+
+    monkeypatch.setattr(form, "form_faults", counted)
+    odd = {**USER, **{f"field_{at}": at for at in range(3_000)}}
+    made = memcore.convert([odd], to=policy)
+    assert len(made.messages) == 1
+    assert len(judged) <= 2
+    blocks = [{"type": f"no_{at}"} for at in range(3_000)]
+    assert len(memcore.validate([{"role": "user", "content": blocks}], policy)) <= 20
 
 
 @pytest.mark.parametrize("policy", WIRES)
