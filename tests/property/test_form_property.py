@@ -88,6 +88,15 @@ def _model(model: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(needed, optional=found)
 
 
+def blocks_of(member: Any) -> list[Any]:
+    """The types of the blocks of a message's content; none if it has no such list."""
+    content = get_type_hints(member, include_extras=True).get("content")
+    content = get_args(content)[0] if get_origin(content) is Required else content
+    lists = [each for each in get_args(content) if get_origin(each) not in (None, Literal)]
+    found = [get_args(each)[0] for each in lists]
+    return [block for union in found for block in get_args(union) or (union,)]
+
+
 def accepted(message: Mapping[str, Any], policy: str) -> None:
     found = memcore.validate([message], policy)
     assert [each.reason for each in found if each.rule == "form"] == []
@@ -109,7 +118,10 @@ def test_what_a_provider_types_is_accepted(policy, module, name) -> None:
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     def look(data: st.DataObject) -> None:
         for member in members:
-            accepted(data.draw(of_type(member)), policy)
+            message = data.draw(of_type(member))
+            accepted(message, policy)
+            for block in blocks_of(member):  # one of many is drawn too rarely
+                accepted({**message, "content": [data.draw(of_type(block))]}, policy)
 
     look()
 
