@@ -32,7 +32,7 @@ from memcore.limits import ITEMS_PAGE
 from memcore.log import Head, History
 from memcore.log.checkpoint import CheckpointRow, checkpoint_numbers, read_checkpoint
 from memcore.log.history import StoredRow, read_rows
-from memcore.model import Conversion, ItemKind, Repair, View
+from memcore.model import ItemKind, Repair, View
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
@@ -40,7 +40,7 @@ from memcore.rows.views import StoredView, applies_to, is_in_force, is_known, vi
 from memcore.session import Engine
 from memcore.state import read_header, value_at
 from memcore.store.interface import ReadTxn
-from memcore.wire import PairPolicy, WireItem, get_policy, render
+from memcore.wire import WireItem, get_policy
 from memcore.wire.convert import convert_entries
 
 __all__ = [
@@ -521,7 +521,7 @@ def _messages(
             missing.beside.append(row.seq)
         entries.append(WireItem(row.seq, message, event=is_event))
         stored[id(message)] = row.json
-    made = _legal(entries, own, policy)
+    made = convert_entries(entries, policy.mended)
     missing.repairs = made.repairs
     app, user, name = source.place
     owner = {"app": app, "user": user, "policy": policy.name}
@@ -538,21 +538,6 @@ def _messages(
         raise InvalidOptionError(msg)
     if text and left_out is not None:
         left_out(text)
-
-
-def _legal(entries: list[WireItem], own: PairPolicy, policy: PairPolicy) -> Conversion:
-    """Render a history by the session's policy, as a context does, and convert it.
-
-    Raises:
-        InvalidItemError: a message is nested too deeply.
-    """
-    shown = render(entries, own)
-    seqs = [0 if source is None else entries[source].seq for source in shown.sources]
-    for at, seq in enumerate(seqs):  # what rendering wrote belongs to the item before it
-        seqs[at] = seq or (seqs[at - 1] if at else 0)
-    found = [WireItem(seq, message) for seq, message in zip(seqs, shown.messages, strict=True)]
-    made = convert_entries(found, policy.mended)
-    return Conversion(made.messages, (*shown.repairs, *made.repairs))
 
 
 # --- Archive lines: expired data as lines of an export, written before deletion -------------------

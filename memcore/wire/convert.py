@@ -189,7 +189,8 @@ class NeutralReader:
                 while text in used:
                     text += "_"
                 used.add(text)
-            self.ids[id(slot)] = self._fitting(text)
+            stays = _is_native(self.entries[at].message, self.wire)
+            self.ids[id(slot)] = text if stays else self._fitting(text)
 
     def _fitting(self, text: str) -> str:
         """Replace the characters that Anthropic refuses in ids; a digest keeps the id unique."""
@@ -746,9 +747,11 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
     """Write the entries in a format; legality is left to rendering."""
     reader = NeutralReader(entries, wire)
     items: list[NeutralItem | WireItem] = []
+    events: list[WireItem] = []
     led = False
     for at, entry in enumerate(entries):
-        if entry.event:
+        if entry.event:  # it may abandon a call, which rendering then answers
+            events.append(entry)
             continue
         kind = reader.binding.kinds[at]
         late = kind == ItemKind.SYSTEM and led and wire in ("anthropic", "gemini")
@@ -789,7 +792,7 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
         if not made:
             lost.append(Repair("empty", seq))
         found += [WireItem(seq, message) for message in made]
-    return found, reader.repairs
+    return sorted(found + events, key=lambda entry: entry.seq), reader.repairs
 
 
 def _has_repeats(entries: Sequence[WireItem]) -> bool:

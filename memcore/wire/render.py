@@ -27,6 +27,7 @@ from memcore.wire.message import (
     Key,
     WireItem,
     bind,
+    results_of,
 )
 from memcore.wire.policy import PairPolicy
 
@@ -740,7 +741,7 @@ class _Renderer:
             return False
         blocks, rest = self._split(result)
         message = self.entries[result].message
-        return self._blocks_for(at, result) + rest == message[self._field(message)] and (
+        return self._blocks_for(at, result) + rest == message.get(self._field(message)) and (
             bool(blocks) or not rest
         )
 
@@ -749,6 +750,8 @@ class _Renderer:
 
         One per call: of several for the same call, the last one counts.
         """
+        if not self._split(result)[0]:
+            return self._foreign_blocks(at, result)
         field_name = self._field(self.entries[result].message)
         wanted: dict[Key, list[CallSlot | None]] = {}
         for key, slot in self.binding.answers[result]:
@@ -764,6 +767,25 @@ class _Renderer:
             answered.append(slot)
             found.append(block)
         return found[::-1]
+
+    def _foreign_blocks(self, at: int, result: int) -> list[Any]:
+        """Write the result of another wire format as the block that answers its call here."""
+        texts = [each.text for each in results_of(self.entries[result].message)]
+        slots = [
+            slot
+            for _, slot in self.binding.answers[result]
+            if slot is not None and slot.at == at and slot.results[-1:] == [result]
+        ]
+        message = self.entries[at].message
+        shape = shape_of(message)
+        made = [_block(shape, slot, message) for slot in slots]
+        for block in made:
+            if shape == "anthropic":
+                block["content"] = "\n".join(texts)
+                del block["is_error"]
+            else:
+                block["functionResponse"]["response"] = {"output": "\n".join(texts)}
+        return made
 
     def _field(self, message: Message) -> str:
         return "parts" if isinstance(message.get("parts"), list) else "content"

@@ -75,7 +75,9 @@ def look_at(messages: list[dict[str, Any]]) -> None:
             made = memcore.convert(there.messages, to=second)
             assert memcore.validate(made.messages, second) == []
             lost = {repair.action for repair in (*there.repairs, *made.repairs)}
-            if second == "openai_chat" and not lost & {"lead_in", "role", "opaque", "media"}:
+            if second != "openai_chat" or chat.repairs:
+                continue  # late results: Responses has no border between two answers of the model
+            if not lost & {"lead_in", "role", "opaque", "media"}:
                 assert told(made.messages) == told(chat.messages)
 
 

@@ -198,6 +198,19 @@ def test_any_mixture_becomes_legal(history, first, second):
     assert memcore.validate(again.messages, second) == []
 
 
+def test_the_result_of_a_call_that_stays_keeps_its_id():
+    used = {"type": "tool_use", "id": "t 1", "name": "f", "input": {}}
+    history = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [used]},
+        {"type": "function_call_output", "call_id": "t 1", "output": "one"},
+    ]
+    made = memcore.convert(history, to="anthropic")
+    (block,) = made.messages[2]["content"]
+    assert (block["tool_use_id"], block["content"]) == ("t 1", "one")
+    assert made.repairs == ()
+
+
 def test_an_id_that_comes_again_while_its_call_is_open_is_renamed():
     call = {"id": "c0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     calling = {"role": "assistant", "content": None, "tool_calls": [call]}

@@ -780,7 +780,8 @@ ANTHROPIC = [
     {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1"}]},
 ]
-CHAT = [USER, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}, ODD]
+REASONED = {"role": "assistant", "content": ODD["content"], "reasoning_details": [ODD]}
+CHAT = [USER, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}, REASONED]
 
 
 GEMINI = [

@@ -746,3 +746,26 @@ def test_an_orphan_does_not_come_between_reasoning_and_its_call():
     messages = shown([user(), calls[0], reasoning, orphan, calls[1], user()], "openai_responses")
     at = messages.index(reasoning)
     assert messages[at + 1] == calls[1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"type": "function_call_output", "call_id": "c1", "output": "one"},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+        {"type": "tool", "tool_call_id": "c1", "content": "one"},
+    ],
+)
+def test_a_result_of_another_format_answers_its_call(answer):
+    hello = {"role": "user", "content": "hello"}
+    used = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+    made = shown([hello, {"role": "assistant", "content": [used]}, answer], "anthropic")
+    block = {"type": "tool_result", "tool_use_id": "c1", "content": "one"}
+    assert made[2:] == [{"role": "user", "content": [block]}]
+    assert memcore.validate(made, "anthropic") == []
+    hello = {"role": "user", "parts": [{"text": "hello"}]}
+    called = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
+    made = shown([hello, called, answer], "gemini")
+    response = {"id": "c1", "name": "f", "response": {"output": "one"}}
+    assert made[2:] == [{"role": "user", "parts": [{"functionResponse": response}]}]
+    assert memcore.validate(made, "gemini") == []
