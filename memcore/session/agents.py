@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from memcore import session as sessions
 from memcore.codec.keys import blake2b
@@ -39,9 +39,6 @@ from memcore.session.context import SHARES
 from memcore.session.engine import SessionRef
 from memcore.wire.render import result_message
 
-if TYPE_CHECKING:
-    from memcore.session.session import Session
-
 __all__ = [
     "AgentView",
     "Delegation",
@@ -51,6 +48,8 @@ __all__ = [
 ]
 
 
+Session: TypeAlias = Any
+"""A ``Session``; its module names the classes of this one."""
 CHILD: Final = "::"
 """Separates the name of a session from that of its child."""
 _AUTHOR_CHARS: Final = 1024
@@ -84,7 +83,8 @@ class AgentView:
         self, item: Mapping[str, Any], *, envelope: AnyEnvelope | None = None, **options: Any
     ) -> Receipt:
         """Append an item of this agent; options and errors as for ``session.append``."""
-        return self.session.append(item, envelope=self._signed(envelope), **options)
+        found: Receipt = self.session.append(item, envelope=self._signed(envelope), **options)
+        return found
 
     def extend(
         self,
@@ -94,7 +94,8 @@ class AgentView:
         **options: Any,
     ) -> Receipt:
         """Append items of this agent in one commit; as ``session.extend``."""
-        return self.session.extend(items, envelope=self._signed(envelope), **options)
+        found: Receipt = self.session.extend(items, envelope=self._signed(envelope), **options)
+        return found
 
     def record(
         self,
@@ -106,14 +107,18 @@ class AgentView:
     ) -> Receipt:
         """Append an event of this agent; options and errors as for ``session.record``."""
         signed = self._signed(envelope)
-        return self.session.record(type, payload, envelope=signed, **options)
+        found: Receipt = self.session.record(type, payload, envelope=signed, **options)
+        return found
 
     def context(self, budget_tokens: int | None = None, **options: Any) -> Context:
         """Build the agent's context: its own items, the user's, and what others share.
 
         Options and errors as for ``session.context``, except ``authors`` and ``share``.
         """
-        return self.session.context(budget_tokens, authors=[self.name], share=self.share, **options)
+        found: Context = self.session.context(
+            budget_tokens, authors=[self.name], share=self.share, **options
+        )
+        return found
 
     def _signed(self, envelope: AnyEnvelope | None) -> Envelope:
         """Return an envelope with this agent as the author.
@@ -194,7 +199,7 @@ class Delegation:
     @property
     def is_open(self) -> bool:
         """True if the call has no result yet."""
-        return self.parent.find_call(self.call_id).open
+        return bool(self.parent.find_call(self.call_id).open)
 
     def finish(self, result: str, *, tokens: int | None = None) -> Receipt:
         """Answer the call with the agent's result, once; a repeat returns the first receipt.

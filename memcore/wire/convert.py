@@ -111,7 +111,9 @@ _OTHER_FIELDS: Final = frozenset(("type", "parts", "lc", "data"))
 
 def all_native(messages: Iterable[Message], wire: str) -> bool:
     """Return whether all messages may stay as they are in a format."""
-    return all(_is_native(message, wire) for message in messages)
+    return all(
+        _is_native(message, wire) and fitted(message, wire) is message for message in messages
+    )
 
 
 def wire_of(message: Message) -> str:

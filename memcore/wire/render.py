@@ -778,14 +778,8 @@ class _Renderer:
         ]
         message = self.entries[at].message
         shape = shape_of(message)
-        made = [_block(shape, slot, message) for slot in slots]
-        for block in made:
-            if shape == "anthropic":
-                block["content"] = "\n".join(texts)
-                del block["is_error"]
-            else:
-                block["functionResponse"]["response"] = {"output": "\n".join(texts)}
-        return made
+        said = "\n".join(texts)
+        return [_block(shape, slot.key, message, said, failed=False) for slot in slots]
 
     def _field(self, message: Message) -> str:
         return "parts" if isinstance(message.get("parts"), list) else "content"
