@@ -112,7 +112,18 @@ _OTHER_FIELDS: Final = frozenset(("type", "parts", "lc", "data"))
 def all_native(messages: Iterable[Message], wire: str) -> bool:
     """Return whether all messages may stay as they are in a format."""
     return all(
-        _is_native(message, wire) and fitted(message, wire) is message for message in messages
+        (wire == "chat" and _is_plain_chat(message))
+        or (_is_native(message, wire) and fitted(message, wire) is message)
+        for message in messages
+    )
+
+
+def _is_plain_chat(message: Message) -> bool:
+    """Return True for a message of a text and a role alone, as most are."""
+    return (
+        len(message) == 2  # noqa: PLR2004 - role and content
+        and type(message.get("content")) is str
+        and message.get("role") in ("user", "assistant", "system")
     )
 
 
