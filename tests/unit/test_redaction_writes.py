@@ -958,7 +958,8 @@ def test_keys_of_a_message_that_nobody_knows_and_names_of_tools_are_redacted(fol
         shown = session.get(1).message
         assert shown["tool_calls"][0]["function"]["name"] == session.get(2).message["name"]
         assert shown["tool_calls"][0]["id"] == ID
-        assert not memcore.validate(session.context().messages, policy="openai_chat")
+        found = memcore.validate(session.context().messages, policy="openai_chat")
+        assert [each for each in found if each.rule != "form"] == []  # no provider has such fields
     for name in os.listdir(folder):
         content = (folder / name).read_bytes()
         assert MAIL.encode() not in content
