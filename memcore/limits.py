@@ -146,3 +146,5 @@ BUNDLE_BYTES: Final = 64 * 1024
 """Default size limit of a bundle."""
 SWEEP_LIMIT: Final = 100_000
 """Default limit on the number of objects that a sweep removes."""
+CHILD: Final = "::"
+"""Separates the name of a session from that of its child."""

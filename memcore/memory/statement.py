@@ -790,8 +790,8 @@ def forget_items(
     """Take items of a session from all memories; return how many memories went with them.
 
     Whoever removes or rewrites items calls this in the same transaction. A memory that rests on
-    them alone is forgotten, with all its versions; any other loses the source, with the trust that
-    only this source gave it. Nothing keeps it from being learned again from
+    them alone is forgotten, with all its versions; any other loses the source, with the trust and
+    all else that only this source gave it. Nothing keeps it from being learned again from
     elsewhere. What rests on a session under a legal hold stays.
 
     Args:

@@ -21,6 +21,7 @@ from memcore.errors import (
     NotFoundError,
     OrphanResultError,
 )
+from memcore.limits import CHILD
 from memcore.log import Prepared, SessionTxn
 from memcore.log.idempotency import IdempotentRequest, request_of
 from memcore.model import RESULT_TYPES, Context, Envelope, Item, ItemKind, Message, Receipt
@@ -50,8 +51,6 @@ __all__ = [
 
 Session: TypeAlias = Any
 """A ``Session``; its module names the classes of this one."""
-CHILD: Final = "::"
-"""Separates the name of a session from that of its child."""
 _AUTHOR_CHARS: Final = 1024
 _LOOK_PAGE: Final = 64
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
@@ -167,13 +166,17 @@ class Delegation:
     Args:
         session: the session with the call.
         call_id: the call.
+        seq: the item that made it; a model may use an id again.
         agent: name of the agent.
         child: the agent's own session.
     """
 
-    def __init__(self, session: Session, call_id: str, agent: str, child: Session) -> None:
+    def __init__(
+        self, session: Session, call_id: str, seq: int, *, agent: str, child: Session
+    ) -> None:
         self.parent = session
         self.call_id = call_id
+        self.seq = seq
         self.agent = agent
         self.session = child
 
@@ -198,8 +201,12 @@ class Delegation:
 
     @property
     def is_open(self) -> bool:
-        """True if the call has no result yet."""
-        return bool(self.parent.find_call(self.call_id).open)
+        """True if the call is in the live history without a result, and no later one has its id."""
+        try:
+            call = self.parent.find_call(self.call_id)
+        except NotFoundError:  # it was taken back
+            return False
+        return bool(call.open and call.seq == self.seq)
 
     def finish(self, result: str, *, tokens: int | None = None) -> Receipt:
         """Answer the call with the agent's result, once; a repeat returns the first receipt.
@@ -234,12 +241,14 @@ class Delegation:
             msg = f"result: expected a str, got {type(text).__name__}"
             raise InvalidItemError(msg)
         checked_optional_int("tokens", tokens)
-        message = _answer_to(self.parent, self.call_id, text, failed=status != "ok")
+        call = self.parent.get(self.seq)
+        message = _answer_to(call.message, self.call_id, text, failed=status != "ok")
         ref = sessions.ref_of(self.parent)
         envelope = Envelope(author=self.agent, status=status, tokens=tokens)
         meta = {"delegated": {"session": self.session.id, "agent": self.agent}}
         prepared = encode_items(ref, [message], ItemOptions(meta, None, envelope))
-        request = request_of(_key(self.call_id), [b""], seed=ref.engine.seed, ttl_ms=None)
+        key = _key(self.call_id, self.seq)
+        request = request_of(key, [b""], seed=ref.engine.seed, ttl_ms=None)
         return store(AnswerCall(ref, prepared, self.call_id, request))
 
 
@@ -268,19 +277,21 @@ class AnswerCall(Append):
         return found
 
 
-def _key(call_id: str) -> str:
-    return f"memcore:delegate:{blake2b(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+def _digest(call_id: str) -> str:
+    return str(blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
 
 
-def _answer_to(parent: Session, call_id: str, text: str, *, failed: bool) -> Message:
-    """Return a message that answers a call.
+def _key(call_id: str, seq: int) -> str:
+    return f"memcore:delegate:{seq}:{_digest(call_id)}"
+
+
+def _answer_to(call: Message, call_id: str, text: str, *, failed: bool) -> Message:
+    """Return a message that answers a call of another one.
 
     Raises:
-        NotFoundError: no call of the live history has this id.
         InvalidOptionError: it is a call that no text can answer.
     """
-    call = parent.get(parent.find_call(call_id).seq)
-    message = result_message(call.message, call_id, text, failed=failed)
+    message = result_message(call, call_id, text, failed=failed)
     if message is None:
         msg = f"call {call_id[:80]!r} is none of a function or a custom tool: no text answers it"
         raise InvalidOptionError(msg)
@@ -297,8 +308,8 @@ def delegated(session: Session, call_id: str, agent: str) -> Delegation:
     """
     _need_agent(agent)
     call = session.find_call(call_id)
-    _answer_to(session, call_id, "", failed=False)
-    child = session.child(_child_name(call_id))
+    _answer_to(session.get(call.seq).message, call_id, "", failed=False)
+    child = session.child(_child_name(call_id, call.seq))
     if not call.open and not child.exists():
         msg = f"call {call_id[:80]!r} has a result already"
         raise InvalidOptionError(msg)
@@ -306,18 +317,17 @@ def delegated(session: Session, call_id: str, agent: str) -> Delegation:
     started = {"call_id": call_id, "agent": agent, "session": session.id}
     prepared = encode_event(ref, _STARTED, started, ItemOptions(None, None, None))
     try:
-        store(sessions.append_once(ref, _key(call_id), [prepared], content=agent.encode()))
+        key = _key(call_id, call.seq)
+        store(sessions.append_once(ref, key, [prepared], content=agent.encode()))
     except DuplicateRequestError as error:
         msg = f"call {call_id[:80]!r} was given to another agent than {agent[:80]!r}"
         raise InvalidOptionError(msg) from error
-    return Delegation(session, call_id, agent, child)
+    return Delegation(session, call_id, call.seq, agent=agent, child=child)
 
 
-def _child_name(call_id: str) -> str:
-    """Return the name of the session that answers a call: its id, or a digest of an odd one."""
-    if _PLAIN_ID.fullmatch(call_id):
-        return call_id
-    return "call-" + _key(call_id).rpartition(":")[2]
+def _child_name(call_id: str, seq: int) -> str:
+    """Return the name of the session that answers a call: its seq and id, or the id's digest."""
+    return f"{seq}-{call_id if _PLAIN_ID.fullmatch(call_id) else _digest(call_id)}"
 
 
 # --- Results of other sessions --------------------------------------------------------------------

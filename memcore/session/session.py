@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 from memcore import session
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.faces import MadeLate
-from memcore.limits import BUNDLE_BYTES, RECOVERY_STEPS
+from memcore.limits import BUNDLE_BYTES, CHILD, RECOVERY_STEPS
 from memcore.log import History
 from memcore.model import (
     Calibration,
@@ -72,8 +72,6 @@ __all__ = [
 
 T = TypeVar("T")
 AnyPolicy: TypeAlias = "CompactionPolicy | str | Mapping[str, Any]"
-CHILD: Final = "::"
-"""Separates the name of a session from that of its child."""
 _INTERNAL: Final = frozenset((
     "after_append", "history_at", "is_admitting", "plan_batch", "plan_command", "plan_fork",
     "plan_share", "seen_revision",
@@ -962,7 +960,7 @@ class Session:
         return session.viewed(self, name, share)
 
     def delegate(self, call_id: str, *, agent: str) -> Delegation:
-        """Let another agent answer an open call, from a history of its own: ``THIS::CALL_ID``.
+        """Let another agent answer an open call, from a history of its own: ``THIS::SEQ-CALL_ID``.
 
         ``finish`` answers the call once, ``fail`` with an error; as a context manager it leaves no
         open call. A repeat gives the same, so that whoever was killed goes on.

@@ -37,7 +37,7 @@ def test_another_agent_answers_a_call_once_in_its_own_history(db, policy) -> Non
     session.append(memcore.convert([ASK], to=policy).messages[0])
     session.append(calling(policy, "c1"))
     work = session.delegate("c1", agent="writer")
-    assert (work.session.id, work.is_open) == ("chat::c1", True)
+    assert (work.session.id, work.is_open) == ("chat::2-c1", True)
     work.session.append(memcore.convert([ASK], to=policy).messages[0])
     first = work.finish("Roses are red.", tokens=7)
     assert work.finish("Another poem.") == first == work.fail("late")
@@ -47,7 +47,7 @@ def test_another_agent_answers_a_call_once_in_its_own_history(db, policy) -> Non
     assert "Roses are red." in str(made)
     item = session.tail(1)[0]
     assert (item.envelope.author, item.envelope.status, item.envelope.tokens) == ("writer", "ok", 7)
-    assert item.meta == {"delegated": {"session": "chat::c1", "agent": "writer"}}
+    assert item.meta == {"delegated": {"session": "chat::2-c1", "agent": "writer"}}
     assert len(session) == 3
     assert session.context().repairs == ()
 
@@ -200,3 +200,28 @@ def test_two_agents_that_append_at_once_stay_legal(db) -> None:
         made = session.as_agent(name, share="all").context().messages
         assert memcore.validate(made) == []
         assert len(session.as_agent(name).context().messages) == 41
+
+
+def test_a_model_may_use_the_id_of_a_call_again(db) -> None:
+    session = db.session("chat")
+    session.extend([ASK, calling("openai_chat", "c1")])
+    first = session.delegate("c1", agent="writer")
+    answered = first.finish("one")
+    session.append(calling("openai_chat", "c1"))
+    again = session.delegate("c1", agent="painter")
+    assert first.finish("late") == answered
+    assert (first.is_open, again.is_open) == (False, True)
+    again.finish("two")
+    assert session.open_calls == []
+    contents = [message["content"] for message in session.context().messages]
+    assert contents[2::2] == ["one", "two"]
+    assert again.session.id != first.session.id
+
+
+def test_a_call_that_was_taken_back_needs_no_answer(db) -> None:
+    session = db.session("chat")
+    session.extend([ASK, calling("openai_chat", "c1")])
+    with pytest.raises(ZeroDivisionError), session.delegate("c1", agent="writer"):
+        session.undo()
+        raise ZeroDivisionError
+    assert len(session) == 1
