@@ -47,6 +47,7 @@ __all__ = [
     "FORMATS",
     "Arrived",
     "Conversation",
+    "StandIns",
     "Title",
     "arrived_of",
     "checked_fields",
@@ -85,6 +86,8 @@ CREATED_US_END: Final = 2**32 * 1_000_000
 """Exclusive limit of creation times: an index record holds the second as 32 bits."""
 STAND_INS_A_LINE: Final = 64
 """Seqs without an item that each line pays for: an import stores about 120 bytes for each seq."""
+STAND_INS_FREE: Final = 4096
+"""Seqs without an item that an import stores beyond those its lines pay for: half a megabyte."""
 
 
 class LineField(NamedTuple):
@@ -251,6 +254,33 @@ def refuse(text: str) -> NoReturn:
     raise InvalidItemError(text)
 
 
+class StandIns:
+    """Limit on the placeholder items of an import: a few lines must not demand a large file."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = STAND_INS_FREE) -> None:
+        self.left = left
+
+    def pay(self) -> None:
+        """Credit a line that was read."""
+        self.left += STAND_INS_A_LINE
+
+    def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
+        """Take ``count`` stand-ins; with ``lines`` only check, as if that many more were read.
+
+        Raises:
+            InvalidItemError: not enough are left.
+        """
+        if count > self.left + lines * STAND_INS_A_LINE:
+            refuse(
+                f"{field}: {value} leaves {count:,} seqs without an item, more than so few lines "
+                "may; export the session again, with --undone (undone=True)"
+            )
+        if not lines:
+            self.left -= count
+
+
 _SURROGATE = re.compile("[\ud800-\udbff]|(?<![\ud800-\udbff])[\udc00-\udfff]")
 
 
@@ -277,6 +307,11 @@ class Title:
     """Number of lines with values of the state after these."""
     forked_from: dict[str, Any] | None = None
     """Name (null: deleted) and last shared seq of a fork's parent, and name of the first one."""
+
+    @property
+    def gaps(self) -> int:
+        """Number of seqs without an item line."""
+        return self.next_seq - 1 - self.items
 
     def line(self) -> bytes:
         """Return the line, without its newline."""

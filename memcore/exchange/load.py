@@ -28,13 +28,14 @@ from memcore.errors import (
     ReadOnlyError,
     StorageError,
 )
+from memcore.exchange.export import export_sessions
 from memcore.exchange.lines import (
     CREATED_US_END,
     FORMATS,
     LINES,
-    STAND_INS_A_LINE,
     Arrived,
     Conversation,
+    StandIns,
     Title,
     arrived_of,
     checked_fields,
@@ -85,7 +86,6 @@ __all__ = [
     "Imported",
     "Incoming",
     "LoadedItem",
-    "StandIns",
     "import_lines",
     "remove_leftovers",
     "remove_unfinished",
@@ -104,8 +104,6 @@ _NAME_SHOWN: Final = 64
 """Characters of the final name in the temporary one, which has to fit a key: names that do not
 cannot be found by prefix."""
 
-STAND_INS_FREE: Final = 4096
-"""Seqs without an item that an import stores beyond those its lines pay for: half a megabyte."""
 _MISSING_EVENT: Final = "undone"
 """Type of the event that stands for an undone item that was not exported."""
 _CLASS_MAX: Final = 255
@@ -120,33 +118,6 @@ class LoadedItem(NamedTuple):
     """Seq before it, if it is undone and that is not the preceding one."""
 
 
-class StandIns:
-    """Limit on the placeholder items of an import: a few lines must not demand a large file."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = STAND_INS_FREE
-
-    def pay(self) -> None:
-        """Credit a line that was read."""
-        self.left += STAND_INS_A_LINE
-
-    def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
-        """Take ``count`` stand-ins; with ``lines`` only check, as if that many more were read.
-
-        Raises:
-            InvalidItemError: not enough are left.
-        """
-        if count > self.left + lines * STAND_INS_A_LINE:
-            refuse(
-                f"{field}: {value} leaves {count:,} seqs without an item, more than so few lines "
-                "may; export the session again, with --undone (undone=True)"
-            )
-        if not lines:
-            self.left -= count
-
-
 class Incoming:
     """A session being read from the lines of an export."""
 
@@ -158,7 +129,9 @@ class Incoming:
         *,
         line: int,
         stand_ins: StandIns,
+        admitted: bool = False,
     ) -> None:
+        """``admitted``: its content passed the filter of writes."""
         options = SessionOptions(None, None, "keep")
         self.title = title
         self.line = line
@@ -172,7 +145,7 @@ class Incoming:
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
-        write_filter = engine.write_filter
+        write_filter = None if admitted else engine.write_filter
         self._scope_filter = (
             write_filter.at(title.app, title.user, title.session) if write_filter else None
         )
@@ -185,6 +158,8 @@ class Incoming:
         self.orphans = "keep"
         """Treatment of results without their call: an export contains those that were kept."""
         self.is_conversation = False
+        self.twin: _Twin | None = None
+        """The stored session that it may be; its items are not kept as long as the lines agree."""
         self.open_calls = self.orphan_count = 0
         """Counts of the last commit that stored a part of it."""
         self.log: CachedSession | None = None
@@ -200,8 +175,7 @@ class Incoming:
         self._views_left = title.views
         self._checkpoints_left = title.checkpoints
         self._states_left = title.state
-        gaps = title.next_seq - 1 - title.items
-        stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
+        stand_ins.spend(title.gaps, "next_seq", title.next_seq, lines=title.items + 1)
 
     @classmethod
     def of_messages(
@@ -244,6 +218,16 @@ class Incoming:
             self._states_left -= 1
             if not self._states_left:
                 self.state.finish(self.title.next_seq)
+
+    def drain(self) -> tuple[object, ...]:
+        """Return what the last line said, for a comparison, and drop its items."""
+        entries, self.entries = self.entries, []
+        items = [
+            (live, after, item.body, item.flags, item.payload) for live, item, after in entries
+        ]
+        state = self.state
+        steps = state.steps[-1:], state.floor, state.moments
+        return items, self.views[-1:], self.checkpoints[-1:], steps
 
     def finish(self) -> None:
         """Complete it after its last line: the remaining seqs are undone items."""
@@ -570,6 +554,80 @@ class _Part:
     is_last: bool
 
 
+class _Twin:
+    """A stored session that an arriving one may be; the lines of both are compared in step.
+
+    Their titles alone show too little: two sessions that began in one millisecond and have as many
+    commits and items have the same one.
+    """
+
+    def __init__(
+        self, engine: Engine, title: Title, lines: Iterator[bytes], *, undone: bool
+    ) -> None:
+        self.place = _place(title)
+        self.wanted = title
+        """Title of the arriving session, under the name that it would have were none stored."""
+        self.origin = self.place
+        """Name of the arriving session in the file."""
+        self._engine = engine
+        self._title = title
+        self._undone = undone
+        self._lines = lines
+        self._agreeing = 0
+        """Number of lines after the title that agree."""
+        counter, stand_ins = engine.counter_named(title.counter), StandIns(title.gaps)
+        self._stored = Incoming(title, counter, engine, line=0, stand_ins=stand_ins, admitted=True)
+
+    @classmethod
+    def of(cls, engine: Engine, title: Title) -> _Twin | None:
+        """Return the stored session of the name; None if it has another title."""
+        for undone in (False, True):
+            lines = _after_title(engine, title, undone=undone)
+            if lines is not None:
+                return cls(engine, title, lines, undone=undone)
+        return None
+
+    def agrees(self, session: Incoming) -> bool:
+        """Return whether the next stored line says what the session's last line said.
+
+        Raises:
+            InvalidItemError: the stored session is damaged.
+            NotFoundError: it was deleted meanwhile.
+        """
+        self._stored.take(parse_line(next(self._lines)))
+        agrees = self._stored.drain() == session.drain()
+        self._agreeing += agrees
+        return agrees
+
+    def agreeing(self) -> Iterator[bytes]:
+        """Yield the lines that agree."""
+        lines = _after_title(self._engine, self._title, undone=self._undone)
+        if lines is None:
+            refuse("a session of this name was changed meanwhile; import again")
+        return islice(lines, self._agreeing)
+
+
+def _after_title(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes] | None:
+    """Return the lines of the stored session of the name; None if its title is another one."""
+    lines = _stored_lines(engine, title, undone=undone)
+    first = next(lines, None)
+    if first is None:
+        return None
+    said = Title.of(parse_line(first))
+    # Forks arrive as sessions of their own, and an import may count by another counter.
+    said = replace(said, counter=title.counter, forked_from=title.forked_from)
+    return lines if said == title else None
+
+
+def _stored_lines(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes]:
+    place = _place(title)
+    try:
+        yield from export_sessions(engine, [place], form="jsonl", undone=undone, left_out=None)
+    except CorruptValueError as exc:
+        msg = f"the stored session {title.session!r} cannot be compared, it is damaged: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
 class _Import:
     """One run over the lines."""
 
@@ -598,8 +656,12 @@ class _Import:
         """Root of each fork of the file, by their names there; None: it was deleted."""
         self.forks_noted = 0
         """Number of forks that were stored when their roots were noted last."""
-        self.same: Place | None = None
-        """The equal session found by the last search for a free name."""
+        self.is_stored = False
+        """True if the last search for a free name found the session itself."""
+        self.twin: _Twin | None = None
+        """What it found, if that has still to be compared."""
+        self.others: set[Place] = set()
+        """Stored sessions that turned out to be others than the one being read."""
         self.items = 0
         self.bytes = 0
         """Bytes waiting for the commit."""
@@ -639,14 +701,31 @@ class _Import:
             self.began = number
             self.session = self._begin(found, number)
         elif self.session is not None:
-            self.session.take(found)
-            self.items += 1
+            self._take_part(self.session, found)
         elif form == "jsonl" or is_part(found):
             if not self.began:  # reported only once
                 self.began = number
                 refuse("expected the line that begins a session")
         else:
             self._converse(found, number)
+
+    def _take_part(self, session: Incoming, found: Any) -> None:
+        """Handle a line of the session being read; compare it if the session may be stored."""
+        session.take(found)
+        self.items += 1
+        twin = session.twin
+        if twin is None or twin.agrees(session):
+            return
+        self.others.add(twin.place)
+        self.session = None
+        self.session = self._placed(twin.wanted, twin.origin, session.line)
+        for line in twin.agreeing():
+            if self.session is None:
+                return
+            self._take_part(self.session, parse_line(line))
+            self._count(len(line))
+        if self.session is not None:
+            self._take_part(self.session, found)
 
     def _end(self) -> None:
         """Give up the session being read: no more of its lines follow."""
@@ -659,9 +738,13 @@ class _Import:
         self.bytes += size
         session = self.session
         if session is not None and not session.lines_left:
-            session.finish()
-            self.whole[_place(session.title)] = session
             self.session = None
+            if session.twin is not None:
+                self.done.skipped += 1
+                self.places[session.twin.origin] = session.twin.place
+            else:
+                session.finish()
+                self.whole[_place(session.title)] = session
         if self.items >= COMMIT_ITEMS_MAX or self.bytes >= COMMIT_BYTES_MAX:
             self._commit()
             if self.session is not None and self.session.is_given_up:
@@ -685,17 +768,32 @@ class _Import:
             self.forks[_place(said)] = root[0]
         title = self._named(said)
         policy_name(title.policy)
-        counter = self.options.counter or self.engine.counter_named(title.counter)
         self._need_no_rules()
         if (title.app, title.user) not in self.scopes:
             self.scopes.add((title.app, title.user))
             remove_leftovers(self.engine, title.app, title.user)
-        free = self._free(title, line, self._is_same)
-        if free is None:
-            self.places[_place(said)] = self.same
+        self.others.clear()
+        return self._placed(title, _place(said), line)
+
+    def _placed(self, title: Title, origin: Place, line: int) -> Incoming | None:
+        """Begin a session under a free name, or beside the stored one that it may be.
+
+        None if it is left out.
+        """
+        counter = self.options.counter or self.engine.counter_named(title.counter)
+        self.twin = None
+        free = self._free(title, line, self._is_like)
+        twin = self.twin
+        if free is not None:
+            self.origins[_place(free)] = origin
+            return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
+        if twin is None:
             return None
-        self.origins[_place(free)] = _place(said)
-        return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
+        twin.wanted, twin.origin = title, origin
+        at, stand_ins = replace(title, session=twin.place[2]), StandIns(title.gaps)
+        session = Incoming(at, counter, self.engine, line=line, stand_ins=stand_ins)
+        session.twin = twin
+        return session
 
     def _need_no_rules(self) -> None:
         """Refuse options for conversations: an exported session is self-contained."""
@@ -728,6 +826,7 @@ class _Import:
         prepared = encode_items(address, said.messages, PLAIN)
         free = self._free(title, line, lambda title: self._holds(title, prepared))
         if free is None:
+            self.done.skipped += self.is_stored
             return
         session = Incoming.of_messages(free, prepared, engine, line=line, orphans=options.orphans)
         self.whole[_place(free)] = session
@@ -778,11 +877,10 @@ class _Import:
             InvalidOptionError: another session has the name, and ``on_conflict`` allows no way out.
         """
         wanted, on_conflict = _place(title), self.options.on_conflict
-        self.same = None
+        self.is_stored = False
         while self._is_there_now(title):
             if is_same(title):
-                self.done.skipped += 1
-                self.same = _place(title)
+                self.is_stored = True
                 return None
             told = (
                 f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists "
@@ -808,11 +906,10 @@ class _Import:
             self._commit()
         return self.engine.store.read(lambda txn: _is_taken(txn, title))
 
-    def _is_same(self, title: Title) -> bool:
-        """Return True if the stored session has the title's revision, next seq and time."""
-        head = self.engine.store.read(lambda txn: _head_of(txn, title))
-        wanted = (title.revision, title.next_seq, title.updated_ms)
-        return head is not None and (head.revision, head.next_seq, head.updated_ms) == wanted
+    def _is_like(self, title: Title) -> bool:
+        """Return True if the stored session may be the title's: its lines have to be compared."""
+        self.twin = None if _place(title) in self.others else _Twin.of(self.engine, title)
+        return self.twin is not None
 
     def _holds(self, title: Title, prepared: list[Prepared]) -> bool:
         """Return True if the stored session consists of exactly these items."""

@@ -152,11 +152,18 @@ _TEXT: Final = FieldKinds(
 )
 _CACHED: Final[dict[str, Kind]] = {"prompt_cache_breakpoint": dict, "cache_control": (dict, None)}
 _CHAT_TEXTS: Final = (str, ListOf(Tagged("type", {"text": _TEXT})))
+
+
+def _linked(name: str) -> FieldKinds:
+    """Return the kind of a block that names a medium by its URL."""
+    return FieldKinds(
+        {"type": str, name: FieldKinds({"url": str}, {"detail": str}, is_open=True)}, _CACHED
+    )
+
+
 _CHAT_USER: Final = {
     "text": _TEXT,
-    "image_url": FieldKinds(
-        {"type": str, "image_url": FieldKinds({"url": str}, {"detail": str}, is_open=True)}, _CACHED
-    ),
+    "image_url": _linked("image_url"),
     "input_audio": FieldKinds(
         {"type": str, "input_audio": FieldKinds({"data": str, "format": str})}, _CACHED
     ),
@@ -169,6 +176,9 @@ _CHAT_USER: Final = {
         },
         _CACHED,
     ),
+    # Not OpenAI's own: OpenRouter and vLLM take them in this format.
+    "video_url": _linked("video_url"),
+    "audio_url": _linked("audio_url"),
 }
 _REFUSAL: Final = FieldKinds({"type": str, "refusal": str})
 _CALLED: Final = FieldKinds({"name": str, "arguments": str})
