@@ -51,9 +51,8 @@ def test_a_position_and_what_was_meant_are_told() -> None:
         (1, None, "form"), (2, None, "form"),
     ]  # fmt: skip
     assert found[0].reason == (
-        "content[0].type: expected one of text, image_url, input_audio, file, video_url, audio_url; "
-        "got 'txt'; "
-        "did you mean 'text'?"
+        "content[0].type: expected one of text, image_url, input_audio, file, video_url, "
+        "audio_url; got 'txt'; did you mean 'text'?"
     )
     assert found[1].reason.endswith("got 'usr'; did you mean 'user'?")
     with pytest.raises(
