@@ -259,12 +259,12 @@ class StandIns:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int = STAND_INS_FREE) -> None:
-        self.left = left
+    def __init__(self) -> None:
+        self.left = STAND_INS_FREE
 
-    def pay(self) -> None:
-        """Credit a line that was read."""
-        self.left += STAND_INS_A_LINE
+    def pay(self, count: int = STAND_INS_A_LINE) -> None:
+        """Credit a line that was read, or as many stand-ins as are stored already."""
+        self.left += count
 
     def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
         """Take ``count`` stand-ins; with ``lines`` only check, as if that many more were read.

@@ -575,7 +575,8 @@ class _Twin:
         self._lines = lines
         self._agreeing = 0
         """Number of lines after the title that agree."""
-        counter, stand_ins = engine.counter_named(title.counter), StandIns(title.gaps)
+        counter, stand_ins = engine.counter_named(title.counter), StandIns()
+        stand_ins.pay(title.gaps)
         self._stored = Incoming(title, counter, engine, line=0, stand_ins=stand_ins, admitted=True)
 
     @classmethod
@@ -659,7 +660,7 @@ class _Import:
         self.is_stored = False
         """True if the last search for a free name found the session itself."""
         self.twin: _Twin | None = None
-        """What it found, if that has still to be compared."""
+        """The stored session that it found, if its lines have to be compared."""
         self.others: set[Place] = set()
         """Stored sessions that turned out to be others than the one being read."""
         self.items = 0
@@ -790,7 +791,8 @@ class _Import:
         if twin is None:
             return None
         twin.wanted, twin.origin = title, origin
-        at, stand_ins = replace(title, session=twin.place[2]), StandIns(title.gaps)
+        at, stand_ins = replace(title, session=twin.place[2]), StandIns()
+        stand_ins.pay(title.gaps)
         session = Incoming(at, counter, self.engine, line=line, stand_ins=stand_ins)
         session.twin = twin
         return session
