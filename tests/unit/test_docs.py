@@ -19,6 +19,7 @@ import typer
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {
     "docs/encryption.md": "cryptography",
+    "docs/a2a.md": "a2a",
     "docs/adk.md": "google.adk",
     "docs/anthropic.md": "anthropic",
     "docs/deepagents.md": "deepagents",

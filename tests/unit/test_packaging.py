@@ -22,6 +22,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # Import names, of the command line's libraries, optional ones and the frameworks under adapters.
 NOT_LOADED = [
+    "a2a",
     "agents",
     "anthropic",
     "click",

@@ -247,6 +247,8 @@ def test_playbooks_are_folded_once_for_many_outcomes(db, scope, open_db, tmp_pat
 
     monkeypatch.setattr(playbook, "_fold", counted)
     fresh = open_db(path=tmp_path / "b.memcore")
+    later_us = db.engine.now_us() + 60_000_000  # outcomes of one millisecond run ahead of the clock
+    fresh.engine.now_us = lambda: later_us
     assert fresh.import_(list(db.export())).failures == []
     assert sorted(folds) == ["s0", "s1"]
     assert fresh.scope(app="default", user="alice").memory.playbooks() == scope.memory.playbooks()
