@@ -393,6 +393,22 @@ def late_blanks() -> None:
         setattr(Memories, name, then_blanking(getattr(Memories, name)))
 
 
+@control("full", "tasks")
+def late_frame() -> None:
+    """The frame of a task goes in a commit behind that of its messages and parts."""
+    from memcore.adapters.a2a import tasks
+
+    store = tasks.store
+
+    def torn(change: Any) -> Any:
+        *items, frame = change.items
+        if items:
+            store(tasks.Append(change.ref, items))
+        return store(tasks.Append(change.ref, [frame]))
+
+    tasks.store = torn  # type: ignore[assignment]
+
+
 @control("full", "quarantines")
 def late_drop() -> None:
     """A released original leaves the quarantine in a commit of its own."""

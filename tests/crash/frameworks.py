@@ -3,7 +3,9 @@
 Events of ADK whose invocations are deleted (``i/name``: invocation and tag of each; ``y/name``:
 what they left in the state), items of the OpenAI Agents SDK with the run that waits behind them
 (``j/name``: the tags of each commit; ``z/name``), and sessions of it that are written anew without
-what is too old. They lie in applications of their own, and are looked at without the frameworks.
+what is too old. Tasks of A2A (``e/name``: tags of its messages, and of its artifact's parts), and
+calls that another agent answers (``h/name``: of each call, how far it is). They lie in applications
+of their own, and are looked at without the frameworks.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from memcore.session.tail import marked
 
 from .verbs import Place, State, Step, WrongValueError, content, messages, tag_in, verb
 
-EVENTS, RUNS = "adk", "agents"
+EVENTS, RUNS, TASKS, TEAMS = "adk", "agents", "a2a", "teams"
 """The applications."""
 _LAST = "last"
 _RUN = "openai_agents.run_state"
@@ -156,6 +158,103 @@ async def removed(session: Any, since_us: int) -> None:
     await session.remove_expired()
 
 
+# --- tasks of A2A ---------------------------------------------------------------------------------
+
+
+def _kept(place: Place, work: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    from a2a.server.context import ServerCallContext
+
+    from memcore.adapters.a2a import MemcoreTaskStore
+
+    store = MemcoreTaskStore(place.db, app=TASKS, owner_resolver=lambda _: place.lane)
+    return asyncio.run(work(store, ServerCallContext()))
+
+
+def _reported(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    said, parts = state.get(f"e/{name}", ((), ()))
+    first, *others = step.tags(sizes)
+    state[f"e/{name}"] = (*said, first), (*parts, *others)
+
+
+@verb(_reported)
+def report(place: Place, step: Step) -> None:
+    """``report name size...``: a message of a task, and parts of its artifact, in one commit."""
+    from a2a.types.a2a_pb2 import Message, Part, Task
+
+    name, *sizes = step.arguments
+    first, *others = map(content, step.tags(sizes))
+
+    async def work(store: Any, call: Any) -> None:
+        task = await store.get(name, call) or Task(id=name)
+        task.history.append(Message(message_id=str(step.number), parts=[Part(text=first)]))
+        if not task.artifacts:
+            task.artifacts.add(artifact_id="a")
+        task.artifacts[0].parts.extend(Part(text=each) for each in others)
+        await store.save(task, call)
+
+    _kept(place, work)
+
+
+def _forgone(state: State, step: Step) -> None:
+    state.pop(f"e/{step.arguments[0]}", None)
+
+
+@verb(_forgone)
+def forgo(place: Place, step: Step) -> None:
+    """``forgo name``: a task is deleted."""
+    _kept(place, lambda store, call: store.delete(step.arguments[0], call))
+
+
+# --- calls that another agent answers -------------------------------------------------------------
+
+
+def _asked(state: State, step: Step) -> None:
+    name = step.arguments[0]
+    state[f"h/{name}"] = (*state.get(f"h/{name}", ()), "asked")
+
+
+@verb(_asked)
+def ask(place: Place, step: Step) -> None:
+    """``ask name``: a call."""
+    session = _team(place, step.arguments[0])
+    function = {"name": "write", "arguments": "{}"}
+    call = {"id": f"c{len(session)}", "type": "function", "function": function}
+    session.append({"role": "assistant", "tool_calls": [call]})
+
+
+def _entrusted(state: State, step: Step) -> None:
+    name = step.arguments[0]
+    state[f"h/{name}"] = (*state[f"h/{name}"][:-1], "entrusted")
+
+
+@verb(_entrusted)
+def entrust(place: Place, step: Step) -> None:
+    """``entrust name``: the last call is given to another agent."""
+    _delegation(place, step.arguments[0])
+
+
+def _answered(state: State, step: Step) -> None:
+    name, size = step.arguments
+    state[f"h/{name}"] = (*state[f"h/{name}"][:-1], step.tags([size])[0])
+
+
+@verb(_answered)
+def answer(place: Place, step: Step) -> None:
+    """``answer name size``: the agent's result."""
+    name, size = step.arguments
+    _delegation(place, name).finish(content(step.tags([size])[0]))
+
+
+def _team(place: Place, name: str) -> memcore.Session:
+    return place.db.session(name, app=TEAMS, user=place.lane)
+
+
+def _delegation(place: Place, name: str) -> Any:
+    session = _team(place, name)
+    return session.delegate(session.open_calls[-1].call_id, agent="writer")
+
+
 # --- looking --------------------------------------------------------------------------------------
 
 
@@ -182,6 +281,51 @@ def frameworks_of(place: Place) -> State:
         run = session.state.get(_RUN)
         if run is not None and run["end"]["value"]["mark"] == read_log(ref_of(session), marked, ""):
             found[f"z/{entry.session_id}"] = tag_in(run["run"]["value"]["is"])
+    return found | _tasks_of(place) | _teams_of(place)
+
+
+def _tasks_of(place: Place) -> State:
+    """Tasks as states have them; a commit has all of a save or nothing."""
+    found: State = {}
+    for entry in place.db.scope(app=TASKS, user=place.lane).sessions():
+        said, parts, runs = [], [], None
+        for item in place.db.session(entry.session_id, app=TASKS, user=place.lane):
+            if item.type == "a2a.task":
+                frame = item.message["payload"]
+                runs = frame["history"]["runs"], frame["artifacts"][0]["runs"]
+            elif item.type == "a2a.part":
+                parts.append(tag_in(item.message["payload"]["json"]["text"]))
+            else:
+                said.append(tag_in(item.message["content"]))
+        if runs != (_runs(said), _runs(parts)):
+            raise WrongValueError(f"{entry.session_id}: {runs}, {len(said)} and {len(parts)} found")
+        found[f"e/{entry.session_id[4:]}"] = tuple(said), tuple(parts)
+    return found
+
+
+def _runs(tags: list[str]) -> list[list[int]]:
+    return [[0, len(tags) - 1]] if tags else []
+
+
+def _teams_of(place: Place) -> State:
+    """Calls as states have them; a call has a result only if an agent's session has begun."""
+    found: State = {}
+    names = {each.session_id for each in place.db.scope(app=TEAMS, user=place.lane).sessions()}
+    for name in names:
+        if "::" in name:
+            continue
+        calls: dict[str, str] = {}
+        for item in _team(place, name):
+            if "tool_calls" in item.message:
+                call_id = item.message["tool_calls"][0]["id"]
+                is_given = f"{name}::{item.seq}-{call_id}" in names
+                calls[call_id] = "entrusted" if is_given else "asked"
+            else:
+                call_id = item.message["tool_call_id"]
+                if calls.get(call_id) != "entrusted":
+                    raise WrongValueError(f"{name}: {call_id} is {calls.get(call_id)}")
+                calls[call_id] = tag_in(item.message["content"])
+        found[f"h/{name}"] = tuple(calls.values())
     return found
 
 

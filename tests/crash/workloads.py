@@ -720,3 +720,26 @@ def waiting_runs(lane: Lane) -> Iterator[Operation]:
         yield "wait_for", name, *[size] * lane.rng.randint(1, 2)
         if turn % 3 == 2:
             yield "age", name, lane.rng.randint(1, len(lane.state[f"j/{name}"]))
+
+
+@workload(threads=2)
+def tasks(lane: Lane) -> Iterator[Operation]:
+    """Tasks of A2A that grow, large ones too, and are deleted."""
+    for turn in range(10):
+        name = f"t{turn % 3}"
+        sizes = [
+            lane.rng.choice((60, 900, 40 * KIB, 90 * KIB)) for _ in range(lane.rng.randint(1, 4))
+        ]
+        yield "report", name, *sizes
+        if turn % 4 == 3:
+            yield "forgo", f"t{lane.rng.randrange(3)}"
+
+
+@workload(threads=2, processes=2, kills=6)
+def delegations(lane: Lane) -> Iterator[Operation]:
+    """Calls that another agent answers; processes are killed between the call and its answer."""
+    for turn in range(8):
+        name = f"s{turn % 2}"
+        yield "ask", name
+        yield "entrust", name
+        yield "answer", name, lane.rng.choice((60, 900, 40 * KIB))
