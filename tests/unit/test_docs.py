@@ -8,6 +8,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import typer
+
+from examples.scripted.server import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {
@@ -85,8 +88,35 @@ def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> l
     return printed.getvalue().splitlines()
 
 
+FUNCTION = {"name": "weather", "arguments": '{"city": "Paris"}'}
+REPLIES = (
+    {"tool_calls": [{"id": "c1", "type": "function", "function": FUNCTION}], "content": None},
+    {"content": "It is 18 °C in Paris."},
+)
+"""Messages of the model in the README's first example."""
+
+
+@pytest.fixture
+def model(monkeypatch) -> Iterator[None]:
+    """A model behind the OpenAI SDK that is scripted."""
+    answers = [
+        {
+            "id": "r", "object": "chat.completion", "created": 0, "model": "m",
+            "choices": [
+                {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **reply}}
+            ],
+        }
+        for reply in REPLIES
+    ]  # fmt: skip
+    with ScriptedServer(answers) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield
+
+
 @pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning")  # so ADK calls its compaction
 @pytest.mark.parametrize("name", RUN)
+@pytest.mark.usefixtures("model")
 def test_the_examples_print_what_they_show(name, tmp_path, monkeypatch) -> None:
     if name in OPTIONAL:
         pytest.importorskip(OPTIONAL[name])
@@ -100,7 +130,7 @@ def test_the_examples_print_what_they_show(name, tmp_path, monkeypatch) -> None:
             assert printed == SHOWN.findall(source), f"{name}, block at line {line}"
     finally:
         for value in namespace.values():
-            if hasattr(value, "backup"):
+            if hasattr(value, "backup") or type(value).__name__ == "OpenAI":
                 value.close()
 
 

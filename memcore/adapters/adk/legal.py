@@ -7,8 +7,10 @@ contexts (``gemini``) and changed only where it violates them; the stored events
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from inspect import isawaitable
 from itertools import count
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 from typing_extensions import override
 
+from memcore.adapters.request import PayloadOf, SentObjects, fill_payload, query_in
 from memcore.faces import logger
 from memcore.model import Message
 from memcore.wire import WireItem, get_policy, lead_in_message, render
@@ -50,17 +53,56 @@ class MemcorePlugin(BasePlugin):
 
     Args:
         name: the plugin's name in the app.
+        payload: function of the text of the last user message and of ADK's ``LlmRequest`` that
+            returns a new ``memcore.Payload``, or an awaitable of one, with every section but the
+            history: the request's contents become its history, behind the agent's instructions.
+            ADK sends the tools itself: give them to the payload too, or reserve tokens for them.
+            None: requests are only repaired.
     """
 
-    def __init__(self, name: str = "memcore") -> None:
+    def __init__(self, name: str = "memcore", *, payload: PayloadOf | None = None) -> None:
         super().__init__(name)
+        self._payload = payload
 
     @override
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Repair the request's contents; always returns None, so that the model is called."""
+        """Fill the payload, if there is one, and repair the request's contents.
+
+        Returns:
+            None, so that the model is called.
+
+        Raises:
+            ContextOverflowError: what must be shown does not fit.
+            InvalidOptionError, InvalidItemError
+        """
+        if self._payload is not None and not llm_request.previous_interaction_id:
+            await _fill(llm_request, self._payload)
         return mend_request(callback_context, llm_request)
+
+
+async def _fill(request: LlmRequest, payload: PayloadOf) -> None:
+    """Put a payload in place of a request's contents and instructions."""
+    given: SentObjects[types.Part] = SentObjects()
+    messages = []
+    for content in request.contents:
+        parts = [part.model_dump(mode="json", exclude_none=True) for part in content.parts or ()]
+        for part, of in zip(parts, content.parts or (), strict=True):
+            given.keep(part, of)
+        messages.append({"role": content.role or "user", "parts": parts})
+    made = payload(query_in(messages), request)
+    filled = await made if isawaitable(made) else made
+    config = request.config
+    said = config.system_instruction
+    instructions = said if isinstance(said, str) else ""
+    found = await asyncio.to_thread(fill_payload, filled, messages, instructions, "gemini")
+    request.contents = []
+    for message in found.messages:
+        shown = [given.found(part) or types.Part.model_validate(part) for part in message["parts"]]
+        request.contents.append(types.Content(role=message["role"], parts=shown))
+    if found.system and (instructions or not said):
+        config.system_instruction = "\n\n".join(part["text"] for part in found.system["parts"])
 
 
 def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:

@@ -11,6 +11,7 @@ __all__, __getattr__, __dir__ = face(
         "legal_input": "safe_call_model_input_filter safe_session_input_callback",
         "managed": "FoundSession ManagedSession SessionManager",
         "memory": "memory_tools recall_call_model_input_filter",
+        "payload": "payload_call_model_input_filter",
         "session": "MemcoreSession",
     },
     extra=("the OpenAI Agents SDK", "openai-agents", ("agents", "openai")),

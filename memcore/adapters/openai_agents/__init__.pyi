@@ -6,6 +6,7 @@ from memcore.adapters.openai_agents.managed import ManagedSession as ManagedSess
 from memcore.adapters.openai_agents.managed import SessionManager as SessionManager
 from memcore.adapters.openai_agents.memory import memory_tools as memory_tools
 from memcore.adapters.openai_agents.memory import recall_call_model_input_filter as recall_call_model_input_filter
+from memcore.adapters.openai_agents.payload import payload_call_model_input_filter as payload_call_model_input_filter
 from memcore.adapters.openai_agents.session import MemcoreSession as MemcoreSession
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "MemcoreSession",
     "SessionManager",
     "memory_tools",
+    "payload_call_model_input_filter",
     "recall_call_model_input_filter",
     "safe_call_model_input_filter",
     "safe_session_input_callback",

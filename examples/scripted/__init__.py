@@ -1,0 +1,1 @@
+"""Scripted models for the examples: no key, no network."""

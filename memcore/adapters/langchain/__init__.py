@@ -1,0 +1,12 @@
+"""memcore for LangChain's agents: ``pip install "memcore[langchain]"``.
+
+Names are imported on first use.
+"""
+
+from memcore.faces import face
+
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {"middleware": "PayloadMiddleware"},
+    extra=("LangChain", "langchain", ("langchain", "langchain_core")),
+)
