@@ -516,6 +516,26 @@ def classify(item):
     return found & 0xFF, tuple(opens), tuple(closes), found >> 8
 
 
+cdef bint _is_content(dict holder, object name):
+    """True if a message's content or parts may be what they are: a text, a list, or nothing."""
+    cdef object found = memcore_get(holder, name, None)
+    return found is None or isinstance(found, (str, list, tuple))
+
+
+cdef bint _is_readable(dict item, uint8_t kind):
+    """True if an item of this kind is a message or item of some format."""
+    cdef object body
+    if kind == OPAQUE or not _is_content(item, "content") or not _is_content(item, "parts"):
+        return False
+    body = memcore_get(item, "data", None)
+    return not isinstance(body, dict) or _is_content(<dict>body, "content")
+
+
+def is_readable(dict item not None):
+    """Return True if an item is a message or item of a known format, whatever else is wrong."""
+    return _is_readable(item, <uint8_t>(classify(item)[0]))
+
+
 def has_long_id(list messages not None, Py_ssize_t most):
     """Return True if a message makes a call whose id has more than ``most`` characters."""
     cdef list opens = []

@@ -410,6 +410,8 @@ cdef class PlainEncoder:
             facts, encoded = found
             if PyBytes_GET_SIZE(encoded) > self.most:
                 break
+            if not _is_readable(<dict>item, <uint8_t>PyBytes_AS_STRING(facts)[0]):
+                break
             tokens = count(item, encoded)
             if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
                 tokens = self.checked(name, tokens)

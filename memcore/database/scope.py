@@ -50,7 +50,7 @@ __all__ = [
 # --- Scope: the handle that serves one user of one application ------------------------------------
 
 _LIST_PAGE = 256
-_ORPHANS = ("raise", "keep")
+_RAISE_OR_KEEP = ("raise", "keep")
 
 
 class Scope:
@@ -89,6 +89,7 @@ class Scope:
         *,
         policy: str | None = None,
         orphans: str = "raise",
+        shape: str = "raise",
         counter: str | TokenCounter | None = None,
         recount: bool | None = None,
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
@@ -105,6 +106,10 @@ class Scope:
             policy: the pair policy of a new session; an existing one must have the same.
             orphans: ``"raise"`` refuses results without their call, ``"keep"`` stores them as they
                 come and leaves them out of every context.
+            shape: ``"raise"`` refuses what is no message of any known format: an unknown role or
+                type, content that is neither a text nor a list; ``"keep"`` stores it as it is. Item
+                types that are unknown are kept with the policy ``openai_responses``, which gets new
+                ones. ``memcore.validate`` judges more.
             counter: the token counter of a new session; an existing one must have the same.
             recount: True recounts an existing session instead, when this handle first reads or
                 changes it, if its counter is not ``counter`` (or, without it, the database's).
@@ -131,9 +136,10 @@ class Scope:
                 is open for writing.
         """
         names.check_name(session_id, "session")
-        if orphans not in _ORPHANS:
-            msg = f"orphans: expected 'raise' or 'keep', got {orphans!r}"
-            raise InvalidOptionError(msg)
+        for what, given in (("orphans", orphans), ("shape", shape)):
+            if given not in _RAISE_OR_KEEP:
+                msg = f"{what}: expected 'raise' or 'keep', got {given!r}"
+                raise InvalidOptionError(msg)
         name = None if policy is None else policy_name(policy)
         by = None if counter is None else get_counter(counter)
         if by is not None:
@@ -146,7 +152,7 @@ class Scope:
         if access_counts is not None:
             checked_bool("access_counts", access_counts)
         options = SessionOptions(
-            name, by, orphans, rule, anew, fields, access_counts, recover=auto_recover
+            name, by, orphans, rule, anew, fields, access_counts, shape, recover=auto_recover
         )
         self._need("session", session_id)
         address = SessionRef(self._engine, self._app, self._user, session_id, options)

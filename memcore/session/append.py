@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from memcore import blobs, session
-from memcore._fast import AppendFields
+from memcore._fast import AppendFields, is_readable
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -38,9 +38,10 @@ from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
 from memcore.options import checked_optional_int, plain_message
 from memcore.rows import names
 from memcore.session.change import Change, Unchanged
-from memcore.session.engine import OFFLOADED, Engine, SessionRef
+from memcore.session.engine import OFFLOADED, SessionRef
 from memcore.session.read import open_calls
 from memcore.tokens import TokenCounter
+from memcore.wire import get_policy
 from memcore.wire.message import ABANDON_EVENT
 
 __all__ = [
@@ -123,42 +124,69 @@ def encode_items(
     else:
         counter = log.counter
     if begun is not None:
-        prepared, now_us = begun
-        return prepared + _prepare(
-            engine, islice(items, len(prepared), None), counter, now_us, options
-        )
+        return _prepared(ref, items, begun, counter, options)
     now_us = engine.now_us()
     if engine.write_filter is not None and not admitted:
         found = [
             _admitted(ref, item, counter, now_us, options) for item in map(plain_message, items)
         ]
+        _need_readable(ref, found, 0)
         return found if engine.size_guard is None else split_large(ref, found)
     prepared = []
     if options is PLAIN and type(items) is list:
         prepared = engine.encoder.encode(items, counter, now_us)
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
-        # From the first irregular item on; this path also reports invalid items.
-        prepared += _prepare(engine, islice(items, len(prepared), None), counter, now_us, options)
+        prepared = _prepared(ref, items, (prepared, now_us), counter, options)
     return prepared if engine.size_guard is None else split_large(ref, prepared)
 
 
-def _prepare(
-    engine: Engine, items: Iterable[Any], counter: TokenCounter, now_us: int, options: ItemOptions
+def _prepared(
+    ref: SessionRef,
+    items: Iterable[Any],
+    begun: Begun,
+    counter: TokenCounter,
+    options: ItemOptions,
 ) -> list[Prepared]:
-    """Check, classify, count and encode items of any kind."""
+    """Go on from the first irregular item.
+
+    Raises:
+        InvalidItemError: an item is invalid.
+    """
     meta, request_id, envelope = options
-    return [
+    prepared, now_us = begun
+    seed, known = ref.engine.seed, len(prepared)
+    made = [
         prepare_item(
             item,
             counter=counter,
-            seed=engine.seed,
+            seed=seed,
             now_us=now_us,
             meta=meta,
             request_id=request_id,
             envelope=envelope,
         )
-        for item in items
+        for item in islice(items, known, None)
     ]
+    _need_readable(ref, made, known)
+    return prepared + made
+
+
+def _need_readable(ref: SessionRef, made: Iterable[Prepared], known: int) -> None:
+    """Refuse what is no message of any format, unless the handle keeps it; ``known``: those before.
+
+    Raises:
+        InvalidItemError: an item has an unknown role or type, or content of a wrong type.
+    """
+    if ref.options.shape == "keep":
+        return
+    for at, item in enumerate(made, known):
+        if not is_readable(item.message):
+            log = ref.log
+            head = None if log is None else log.head
+            policy = ref.options.policy or ref.engine.policy if head is None else head.policy
+            from memcore.wire.form import refuse_unreadable  # noqa: PLC0415 - few need the tables
+
+            refuse_unreadable(item.message, get_policy(policy).wire, at)
 
 
 def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:

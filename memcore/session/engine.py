@@ -754,6 +754,8 @@ class SessionOptions(NamedTuple):
     """The fields of its state; None: any."""
     access_counts: bool | None = None
     """True if reads through the handle are counted; None: the database's default."""
+    shape: str = "keep"
+    """``raise``: items that are messages of no known format are refused."""
     recover: bool = False
     """True if the handle's first use checks for damage and recovers the session."""
 

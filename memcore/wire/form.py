@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from memcore.errors import InvalidItemError
 from memcore.model import Message
 from memcore.options import closest
 
 __all__ = [
     "fitted",
     "form_faults",
+    "refuse_unreadable",
 ]
 
 
@@ -603,6 +605,26 @@ _SAID: Final = frozenset((
     "tool_call_id", "name", "data", "kwargs", "lc", "id", "call_id", "output", "arguments", "input",
 ))  # fmt: skip
 """Fields that say something to the model, or bind a result to its call."""
+
+
+def refuse_unreadable(message: Message, wire: str, position: int) -> None:
+    """Refuse an item that ``_fast.is_readable`` does not know, unless its format gets new ones.
+
+    Raises:
+        InvalidItemError: it is no message of any format.
+    """
+    if any(next(judge(message), None) is None for judge in _JUDGES.values()):
+        return  # an item that binds nothing, as a reference of Responses
+    kind, content = message.get("type"), message.get("content")
+    is_new = isinstance(kind, str) and kind != "" and message.get("role") is None
+    if wire == "responses" and is_new and isinstance(content, str | list | None):
+        return
+    fault = next(form_faults(message, wire), "it is a message of no known format")
+    msg = (
+        f"the item at position {position}: {fault}; mend it, or open the session with shape='keep' "
+        "to store it as it is"
+    )
+    raise InvalidItemError(msg)
 
 
 def fitted(message: Message, wire: str) -> Message | None:

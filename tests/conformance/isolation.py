@@ -193,8 +193,8 @@ class Map(Feature):
         space.put(place.key, secret, content=b"same everywhere")
 
     async def read(self, place: Place) -> list[str]:
-        space = self.scope(place).kv(place.space)
         try:
+            space = self.scope(place).kv(place.space)
             found = space.get(place.key)
         except REFUSED:
             return []

@@ -234,7 +234,7 @@ def test_safe_cuts_split_no_pair(case, at):
 
 
 def stored(db: memcore.Database, policy: str, history: list[Any]) -> memcore.Session:
-    session = db.session("chat", policy=policy, orphans="keep")
+    session = db.session("chat", policy=policy, orphans="keep", shape="keep")
     for item in history:
         if isinstance(item, Event):
             if not item.abandons:

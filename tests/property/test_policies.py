@@ -40,7 +40,7 @@ def test_the_plain_rule_is_a_preset(history):
         if "function_call" not in message and message["role"] != "function"
     ]
     with memcore.open(":memory:") as db:
-        session = db.session("chat", policy="seed", orphans="keep")
+        session = db.session("chat", policy="seed", orphans="keep", shape="keep")
         session.extend(messages)
         plan = session.plan(policy="mathmodelagent", force=True)
         wanted = oracle.seed_rule_cut(messages) if messages else None

@@ -534,7 +534,7 @@ def test_exit_codes_are_in_the_help() -> None:
 def test_hostile_names_cannot_reach_the_terminal(tmp_path) -> None:
     store = tmp_path / "hostile.memcore"
     with memcore.open(store) as db:
-        session = db.session(HOSTILE, user=HOSTILE, app=HOSTILE, orphans="keep")
+        session = db.session(HOSTILE, user=HOSTILE, app=HOSTILE, orphans="keep", shape="keep")
         call = {
             "id": HOSTILE,
             "type": "function",

@@ -277,7 +277,7 @@ def db(open_db):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_context_is_legal_and_within_the_budget_in_any_format(history, own, wire, budget):
     with memcore.open(":memory:", counter="bytes/4") as db:
-        session = db.session("s", policy=own, orphans="keep")
+        session = db.session("s", policy=own, orphans="keep", shape="keep")
         session.extend(history)
         counter = memcore.get_counter("bytes/4")
         try:
@@ -336,7 +336,7 @@ def test_a_format_that_is_none_is_refused(db):
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_context_in_the_sessions_own_format_is_what_its_conversion_is(policy, history):
     with memcore.open(":memory:") as db:
-        session = db.session("s", policy=policy, orphans="keep")
+        session = db.session("s", policy=policy, orphans="keep", shape="keep")
         for item in history:
             if isinstance(item, dict):
                 session.append(item)

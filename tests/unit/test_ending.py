@@ -35,7 +35,7 @@ LARGE = "x" * (ITEM_INLINE_BYTES_MAX + 1)
 
 
 def kept(db: memcore.Database, name: str = "s") -> memcore.Session:
-    return db.session(name, policy="openai_responses", orphans="keep")
+    return db.session(name, policy="openai_responses", orphans="keep", shape="keep")
 
 
 def fc(call_id: str) -> dict[str, Any]:

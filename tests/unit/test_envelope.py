@@ -70,7 +70,8 @@ def test_nothing_is_stored_when_nothing_is_said(db) -> None:
     assert [item.envelope for item in (*plain, *empty)] == [None, None, None]
 
 
-def test_types_are_told_by_the_item_itself(session) -> None:
+def test_types_are_told_by_the_item_itself(db) -> None:
+    session = db.session("s", shape="keep")
     session.append(system())
     session.append(user())
     session.append(call("c1"))

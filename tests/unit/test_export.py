@@ -982,7 +982,7 @@ def test_an_export_is_legal_although_the_history_is_not(db) -> None:
 def test_an_export_of_any_history_is_legal(history, own, form) -> None:
     policy = form.replace("-", "_")
     with memcore.open(":memory:", counter="bytes/4") as db:
-        db.session("s", policy=own.replace("-", "_"), orphans="keep").extend(history)
+        db.session("s", policy=own.replace("-", "_"), orphans="keep", shape="keep").extend(history)
         line = b"".join(db.export(format=form, left_out=str)) or b'{"messages":[]}'
         assert memcore.validate(parse_line(line)["messages"], policy) == []
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
+from memcore._fast import is_readable
 from memcore.wire import form
 
 WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
@@ -177,3 +178,77 @@ def test_the_corpus_has_the_form_in_all_formats(corpus, policy) -> None:
             if at % 5 == 0:
                 made = memcore.convert(json.loads(line)["messages"], to=policy).messages
                 assert memcore.validate(made, policy) == []
+
+
+# --- what is refused when it is appended ----------------------------------------------------------
+
+NO_MESSAGES = [
+    {}, {"role": "usr"}, {"role": 5, "content": "x"}, {"role": "user", "content": 5},
+    {"role": "user", "content": {"type": "text", "text": "x"}}, {"role": "user", "parts": 5},
+    {"type": ""}, {"type": 5}, {"content": "x"}, {"type": "human", "data": {"content": 5}},
+    {"role": "assistant", "content": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", WIRES)
+@pytest.mark.parametrize("wrong", NO_MESSAGES, ids=str)
+def test_what_is_no_message_is_refused(db, policy, wrong):
+    if policy == "openai_responses" and "data" in wrong:
+        pytest.skip("an item of a type that is new")
+    session = db.session("s", policy=policy)
+    session.append(USER)
+    for write in (
+        lambda: session.append(wrong),
+        lambda: session.append(wrong, meta={"a": 1}),
+        lambda: session.extend([USER, wrong]),
+        lambda: session.extend(iter([wrong])),
+    ):
+        with pytest.raises(memcore.InvalidItemError, match="shape='keep'") as caught:
+            write()
+        assert "position" in str(caught.value)
+    with pytest.raises(memcore.InvalidItemError), session.batch() as batch:
+        batch.append(wrong)
+    assert len(session) == 1
+    kept = db.session("s", policy=policy, shape="keep")
+    kept.append(wrong)
+    kept.extend([USER, wrong])
+    assert kept.get(2).message == wrong
+    assert db.session("s").context(format=policy).messages  # legal all the same
+    assert memcore.validate(kept.context(format=policy).messages, policy=policy) == []
+
+
+def test_a_refusal_names_the_item_and_what_was_meant(db):
+    with pytest.raises(memcore.InvalidItemError, match=r"position 2: role: .*did you mean 'user'"):
+        db.session("s").extend([USER, USER, {"role": "usr", "content": "x"}])
+    with pytest.raises(memcore.InvalidOptionError, match="shape"):
+        db.session("s", shape="drop")
+
+
+def test_new_types_of_items_are_kept_where_a_provider_adds_them(db):
+    new = {"type": "telepathy_call", "id": "t1"}
+    db.session("s", policy="openai_responses").append(new)
+    with pytest.raises(memcore.InvalidItemError):
+        db.session("chat").append(new)
+    db.session("g", policy="gemini").append({"parts": [{"text": "x"}]})  # of the user
+
+
+def test_a_write_filter_refuses_no_less(open_db):
+    session = open_db(redact="default").session("s")
+    with pytest.raises(memcore.InvalidItemError, match="position 1"):
+        session.extend([USER, {"role": "usr", "content": "ann@example.com"}])
+    assert not session.exists()
+
+
+@given(strategies.mixed_histories())
+def test_all_that_a_provider_writes_is_taken(history):
+    wires = ("chat", "responses", "anthropic", "gemini", "langchain")
+    for item in history:
+        if isinstance(item, dict) and any(not [*form.form_faults(item, wire)] for wire in wires):
+            assert is_readable(item) or form.refuse_unreadable(item, "chat", 0) is None
+
+
+def test_the_corpus_is_readable(corpus):
+    with corpus.open(encoding="utf-8") as lines:
+        for line in lines:
+            for message in json.loads(line)["messages"]:
+                assert is_readable(message), message

@@ -368,7 +368,7 @@ def wrong_under(policy: str, shown: list[Any], history: list[Any]) -> list[Any]:
 
 
 def stored(db: memcore.Database, policy: str, history: list[Any]) -> memcore.Session:
-    session = db.session("chat", policy=policy, orphans="keep")
+    session = db.session("chat", policy=policy, orphans="keep", shape="keep")
     with session.batch() as batch:
         for item in history:
             if not isinstance(item, Event):

@@ -444,7 +444,8 @@ def test_the_same_key_for_another_request_is_refused(session, other):
     assert len(session) == 1
 
 
-def test_an_event_and_a_message_of_equal_json_are_two_requests(session):
+def test_an_event_and_a_message_of_equal_json_are_two_requests(db):
+    session = db.session("s", shape="keep")
     session.append({"type": "plan", "payload": 1}, idempotency_key="k")
     with pytest.raises(memcore.DuplicateRequestError):
         session.record("plan", 1, idempotency_key="k")

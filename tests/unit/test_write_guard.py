@@ -201,7 +201,7 @@ def test_verdicts_of_a_policy(opened):
 def test_limits(opened):
     now = [0.0]
     guard = memcore.LimitGuard(most_bytes=30, most_writes=2, window_seconds=5, clock=lambda: now[0])
-    session = opened(guard).session("s")
+    session = opened(guard).session("s", shape="keep")
     with pytest.raises(BlockedError, match="bytes"):
         session.append({"role": "user", "content": "x" * 31})
     session.append({"role": "u", "content": "é"})

@@ -127,7 +127,7 @@ class Handles:
         if found is not None and self._database.engine.access is not None:
             need_access(self.scope(app, user), "session", session_id)
         if found is None:
-            found = self.scope(app, user).session(session_id, orphans="keep")
+            found = self.scope(app, user).session(session_id, orphans="keep", shape="keep")
             with self._lock:
                 if len(self._kept) >= _HANDLES_MAX:
                     for old in list(self._kept)[: _HANDLES_MAX // 2]:

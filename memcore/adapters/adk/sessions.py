@@ -105,7 +105,7 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
         key: value for key, value in json_state(state).items() if not key.startswith(TEMPORARY)
     }
     try:
-        session = scope.session(name, policy="gemini", orphans="keep")
+        session = scope.session(name, policy="gemini", orphans="keep", shape="keep")
         batch = session.plan_batch(None)
         batch.begin_state(fields_of(values), meta={"adk": {"timestamp": platform_time.get_time()}})
         await commit(session, batch.change())
