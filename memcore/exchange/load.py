@@ -14,32 +14,32 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
-from secrets import token_hex
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
 from memcore.errors import (
     CallerError,
     CorruptValueError,
-    CounterUnavailableError,
     InvalidItemError,
     InvalidOptionError,
     ReadOnlyError,
     StorageError,
 )
-from memcore.exchange.export import export_sessions
+from memcore.exchange.incoming import (
+    LEFTOVER_AGE_MS,
+    UNFINISHED,
+    Incoming,
+    LoadedItem,
+    Place,
+    StoredTwin,
+    place_of,
+)
 from memcore.exchange.lines import (
-    CREATED_US_END,
     FORMATS,
-    LINES,
-    Arrived,
     Conversation,
     StandIns,
     Title,
-    arrived_of,
-    checked_fields,
-    checked_numbers,
     is_part,
     is_title,
     parse_line,
@@ -55,306 +55,34 @@ from memcore.exchange.memory import (
     link_memories,
     note_family,
 )
-from memcore.exchange.state import ArrivedState, Owner, import_shared, is_shared
+from memcore.exchange.state import Owner, import_shared, is_shared
 from memcore.log import (
-    CachedSession,
     Head,
-    History,
     Prepared,
-    Segment,
     SessionTxn,
-    count_message,
-    prepare_event,
-    prepare_item,
 )
-from memcore.model import VIEW_STATUSES, Envelope, Mask, Repair, View, checked_envelope
+from memcore.model import View
 from memcore.options import checked_choice
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
 from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.append import PLAIN, Append, encode_items, stage, store
-from memcore.session.content_filter import admitted_item, admitted_line, told
 from memcore.session.read import iter_items
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.wire import policy_name
-from memcore.wire.message import ABANDON_EVENT
 
 __all__ = [
     "ImportOptions",
     "Imported",
-    "Incoming",
-    "LoadedItem",
     "import_lines",
     "remove_leftovers",
     "remove_unfinished",
 ]
 
 
-# --- A session being imported: its lines checked and prepared for storage -------------------------
-
-UNFINISHED: Final = "memcore import (unfinished): "
-"""Name prefix of a session that is not completely stored. A user may choose such a name, too: only
-the flag in the head marks an import's."""
-LEFTOVER_AGE_MS: Final = 60 * 60 * 1000
-"""An import that has committed nothing for this long, in milliseconds, is presumed dead. If it is
-alive, it loses the one session that it was importing."""
-_NAME_SHOWN: Final = 64
-"""Characters of the final name in the temporary one, which has to fit a key: names that do not
-cannot be found by prefix."""
-
-_MISSING_EVENT: Final = "undone"
-"""Type of the event that stands for an undone item that was not exported."""
-_CLASS_MAX: Final = 255
-
-
-class LoadedItem(NamedTuple):
-    """An item being imported."""
-
-    live: bool
-    item: Prepared
-    after: int | None = None
-    """Seq before it, if it is undone and that is not the preceding one."""
-
-
-class Incoming:
-    """A session being read from the lines of an export."""
-
-    def __init__(
-        self,
-        title: Title,
-        counter: TokenCounter,
-        engine: Engine,
-        *,
-        line: int,
-        stand_ins: StandIns,
-        admitted: bool = False,
-    ) -> None:
-        """``admitted``: its content passed the filter of writes."""
-        options = SessionOptions(None, None, "keep")
-        self.title = title
-        self.line = line
-        """Number of its first line."""
-        self.counter = counter
-        self.seed = engine.seed
-        self._engine = engine
-        self.ref = SessionRef(engine, title.app, title.user, title.session, options)
-        self.entries: list[LoadedItem] = []
-        """Items read but not stored yet."""
-        self.views: list[View] = []
-        self.checkpoints: list[Arrived] = []
-        self.state = ArrivedState()
-        write_filter = None if admitted else engine.write_filter
-        self._scope_filter = (
-            write_filter.at(title.app, title.user, title.session) if write_filter else None
-        )
-        self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
-        """Temporary name until it is completely stored; unique to this import."""
-        self.number: tuple[int, int] | None = None
-        """Scope and session numbers once a part of it is committed."""
-        self.is_given_up = False
-        """True if it was reported as a failure: nothing more of it is stored."""
-        self.orphans = "keep"
-        """Treatment of results without their call: an export contains those that were kept."""
-        self.is_conversation = False
-        self.twin: _Twin | None = None
-        """The stored session that it may be; its items are not kept as long as the lines agree."""
-        self.open_calls = self.orphan_count = 0
-        """Counts of the last commit that stored a part of it."""
-        self.log: CachedSession | None = None
-        """Kept from then on, so that no commit rereads the index of earlier ones."""
-        self._following = 1
-        self._stand_ins = stand_ins
-        self._live: list[Segment] = []
-        self._filled: list[Segment] = []
-        """Ranges of seqs that have stand-ins."""
-        self._before: dict[int, int] = {}
-        """Seq before an item, where it is not the preceding one."""
-        self._items_left = title.items
-        self._views_left = title.views
-        self._checkpoints_left = title.checkpoints
-        self._states_left = title.state
-        stand_ins.spend(title.gaps, "next_seq", title.next_seq, lines=title.items + 1)
-
-    @classmethod
-    def of_messages(
-        cls, title: Title, prepared: list[Prepared], engine: Engine, *, line: int, orphans: str
-    ) -> Incoming:
-        """Make a complete session from the messages of one line."""
-        counter = engine.counter_named(title.counter)
-        found = cls(title, counter, engine, line=line, stand_ins=StandIns())
-        found.entries = [LoadedItem(live=True, item=item) for item in prepared]
-        found.orphans, found.is_conversation = orphans, True
-        return found
-
-    @property
-    def lines_left(self) -> int:
-        """Number of its lines not read yet."""
-        left = self._items_left + self._views_left
-        return left + self._checkpoints_left + self._states_left
-
-    def take(self, found: Any) -> None:
-        """Read one of its lines.
-
-        Raises:
-            InvalidItemError: it is not the line expected next.
-        """
-        if not isinstance(found, dict):
-            refuse(f"expected an object, got {type(found).__name__}")
-        if self._scope_filter is not None and not self._items_left:
-            found = admitted_line(self._scope_filter, found)
-        if self._items_left:
-            self._take_item(found)
-            self._items_left -= 1
-        elif self._views_left:
-            self._take_view(found.get("view"))
-            self._views_left -= 1
-        elif self._checkpoints_left:
-            self._take_checkpoint(found.get("checkpoint"))
-            self._checkpoints_left -= 1
-        else:
-            self.state.take(found.get("state"))
-            self._states_left -= 1
-            if not self._states_left:
-                self.state.finish(self.title.next_seq)
-
-    def drain(self) -> tuple[object, ...]:
-        """Return what the last line said, for a comparison, and drop its items."""
-        entries, self.entries = self.entries, []
-        items = [
-            (live, after, item.body, item.flags, item.payload) for live, item, after in entries
-        ]
-        state = self.state
-        steps = state.steps[-1:], state.floor, state.moments
-        return items, self.views[-1:], self.checkpoints[-1:], steps
-
-    def finish(self) -> None:
-        """Complete it after its last line: the remaining seqs are undone items."""
-        self._fill(self.title.next_seq)
-
-    def _take_item(self, found: Mapping[str, Any]) -> None:
-        said = checked_fields("item", found)
-        seq, undone = said["seq"], said["undone"]
-        if not self._following <= seq < self.title.next_seq:
-            refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
-        if said["after"] is not None and said["after"] >= seq:
-            refuse(f"after: expected less than {seq}, got {said['after']}")
-        item = self._prepared(found, said)
-        self._fill(seq)
-        last = self._live[-1].hi if self._live else 0
-        after = said["after"] if undone else last
-        if after not in (None, seq - 1):
-            self._before[seq] = after
-        self.entries.append(LoadedItem(not undone, item, after if undone else None))
-        self._following = seq + 1
-        if undone:
-            return
-        if self._live and self._live[-1].hi == seq - 1:
-            self._live[-1] = self._live[-1]._replace(hi=seq)
-        else:
-            self._live.append(Segment(0, seq, seq))
-
-    def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
-        item, meta, now_us = said["item"], found.get("meta"), said["created_us"]
-        abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
-        if self._scope_filter is None or abandons:
-            return self._made(found, item, meta, now_us)
-        if found.get("kind") == "event":
-            self._scope_filter.name(item.get("type"), "type of an event")
-        admitted = admitted_item(self._scope_filter, item, meta, source="import")
-        prepared = self._made(
-            found, admitted.message, admitted.meta, now_us, redacted=admitted.redacted
-        )
-        prepared.held = admitted.held
-        return prepared
-
-    def _made(
-        self,
-        found: Mapping[str, Any],
-        item: dict[str, Any],
-        meta: Any,
-        now_us: int,
-        *,
-        redacted: bool | None = None,
-    ) -> Prepared:
-        said, request_id = _told(found.get("envelope")), found.get("request_id")
-        if self._scope_filter is not None:
-            said = told(self._scope_filter, said, redacted=redacted, request_id=request_id)
-        options: dict[str, Any] = {
-            "counter": self.counter,
-            "seed": self.seed,
-            "now_us": now_us,
-            "meta": meta,
-            "request_id": request_id,
-            "envelope": said,
-        }
-        if found.get("kind") != "event":
-            return prepare_item(item, **options)
-        if list(item) != ["type", "payload"]:
-            refuse('item: expected {"type": ..., "payload": ...} of an event')
-        abandons = _abandoned(item) if item["type"] == ABANDON_EVENT else ()
-        return prepare_event(item["type"], item["payload"], abandons=abandons, **options)
-
-    def _fill(self, seq: int) -> None:
-        """Add stand-ins for the seqs before ``seq`` without a line: items that were undone."""
-        missing = seq - self._following
-        if missing:
-            self._stand_ins.spend(missing, "seq", seq)
-            item = prepare_event(
-                _MISSING_EVENT,
-                None,
-                counter=self.counter,
-                seed=self.seed,
-                now_us=min(self.title.created_ms * 1000, CREATED_US_END - 1),
-            )
-            self._filled.append(Segment(0, self._following, seq - 1))
-            self.entries += [LoadedItem(live=False, item=item)] * missing
-
-    def _take_checkpoint(self, found: Any) -> None:
-        arrived = arrived_of(found, self.title, len(self.views))
-        last = 0
-        for lo, hi in arrived.segments:
-            if not last < lo <= hi < self._following:
-                refuse(f"checkpoint.segments: {lo} to {hi} are not what follows {last}")
-            breaks = [seq for seq in self._before if lo < seq <= hi]
-            if breaks or self._before.get(lo, lo - 1) != last:
-                refuse(f"checkpoint.segments: item {breaks[0] if breaks else lo} follows another")
-            if any(gap.lo <= hi and lo <= gap.hi for gap in self._filled):
-                refuse(f"checkpoint.segments: not all of {lo} to {hi} were exported")
-            last = hi
-        self.checkpoints.append(arrived)
-
-    def _take_view(self, found: Any) -> None:
-        view = _view(found, self.title.counter)
-        history = History(self._live)
-        position = history.position_of(view.cut_seq) if view.cut_seq else -1
-        if position is None or position + 1 != view.covered:
-            refuse(f"view: {view.covered} items up to seq {view.cut_seq} are not what is live")
-        masks = tuple(self._counted(mask, view.counter) for mask in view.masks)
-        for mask in masks:
-            for seq in (mask.seq, mask.because or mask.seq):
-                if history.position_of(seq) is None:
-                    refuse(f"view.masks: there is no live item {seq}")
-        self.views.append(replace(view, masks=masks))
-
-    def _counted(self, mask: Mask, counter: str) -> Mask:
-        """Return the mask with its tokens counted: a budget cannot rely on the line's number.
-
-        If the counter is not available, nothing relies on it: tokens are counted when they are
-        read.
-        """
-        if mask.message is None:
-            return mask._replace(tokens=0)
-        by = self.counter
-        if counter != by.id:
-            with suppress(CounterUnavailableError):
-                by = self._engine.counter_named(counter)
-        try:
-            tokens = count_message(mask.message, by)
-        except (TypeError, ValueError, RecursionError) as exc:
-            refuse(f"view.masks: the message for item {mask.seq} is none: {exc}")
-        return mask if by.id != counter else mask._replace(tokens=tokens)
+# --- What imports that are dead left behind -------------------------------------------------------
 
 
 def remove_leftovers(engine: Engine, app: str, user: str) -> None:
@@ -405,57 +133,6 @@ def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | N
     return False
 
 
-def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
-    """Return the call that an event abandons."""
-    payload = item["payload"]
-    if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
-        refuse(f"item.payload: expected a class and an id, got {payload!r}")
-    number = payload.get("class")
-    if type(number) is not int or not 0 <= number <= _CLASS_MAX:
-        refuse(f"item.payload.class: expected 0 to {_CLASS_MAX}, got {number!r:.40}")
-    return ((number, payload["id"]),)
-
-
-def _view(found: Any, counter: str) -> View:
-    """Parse the view of a line; ``counter`` is its counter if the line names none."""
-    said = checked_fields("view", found)
-    if said["status"] not in VIEW_STATUSES:
-        refuse(
-            f"view.status: expected one of {', '.join(VIEW_STATUSES)}; got {said['status']!r:.40}"
-        )
-    return View(
-        number=0,
-        parent=0,
-        cut_seq=said["cut_seq"],
-        covered=said["covered"],
-        summary=said["summary"],
-        pinned=checked_numbers("view.pinned", said["pinned"]),
-        status=said["status"],
-        tokens_before=said["tokens_before"],
-        tokens_after=said["tokens_after"],
-        created_at=said["created_ms"] / 1000,
-        counter=counter if said["counter"] is None else said["counter"],
-        masks=tuple(Mask(**_listed("view.masks", entry)) for entry in said["masks"]),
-        policy=said["policy"] or "",
-        reason=said["reason"],
-        repair=said["repair"],
-        repairs=tuple(Repair(**_listed("view.repairs", entry)) for entry in said["repairs"]),
-    )
-
-
-def _listed(sort: str, found: Any) -> dict[str, Any]:
-    """Parse fields that a line writes as a list, the last of which may be missing."""
-    names = list(LINES[sort])
-    if not isinstance(found, list) or len(found) > len(names):
-        refuse(f"{sort}: expected [{', '.join(names)}], got {found!r:.40}")
-    return checked_fields(sort, dict(zip(names, found, strict=False)))
-
-
-def _told(found: Any) -> Envelope | None:
-    """Parse an item's envelope; an empty one only held the request id, which has its own field."""
-    return Envelope() if found == {} else checked_envelope(found)
-
-
 # --- Reading of lines: exported sessions with their seqs, times, events and views; conversations --
 
 COMMIT_ITEMS_MAX: Final = 1000
@@ -464,7 +141,6 @@ _COMMIT_MEMORIES: Final = 128
 _STAGE_ATTEMPTS: Final = 8
 _CONFLICTS: Final = ("error", "skip", "rename", "append")
 Rename: TypeAlias = Callable[[Title], Title]
-Place: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -554,81 +230,6 @@ class _Part:
     is_last: bool
 
 
-class _Twin:
-    """A stored session that an arriving one may be; the lines of both are compared in step.
-
-    Their titles alone show too little: two sessions that began in one millisecond and have as many
-    commits and items have the same one.
-    """
-
-    def __init__(
-        self, engine: Engine, title: Title, lines: Iterator[bytes], *, undone: bool
-    ) -> None:
-        self.place = _place(title)
-        self.wanted = title
-        """Title of the arriving session, under the name that it would have were none stored."""
-        self.origin = self.place
-        """Name of the arriving session in the file."""
-        self._engine = engine
-        self._title = title
-        self._undone = undone
-        self._lines = lines
-        self._agreeing = 0
-        """Number of lines after the title that agree."""
-        counter, stand_ins = engine.counter_named(title.counter), StandIns()
-        stand_ins.pay(title.gaps)
-        self._stored = Incoming(title, counter, engine, line=0, stand_ins=stand_ins, admitted=True)
-
-    @classmethod
-    def of(cls, engine: Engine, title: Title) -> _Twin | None:
-        """Return the stored session of the name; None if it has another title."""
-        for undone in (False, True):
-            lines = _after_title(engine, title, undone=undone)
-            if lines is not None:
-                return cls(engine, title, lines, undone=undone)
-        return None
-
-    def agrees(self, session: Incoming) -> bool:
-        """Return whether the next stored line says what the session's last line said.
-
-        Raises:
-            InvalidItemError: the stored session is damaged.
-            NotFoundError: it was deleted meanwhile.
-        """
-        self._stored.take(parse_line(next(self._lines)))
-        agrees = self._stored.drain() == session.drain()
-        self._agreeing += agrees
-        return agrees
-
-    def agreeing(self) -> Iterator[bytes]:
-        """Yield the lines that agree."""
-        lines = _after_title(self._engine, self._title, undone=self._undone)
-        if lines is None:
-            refuse("a session of this name was changed meanwhile; import again")
-        return islice(lines, self._agreeing)
-
-
-def _after_title(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes] | None:
-    """Return the lines of the stored session of the name; None if its title is another one."""
-    lines = _stored_lines(engine, title, undone=undone)
-    first = next(lines, None)
-    if first is None:
-        return None
-    said = Title.of(parse_line(first))
-    # Forks arrive as sessions of their own, and an import may count by another counter.
-    said = replace(said, counter=title.counter, forked_from=title.forked_from)
-    return lines if said == title else None
-
-
-def _stored_lines(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes]:
-    place = _place(title)
-    try:
-        yield from export_sessions(engine, [place], form="jsonl", undone=undone, left_out=None)
-    except CorruptValueError as exc:
-        msg = f"the stored session {title.session!r} cannot be compared, it is damaged: {exc}"
-        raise InvalidItemError(msg) from exc
-
-
 class _Import:
     """One run over the lines."""
 
@@ -659,10 +260,12 @@ class _Import:
         """Number of forks that were stored when their roots were noted last."""
         self.is_stored = False
         """True if the last search for a free name found the session itself."""
-        self.twin: _Twin | None = None
+        self.twin: StoredTwin | None = None
         """The stored session that it found, if its lines have to be compared."""
         self.others: set[Place] = set()
         """Stored sessions that turned out to be others than the one being read."""
+        self.size = 0
+        """Bytes of the line that was read last."""
         self.items = 0
         self.bytes = 0
         """Bytes waiting for the commit."""
@@ -676,6 +279,7 @@ class _Import:
             if not line.strip():
                 continue
             self.stand_ins.pay()
+            self.size = len(line)
             try:
                 self._take(parse_line(line), number)
             except CallerError as error:
@@ -702,7 +306,7 @@ class _Import:
             self.began = number
             self.session = self._begin(found, number)
         elif self.session is not None:
-            self._take_part(self.session, found)
+            self._take_part(found)
         elif form == "jsonl" or is_part(found):
             if not self.began:  # reported only once
                 self.began = number
@@ -710,23 +314,40 @@ class _Import:
         else:
             self._converse(found, number)
 
-    def _take_part(self, session: Incoming, found: Any) -> None:
+    def _take_part(self, found: Any) -> None:
         """Handle a line of the session being read; compare it if the session may be stored."""
-        session.take(found)
-        self.items += 1
-        twin = session.twin
-        if twin is None or twin.agrees(session):
-            return
-        self.others.add(twin.place)
-        self.session = None
-        self.session = self._placed(twin.wanted, twin.origin, session.line)
-        for line in twin.agreeing():
-            if self.session is None:
+        # Each session that turns out to be another one adds its lines in front of those left.
+        left: list[Iterator[tuple[Any, int]]] = [iter([(found, 0)])]
+        size = self.size
+        while left:
+            following = next(left[-1], None)
+            if following is None:
+                left.pop()
+                continue
+            session = self.session
+            if session is None:
                 return
-            self._take_part(self.session, parse_line(line))
-            self._count(len(line))
-        if self.session is not None:
-            self._take_part(self.session, found)
+            session.take(following[0])
+            self.items += 1
+            twin = session.twin
+            if twin is not None and not self._agrees(
+                twin, session, following[0], following[1] or size
+            ):
+                left += [iter([following]), twin.agreeing()]
+                self.others.add(twin.place)
+                self.session = None
+                self.session = self._placed(twin.wanted, twin.origin, session.line)
+            elif following[1]:
+                self._count(following[1])
+
+    def _agrees(self, twin: StoredTwin, session: Incoming, found: Any, size: int) -> bool:
+        """Compare a line; with ``on_conflict="rename"`` a damaged session is another one."""
+        try:
+            return twin.agrees(session, found, size)
+        except InvalidItemError:
+            if self.options.on_conflict != "rename":
+                raise
+            return False
 
     def _end(self) -> None:
         """Give up the session being read: no more of its lines follow."""
@@ -745,7 +366,7 @@ class _Import:
                 self.places[session.twin.origin] = session.twin.place
             else:
                 session.finish()
-                self.whole[_place(session.title)] = session
+                self.whole[place_of(session.title)] = session
         if self.items >= COMMIT_ITEMS_MAX or self.bytes >= COMMIT_BYTES_MAX:
             self._commit()
             if self.session is not None and self.session.is_given_up:
@@ -763,10 +384,10 @@ class _Import:
                 self._commit_memories()
             return None
         said = Title.of(found)
-        self.places.setdefault(_place(said), None)
+        self.places.setdefault(place_of(said), None)
         root = root_in(found)
         if root is not None:
-            self.forks[_place(said)] = root[0]
+            self.forks[place_of(said)] = root[0]
         title = self._named(said)
         policy_name(title.policy)
         self._need_no_rules()
@@ -774,7 +395,7 @@ class _Import:
             self.scopes.add((title.app, title.user))
             remove_leftovers(self.engine, title.app, title.user)
         self.others.clear()
-        return self._placed(title, _place(said), line)
+        return self._placed(title, place_of(said), line)
 
     def _placed(self, title: Title, origin: Place, line: int) -> Incoming | None:
         """Begin a session under a free name, or beside the stored one that it may be.
@@ -786,7 +407,7 @@ class _Import:
         free = self._free(title, line, self._is_like)
         twin = self.twin
         if free is not None:
-            self.origins[_place(free)] = origin
+            self.origins[place_of(free)] = origin
             return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
         if twin is None:
             return None
@@ -831,7 +452,7 @@ class _Import:
             self.done.skipped += self.is_stored
             return
         session = Incoming.of_messages(free, prepared, engine, line=line, orphans=options.orphans)
-        self.whole[_place(free)] = session
+        self.whole[place_of(free)] = session
         self.items += max(len(prepared), 1)
 
     def _append(self, title: Title, messages: list[dict[str, Any]]) -> None:
@@ -878,7 +499,7 @@ class _Import:
         Raises:
             InvalidOptionError: another session has the name, and ``on_conflict`` allows no way out.
         """
-        wanted, on_conflict = _place(title), self.options.on_conflict
+        wanted, on_conflict = place_of(title), self.options.on_conflict
         self.is_stored = False
         while self._is_there_now(title):
             if is_same(title):
@@ -899,18 +520,26 @@ class _Import:
                 raise InvalidOptionError(msg)
             tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1
             title = replace(title, session=f"{wanted[2]} ({tried})")
-        self.done.renamed += _place(title) != wanted
+        self.done.renamed += place_of(title) != wanted
         return title
 
     def _is_there_now(self, title: Title) -> bool:
         """Return True if the name is taken, after committing a pending session of that name."""
-        if _place(title) in self.whole:
+        if place_of(title) in self.whole:
             self._commit()
         return self.engine.store.read(lambda txn: _is_taken(txn, title))
 
     def _is_like(self, title: Title) -> bool:
         """Return True if the stored session may be the title's: its lines have to be compared."""
-        self.twin = None if _place(title) in self.others else _Twin.of(self.engine, title)
+        self.twin = None
+        if place_of(title) in self.others:
+            return False
+        counter = self.options.counter or self.engine.counter_named(title.counter)
+        try:
+            self.twin = StoredTwin.of(self.engine, title, counter)
+        except InvalidItemError:
+            if self.options.on_conflict != "rename":
+                raise
         return self.twin is not None
 
     def _holds(self, title: Title, prepared: list[Prepared]) -> bool:
@@ -1057,9 +686,9 @@ class _Import:
         """Count what a commit stored of a session."""
         done, session = self.done, part.session
         if part.is_last:
-            origin = self.origins.pop(_place(session.title), None)
+            origin = self.origins.pop(place_of(session.title), None)
             if origin is not None:
-                self.places[origin] = _place(session.title)
+                self.places[origin] = place_of(session.title)
         done.items += sum(map(itemgetter(0), part.entries))
         if session.is_conversation:
             done.conversations += part.is_last
@@ -1185,10 +814,6 @@ def _head_of(txn: ReadTxn, title: Title) -> Head | None:
 def _calls(items: Iterable[Prepared]) -> int:
     """Count the calls that items make."""
     return sum(len(classify(item.message)[1]) for item in items)
-
-
-def _place(title: Title) -> Place:
-    return title.app, title.user, title.session
 
 
 def _cut_short(session: Incoming) -> InvalidItemError:
