@@ -241,7 +241,11 @@ class Delegation:
             msg = f"result: expected a str, got {type(text).__name__}"
             raise InvalidItemError(msg)
         checked_optional_int("tokens", tokens)
-        call = self.parent.get(self.seq)
+        try:
+            call = self.parent.get(self.seq)
+        except NotFoundError as error:
+            msg = f"call {self.call_id[:80]!r} was taken back"
+            raise OrphanResultError(msg, call_id=self.call_id, position=0) from error
         message = _answer_to(call.message, self.call_id, text, failed=status != "ok")
         ref = sessions.ref_of(self.parent)
         envelope = Envelope(author=self.agent, status=status, tokens=tokens)

@@ -155,7 +155,13 @@ def test_messages_of_any_format_become_new_ones():
 
 @pytest.mark.parametrize(
     "kept",
-    [{"parts": [7]}, {"parts": 5}, {}, {"bytes": "%"}, {"parts": [{"block": 0, "kind": "raw"}]}],
+    [
+        {"parts": [7]},
+        {"parts": 5},
+        {},
+        {"role": "x", "parts": []},
+        {"parts": [{"block": 0, "kind": "raw"}]},
+    ],
 )
 def test_a_damaged_rest_is_told(db, kept):
     session = db.session("s")
@@ -313,30 +319,146 @@ def test_a_context_is_one_history(store):
     asyncio.run(play())
 
 
+FRAME = {
+    "id": "t", "context": "", "state": 1, "at": None, "said": None, "said_digest": None, "next": 0,
+    "history": {"count": 0, "digest": "", "runs": []}, "artifacts": [], "changed": {},
+}  # fmt: skip
+ROW = {"count": 0, "digest": "", "runs": [], "id": "a"}
+
+
 @pytest.mark.parametrize(
-    "frame",
+    "wrong",
     [
-        5, {}, {"id": "t"},
-        *(
-            {"id": "t", "context": "", "state": 1, "at": None, "task": {"json": {}}, "said": None,
-             "said_digest": None, "history": {"count": 0, "digest": "", "runs": []},
-             "artifacts": [], "next": [0, 0], **wrong}
-            for wrong in ({"history": {}}, {"artifacts": [5]}, {"next": [1]}, {"state": "x"},
-                          {"said": 1.5},
-                          {"history": {"count": 0, "digest": "", "runs": [[5]]}})
-        ),
+        5, {}, {"id": 5}, {"history": {}}, {"artifacts": [5]}, {"next": "x"}, {"state": "x"},
+        {"said": 1.5}, {"history": {**ROW, "runs": [[5]]}}, {"changed": {"0": {}}},
+        {"changed": {"0": ROW | {"id": 5}}},
+        {"at": 10**30}, {"state": 2**40}, {"head": 5}, {"history": {**ROW, "runs": [[0, -1]]}},
     ],
 )  # fmt: skip
-def test_a_frame_that_no_save_wrote_is_told(store, frame):
-    store.database.session("a2a:t", user="ann").record("a2a.task", frame)
+def test_a_frame_that_no_save_wrote_is_none(store, wrong):
+    async def play() -> None:
+        task = Task(id="t", context_id="c", history=[said("one")])
+        await store.save(task, ANN)
+        frame = {**FRAME, **wrong} if wrong and isinstance(wrong, dict) else wrong
+        store.session("t", ANN).record("a2a.task", frame)
+        store.database.session("a2a:other", user="ann").record("a2a.task", frame)
+        assert packed(await store.get("t", ANN)) == packed(task)
+        assert [each.id for each in (await store.list(ListTasksRequest(), ANN)).tasks] == ["t"]
+        assert len(await store.history("c", ANN)) == 1
+        task.history.append(said("two"))
+        await store.save(task, ANN)
+        assert packed(await store.get("t", ANN)) == packed(task)
+
+    asyncio.run(play())
+
+
+def test_a_frame_with_rows_that_cannot_be_read_is_read_as_far_as_it_can(store):
+    async def play() -> None:
+        changed = {"0": {**ROW, "row": 5}, "1": {**ROW, "row": {"name": "x", "odd": 1}}}
+        frame = {**FRAME, "artifacts": ["0", "1", "7"], "changed": changed, "head": {"row": [5]}}
+        store.database.session("a2a:t", user="ann").record("a2a.task", frame)
+        found = await store.get("t", ANN)
+        assert (found.id, len(found.artifacts)) == ("t", 2)
+        await store.save(Task(id="t", context_id="c"), ANN)
+        assert packed(await store.get("t", ANN)) == packed(Task(id="t", context_id="c"))
+
+    asyncio.run(play())
+
+
+def test_a_task_goes_on_without_what_expired_or_waits_in_quarantine(open_db):
+    class Mails:
+        name, version = "mails", "1"
+
+        def judge(self, value, write):
+            return "quarantine" if "@" in str(value) else "allow"
 
     async def play() -> None:
-        for read in (
-            store.get("t", ANN), store.save(Task(id="t"), ANN),
-            store.list(ListTasksRequest(), ANN), store.history("c", ANN),
-        ):  # fmt: skip
-            with pytest.raises(memcore.InvalidItemError, match="event"):
-                await read
+        db = open_db(guard=Mails())
+        store = MemcoreTaskStore(db)
+        mail = said("two")
+        mail.parts[0].text = "to ann@example.com"
+        task = Task(id="t", context_id="c", history=[said("one"), mail])
+        task.artifacts.add(artifact_id="a", parts=[Part(text="bob@example.com"), Part(text="x")])
+        await store.save(task, ANN)
+        task.metadata.update({"mail": "eve@example.com"})  # so the frame waits
+        await store.save(task, ANN)
+        for _ in range(2):
+            found = await store.get("t", ANN)
+            assert [each.parts[0].text for each in found.history] == ["one", "[QUARANTINED]"]
+            assert b"@example" not in packed(found)
+            assert len(await store.history("c", ANN)) == 2
+            assert len((await store.list(ListTasksRequest(), ANN)).tasks) == 1
+            task.ClearField("metadata")
+            task.history.append(said("three"))
+            await store.save(task, ANN)
+        assert (await store.get("t", ANN)).history[-1].parts[0].text == "three"
+
+    asyncio.run(play())
+
+
+def test_a_copy_of_a_task_is_not_listed(store):
+    async def play() -> None:
+        await store.save(Task(id="t", context_id="c", history=[said("one")]), ANN)
+        store.session("t", ANN).fork("a2a:copy")
+        store.session("t", ANN).fork("a2a:copy 2")
+        assert (await store.list(ListTasksRequest(), ANN)).total_size == 1
+        assert len(await store.history("c", ANN)) == 1
+
+    asyncio.run(play())
+
+
+def test_many_artifacts_and_much_metadata_cost_what_is_new(store):
+    async def play() -> None:
+        task = Task(id="t")
+        task.metadata.update({"much": "x" * 20_000})
+        for number in range(200):
+            task.artifacts.add(artifact_id=f"a{number}", parts=[Part(text="x" * 100)])
+            task.artifacts[number // 2].parts.append(Part(text=f"more {number}"))
+            await store.save(task, ANN)
+        assert packed(await store.get("t", ANN)) == packed(task)
+
+    asyncio.run(play())
+    rows = b"".join(store.database.export(user="ann", undone=True))
+    assert len(rows) < 200 * 4_000
+
+
+def test_saves_that_are_not_awaited_keep_their_order(store):
+    async def play() -> None:
+        for turn in range(20):
+            tasks = [Task(id=f"t{turn}", history=[said(f"m{number}")]) for number in range(3)]
+            await asyncio.gather(*(store.save(task, ANN) for task in tasks))
+            assert packed(await store.get(f"t{turn}", ANN)) == packed(tasks[-1])
+
+    asyncio.run(play())
+
+
+def test_an_id_that_a_filter_finds_something_in_is_refused(open_db):
+    async def play() -> None:
+        store = MemcoreTaskStore(open_db(redact="default"))
+        mail = "ann@example.com"
+        odd = Task(id="t")
+        odd.artifacts.add(artifact_id=mail)
+        for task in (Task(id=mail), Task(id="t", context_id=mail), odd):
+            with pytest.raises(memcore.BlockedError):
+                await store.save(task, ANN)
+        nan = Task(id="t", context_id="c")
+        nan.metadata.update({"a": float("nan"), "b": mail})
+        await store.save(nan, ANN)
+        found = await store.get("t", ANN)
+        assert (found.context_id, found.metadata["a"] != found.metadata["a"]) == ("c", True)
+        revision = store.session("t", ANN).revision
+        await store.save(nan, ANN)
+        assert store.session("t", ANN).revision == revision
+
+    asyncio.run(play())
+
+
+def test_messages_of_one_id_are_told_apart(store):
+    async def play() -> None:
+        one, two = said("m"), said("m")
+        two.parts[0].text = "other"
+        await store.save(Task(id="t", context_id="c", history=[one, two]), ANN)
+        assert [each["content"] for each in await store.history("c", ANN)] == ["m", "other"]
 
     asyncio.run(play())
 
@@ -391,6 +513,9 @@ def test_redaction_finds_all_that_is_stored(path, open_db):
         await store.save(task, ANN)
         found = await store.get("t", ANN)
         assert mail.encode() not in packed(found)
+        chat = db.session("peer", user="ann")
+        chat.append(**from_a2a(message))
+        assert mail.encode() not in packed(to_a2a(chat.get(1)))
         assert found.history[0].parts[0].text.startswith("to ")
         db.close()
 
@@ -583,3 +708,14 @@ def test_a_task_without_an_artifact_answers_with_its_message(db):
     done = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said("so"))
     settle(session.delegate("c1", agent="poet"), Task(id="t", status=done))
     assert session.context().messages[-1]["content"] == "so"
+
+
+def test_a_call_that_was_taken_back_is_not_answered(db):
+    session = db.session("s")
+    session.append({"role": "user", "content": "Go"})
+    session.append(CALL)
+    delegation = session.delegate("c1", agent="poet")
+    session.rewind(1)
+    done = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said("so"))
+    with pytest.raises(memcore.OrphanResultError, match="taken back"):
+        settle(delegation, Task(id="t", status=done))

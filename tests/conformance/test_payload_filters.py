@@ -14,16 +14,18 @@ pytest.importorskip("google.adk")
 pytest.importorskip("langchain")
 
 from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents.run_config import CallModelData, ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
 from google.adk.agents import LlmAgent
 from google.adk.apps.app import App
 from google.adk.models.llm_request import LlmRequest
 from google.adk.runners import Runner as AdkRunner
+from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRequest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from memcore.adapters.adk import MemcorePlugin, MemcoreSessionService
@@ -252,3 +254,100 @@ def test_an_awaitable_payload_needs_an_await(tutor):
     )
     with pytest.raises(memcore.ContextOverflowError):
         tight.invoke({"messages": [HumanMessage("Hi, " * 30)]})
+
+
+# --- odd requests ---------------------------------------------------------------------------------
+
+
+def test_results_of_a_conversation_that_a_server_stores_are_passed_on(tutor):
+    async def send(items):
+        agent = Agent(name="Tutor")
+        data = CallModelData(
+            model_data=ModelInputData(items, "Be short."), agent=agent, context=None
+        )
+        return await payload_call_model_input_filter(Made(tutor))(data)
+
+    result = {"type": "function_call_output", "call_id": "c", "output": "18 °C"}
+    assert asyncio.run(send([result])).input == [result]
+    assert len(asyncio.run(send([{"role": "user", "content": "Hi"}])).input) > 1
+
+
+def sent_by_langchain(payload, messages, system=None):
+    seen = []
+    request = ModelRequest(model=Chat(), messages=messages, system_message=system)
+    PayloadMiddleware(payload).wrap_model_call(request, seen.append)
+    return seen[0]
+
+
+def test_what_no_model_receives_may_be_anything(tutor):
+    call = {"name": "look", "args": {}, "id": "c1"}
+    odd = ToolMessage("found", tool_call_id="c1", artifact=object(), id="t")
+    odd.response_metadata, odd.additional_kwargs = {"at": {1, 2}}, {"raw": b"x", "kept": 1}
+    messages = [HumanMessage("Hi"), AIMessage("", tool_calls=[call]), odd]
+    request = sent_by_langchain(Made(tutor), messages)
+    assert any(message is odd for message in request.messages)
+
+
+def test_a_system_message_keeps_its_blocks(tutor):
+    block = {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}
+    system = SystemMessage([block, {"type": "text", "text": "Be kind."}])
+    request = sent_by_langchain(Made(tutor), [HumanMessage("Hi")], system)
+    assert request.system_message is system
+
+    def made(text, asked):
+        payload = Made(tutor)(text, asked)
+        payload.instructions("Be safe.")
+        return payload
+
+    request = sent_by_langchain(made, [HumanMessage("Hi")], system)
+    assert request.system_message.content == [{"type": "text", "text": "Be safe."}, *system.content]
+    request = sent_by_langchain(made, [HumanMessage("Hi")], SystemMessage("Be short."))
+    assert request.system_message.text == "Be safe.\n\nBe short."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Be short.", ["Be short."], types.Part(text="Be short."),
+        types.Content(parts=[types.Part(text="Be short.")]),
+    ],
+)  # fmt: skip
+def test_an_instruction_of_any_form_counts(tutor, said):
+    def made(text, asked):
+        payload = Made(tutor)(text, asked)
+        payload.instructions("Be safe.")
+        return payload
+
+    config = types.GenerateContentConfig(system_instruction=said)
+    part = types.Part(text="Hi")
+    request = LlmRequest(contents=[types.Content(role="user", parts=[part])], config=config)
+    plugin = MemcorePlugin(payload=made)
+    sending = plugin.before_model_callback(callback_context=None, llm_request=request)
+    assert asyncio.run(sending) is None
+    assert request.config.system_instruction == "Be safe.\n\nBe short."
+    assert request.contents[-1].parts[-1] is part
+
+
+def test_an_instruction_that_is_no_text_is_refused(tutor):
+    image = types.Part(inline_data=types.Blob(data=b"x", mime_type="image/png"))
+    config = types.GenerateContentConfig(system_instruction=image)
+    request = LlmRequest(contents=[], config=config)
+    plugin = MemcorePlugin(payload=Made(tutor))
+    with pytest.raises(memcore.InvalidOptionError, match="system_instruction"):
+        asyncio.run(plugin.before_model_callback(callback_context=None, llm_request=request))
+
+
+def test_an_unanswered_tool_that_runs_long_is_pending(tutor):
+    call = types.Part(function_call=types.FunctionCall(name="slow", args={}, id="c1"))
+    contents = [
+        types.Content(role="user", parts=[types.Part(text="Go")]),
+        types.Content(role="model", parts=[call]),
+        types.Content(role="user", parts=[types.Part(text="And?")]),
+    ]
+    request = LlmRequest(contents=contents)
+    request.tools_dict["slow"] = LongRunningFunctionTool(look)
+    plugin = MemcorePlugin(payload=Made(tutor))
+    asyncio.run(plugin.before_model_callback(callback_context=None, llm_request=request))
+    answers = [part.function_response for each in request.contents for part in each.parts
+               if part.function_response is not None]  # fmt: skip
+    assert [answer.response for answer in answers] == [{"status": "pending"}]

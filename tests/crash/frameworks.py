@@ -288,17 +288,20 @@ def _tasks_of(place: Place) -> State:
     """Tasks as states have them; a commit has all of a save or nothing."""
     found: State = {}
     for entry in place.db.scope(app=TASKS, user=place.lane).sessions():
-        said, parts, runs = [], [], None
+        said, parts, messages, streamed = [], [], None, []
         for item in place.db.session(entry.session_id, app=TASKS, user=place.lane):
             if item.type == "a2a.task":
                 frame = item.message["payload"]
-                runs = frame["history"]["runs"], frame["artifacts"][0]["runs"]
+                messages = frame["history"]["runs"]
+                streamed = frame["changed"].get("0", {"runs": streamed})["runs"]
             elif item.type == "a2a.part":
-                parts.append(tag_in(item.message["payload"]["json"]["text"]))
+                parts.append(tag_in(item.message["payload"]["row"]["text"]))
             else:
                 said.append(tag_in(item.message["content"]))
-        if runs != (_runs(said), _runs(parts)):
-            raise WrongValueError(f"{entry.session_id}: {runs}, {len(said)} and {len(parts)} found")
+        if (messages, streamed) != (_runs(said), _runs(parts)):
+            raise WrongValueError(
+                f"{entry.session_id}: {messages}, {streamed}: {len(said)} and {len(parts)} found"
+            )
         found[f"e/{entry.session_id[4:]}"] = tuple(said), tuple(parts)
     return found
 

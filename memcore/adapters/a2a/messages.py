@@ -1,22 +1,25 @@
 """Messages of A2A as items of a session, and back.
 
 A model reads texts, and of the user's role images and files; what else a message says is kept
-beside the item, in its ``meta``, so that the same message is made of it again. Fields that JSON
-cannot hold (of a later version of the protocol, NaN) are kept there as the message's bytes.
+beside the item, in its ``meta``, so that the same message is made of it again. Nothing is kept
+twice: what is redacted in the item or its meta is redacted in the message that is made of them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from a2a.types.a2a_pb2 import Artifact, Message, Part, Role, Task, TaskState
 from google.protobuf.json_format import Error as JsonError
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import NULL_VALUE, Struct, Value
 
 from memcore._fast import classify
 from memcore.errors import InvalidItemError, InvalidOptionError
@@ -27,16 +30,18 @@ from memcore.wire.message import body_path, texts_of, value_at
 
 __all__ = [
     "FIELD",
+    "filled",
     "from_a2a",
-    "json_of",
     "packed",
     "remade",
+    "row_of",
     "settle",
     "text_of",
     "to_a2a",
 ]
 
 
+P = TypeVar("P", Task, Message, Artifact, Part)
 FIELD: Final = "a2a"
 """Name in an item's meta of what is kept of a message."""
 _PEER: Final = "a2a"
@@ -79,23 +84,21 @@ def from_a2a(message: Message, *, author: str = _PEER) -> dict[str, Any]:
     head = Message()
     head.CopyFrom(message)
     del head.parts[:]
-    kept = {**json_of(head), "parts": entries}
+    kept = {**row_of(head), "parts": entries}
     item = {"role": "user" if is_users else "assistant", "content": _content(blocks)}
-    if packed(_built(item, kept)) != packed(message):
-        kept["bytes"] = b64encode(packed(message)).decode()
     return {"item": item, "meta": {FIELD: kept}, "envelope": Envelope(author=author)}
 
 
 def _entry(part: Part, at: int, *, is_users: bool, blocks: list[dict[str, Any]]) -> Any:
     """Add the block of a part; return how to make the part again: the block's number, or more."""
-    told = json_of(part)
+    told = row_of(part)
     beside = {name: value for name, value in told.items() if name not in ("text", "raw", "data")}
     kind = part.WhichOneof("content")
     if kind == "text" and part.text.strip():
         blocks.append({"type": "text", "text": part.text})
         return {"block": at, **beside} if beside else at
     if kind == "data" and "data" in told:
-        text = json.dumps(_plain(told["data"]), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(told["data"], ensure_ascii=False, separators=(",", ":"))
         blocks.append({"type": "text", "text": text})
         return {"block": at, "kind": "data", **beside}
     is_image = part.media_type.startswith("image/")
@@ -115,28 +118,116 @@ def _entry(part: Part, at: int, *, is_users: bool, blocks: list[dict[str, Any]])
     return {"part": told}
 
 
-def _plain(value: Any) -> Any:
-    """Return JSON with whole numbers as such: in A2A all numbers are floats."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
-    return int(value) if is_whole and str(value) != "-0.0" else value
+# --- Protobuf messages as JSON, without loss ------------------------------------------------------
+
+
+def row_of(message: Any) -> dict[str, Any]:
+    """Return a protobuf message as JSON from which ``filled`` makes an equal one.
+
+    Fields of a later version of the protocol are a text of their bytes: a filter of contents finds
+    in it what is plain text there.
+    """
+    bare = type(message)()
+    bare.CopyFrom(message)
+    row: dict[str, Any] = {}
+    names = [field.name for field in bare.DESCRIPTOR.fields]
+    if "metadata" in names and bare.HasField("metadata"):
+        row["metadata"] = _members(bare.metadata)
+        bare.ClearField("metadata")
+    if "data" in names and bare.HasField("data"):
+        row["data"] = _json(bare.data)
+        bare.ClearField("data")
+    row |= MessageToDict(bare, preserving_proto_field_name=True)
+    for name in names:
+        bare.ClearField(name)
+    unknown = packed(bare)
+    if unknown:
+        row["unknown"] = unknown.decode("latin-1")
+    return row
+
+
+def filled(row: Mapping[str, Any], into: P) -> P:
+    """Fill a protobuf message from ``row_of`` another one.
+
+    Raises:
+        JsonError, ValueError, TypeError, LookupError: it is no such row.
+    """
+    rest = {name: value for name, value in row.items() if name not in _APART}
+    ParseDict(rest, into)
+    if "metadata" in row and not isinstance(into, Task | Message | Part | Artifact):
+        raise TypeError
+    if "metadata" in row:
+        into.metadata.SetInParent()
+        _fill_members(row["metadata"], into.metadata)
+    if "data" in row and isinstance(into, Part):
+        _fill(row["data"], into.data)
+    if "unknown" in row:
+        with suppress(DecodeError, UnicodeEncodeError):  # it was redacted
+            into.MergeFromString(row["unknown"].encode("latin-1"))
+    return into
+
+
+_APART: Final = frozenset(("metadata", "data", "unknown"))
+_ODD: Final = "$"
+"""Only key of an object that stands for what JSON does not have: a number that is none, a value of
+no kind; or for an object that has this key alone."""
+
+
+def _json(value: Value) -> Any:
+    """Return a value as JSON; whole numbers as such, although all are floats in A2A."""
+    kind = value.WhichOneof("kind")
+    if kind == "number_value":
+        number = value.number_value
+        if not math.isfinite(number) or str(number) == "-0.0":
+            return {_ODD: str(number)}
+        return int(number) if number.is_integer() and abs(number) < _EXACT else number
+    if kind == "struct_value":
+        return _members(value.struct_value)
+    if kind == "list_value":
+        return [_json(each) for each in value.list_value.values]
+    if kind == "null_value":
+        return None
+    return {_ODD: "unset"} if kind is None else getattr(value, kind)
+
+
+def _members(struct: Struct) -> dict[str, Any]:
+    found = {name: _json(value) for name, value in struct.fields.items()}
+    return {_ODD: found} if found.keys() == {_ODD} else found
+
+
+def _fill(found: Any, into: Value) -> None:
+    """Fill a value from ``_json`` of another one."""
+    if found is None:
+        into.null_value = NULL_VALUE
+    elif isinstance(found, bool):
+        into.bool_value = found
+    elif isinstance(found, int | float):
+        into.number_value = found
+    elif isinstance(found, str):
+        into.string_value = found
+    elif isinstance(found, list):
+        into.list_value.SetInParent()
+        for each in found:
+            _fill(each, into.list_value.values.add())
+    elif found.keys() == {_ODD} and isinstance(found[_ODD], str):
+        if found[_ODD] == "unset":
+            into.SetInParent()
+        else:
+            into.number_value = float(found[_ODD])
+    else:
+        into.struct_value.SetInParent()
+        _fill_members(found, into.struct_value)
+
+
+def _fill_members(found: Any, into: Struct) -> None:
+    members = found[_ODD] if found.keys() == {_ODD} else found
+    for name, value in members.items():
+        _fill(value, into.fields[name])
 
 
 def packed(message: Any) -> bytes:
     """Return the bytes of a protobuf message, the same for equal ones."""
     found: bytes = message.SerializeToString(deterministic=True)
-    return found
-
-
-def json_of(message: Any) -> dict[str, Any]:
-    """Return a protobuf message as JSON; of what JSON cannot hold, nothing."""
-    try:
-        found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    except (JsonError, ValueError):  # NaN, or a value of no kind
-        found = {}
     return found
 
 
@@ -212,10 +303,8 @@ def remade(item: Mapping[str, Any], kept: Mapping[str, Any]) -> Message:
         InvalidItemError: that is damaged, or does not fit the item.
     """
     try:
-        if "bytes" in kept:
-            return Message.FromString(b64decode(kept["bytes"], validate=True))
         return _built(item, kept)
-    except (JsonError, DecodeError, ValueError, TypeError, LookupError) as error:
+    except (JsonError, ValueError, TypeError, LookupError, AttributeError) as error:
         msg = f"what was kept of a message of A2A does not fit its item: {error}"
         raise InvalidItemError(msg) from error
 
@@ -223,14 +312,14 @@ def remade(item: Mapping[str, Any], kept: Mapping[str, Any]) -> Message:
 def _built(item: Mapping[str, Any], kept: Mapping[str, Any]) -> Message:
     """Make a message of an item and of the fields that were kept of it."""
     head = {name: value for name, value in kept.items() if name != "parts"}
-    made = ParseDict(head, Message())
+    made = filled(head, Message())
     content = item["content"]
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     for entry in kept["parts"]:
         if isinstance(entry, int):
             made.parts.append(Part(text=blocks[entry]["text"]))
         elif "part" in entry:
-            made.parts.append(ParseDict(entry["part"], Part()))
+            made.parts.append(filled(entry["part"], Part()))
         else:
             made.parts.append(_part(entry, blocks[entry["block"]]))
     return made
@@ -239,12 +328,12 @@ def _built(item: Mapping[str, Any], kept: Mapping[str, Any]) -> Message:
 def _part(entry: Mapping[str, Any], block: Mapping[str, Any]) -> Part:
     """Make a part of its entry and its block."""
     beside = {name: value for name, value in entry.items() if name not in ("block", "kind")}
-    part: Part = ParseDict(beside, Part())
+    part = filled(beside, Part())
     kind = entry.get("kind", "text")
     if kind == "text":
         part.text = block["text"]
     elif kind == "data":
-        ParseDict(json.loads(block["text"]), part.data)
+        _fill(json.loads(block["text"]), part.data)
     else:
         is_image = block["type"] == "image_url"
         held = block["image_url"]["url"] if is_image else block["file"]["file_data"]

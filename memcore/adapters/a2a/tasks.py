@@ -1,39 +1,46 @@
 """MemcoreTaskStore: the tasks of an A2A server, each a session of its caller.
 
 A save appends what is new, the messages as items and the parts of artifacts as events, and behind
-them an event with the task's frame: all else, and which messages and parts belong to it. So a task
-that streams costs what it streams, and its session tells how it went.
+them an event with the task's frame: its state, which messages and parts belong to it, and what has
+changed of its metadata and artifacts. So a task that streams costs what it streams, and its session
+tells how it went.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks.task_store import TaskStore
-from a2a.types.a2a_pb2 import Artifact, ListTasksRequest, ListTasksResponse, Message, Part, Task
+from a2a.types.a2a_pb2 import Artifact, ListTasksRequest, ListTasksResponse, Message, Task
 from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 from google.protobuf.json_format import Error as JsonError
-from google.protobuf.json_format import ParseDict
-from google.protobuf.message import DecodeError
 from typing_extensions import override
 
 from memcore import session as sessions
-from memcore.adapters.a2a.messages import FIELD, from_a2a, json_of, packed, remade
+from memcore.adapters.a2a.messages import (
+    FIELD,
+    filled,
+    from_a2a,
+    packed,
+    remade,
+    row_of,
+    to_a2a,
+)
 from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError, RevisionConflict, StoreLockedError
+from memcore.faces import logger
 from memcore.log import Prepared
 from memcore.model import Envelope, Item, ItemKind
 from memcore.session import Session
@@ -56,6 +63,12 @@ _REST: Final = "a2a.rest"
 """Type of the event with what is kept of a message, if that is large."""
 _REST_BYTES: Final = 16 * 1024
 _ATTEMPTS: Final = 64
+_KNOWN_MAX: Final = 256
+"""Tasks whose frames are remembered for their next save."""
+_ENUM_END: Final = 2**31
+_TIME_END: Final = 253_402_300_800 * 10**9
+"""End of the times that a timestamp can hold, the year 9999, in nanoseconds."""
+_log: Final = logger("memcore.a2a")
 _NUMBERED: Final = "n"
 """Field of the number of a message or part: they are numbered in the order of their arrival."""
 
@@ -81,26 +94,33 @@ def _within(runs: Iterable[Sequence[int]], known: Iterable[int]) -> Iterator[int
         yield from ascending[bisect_left(ascending, first) : bisect_right(ascending, last)]
 
 
-def _digests(messages: Sequence[Any], first: int) -> tuple[str, str]:
-    """Return the digests of the first protobuf messages of a sequence, and of all."""
-    found = blake2b(digest_size=16)
-    before = ""
-    for at, message in enumerate((*messages, None)):
-        if at == first:
-            before = found.hexdigest()
-        if message is not None:
-            content = packed(message)
-            found.update(len(content).to_bytes(8, "little"))
-            found.update(content)
-    return before, found.hexdigest()
+class _Digests:
+    """Digests of what was saved, under the secret of the file: nobody else can test guesses."""
+
+    def __init__(self, ref: SessionRef) -> None:
+        store_ = ref.engine.store
+        self._key = store_.secret.found() or store_.seed
+
+    def of(self, messages: Sequence[Any], first: int = 0) -> tuple[str, str]:
+        """Return the digests of the first protobuf messages of a sequence, and of all."""
+        found = blake2b(digest_size=16, key=self._key)
+        before = ""
+        for at, message in enumerate((*messages, None)):
+            if at == first:
+                before = found.hexdigest()
+            if message is not None:
+                content = packed(message)
+                found.update(len(content).to_bytes(8, "little"))
+                found.update(content)
+        return before, found.hexdigest()
+
+    def one(self, message: Any) -> str:
+        """Return the digest of one protobuf message."""
+        return self.of([message])[1]
 
 
-def _digest(message: Message) -> str:
-    return _digests([message], 0)[1]
-
-
-_NOTHING: Final[dict[str, Any]] = {"count": 0, "digest": _digests([], 0)[0], "runs": []}
-"""Frame of a history or an artifact before its first save."""
+_NOTHING: Final[dict[str, Any]] = {"count": 0, "digest": "", "runs": []}
+"""Row of a history or an artifact before its first save."""
 
 
 # --- A stored task --------------------------------------------------------------------------------
@@ -108,43 +128,63 @@ _NOTHING: Final[dict[str, Any]] = {"count": 0, "digest": _digests([], 0)[0], "ru
 
 @dataclass(slots=True)
 class _StoredTask:
-    """A task's session, read: its last frame, and what the frames refer to."""
+    """A task's session, read: what its frames say, and what they refer to."""
 
-    revision: int = 0
     frame: dict[str, Any] = field(default_factory=dict)
-    """Empty if there is no task."""
+    """The last one; empty if there is no task."""
+    head: dict[str, Any] = field(default_factory=dict)
+    """Row of the task without history, artifacts and status, and its digest."""
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Rows of artifacts by number."""
     messages: dict[int, Item] = field(default_factory=dict)
     rests: dict[int, Any] = field(default_factory=dict)
-    parts: dict[int, Any] = field(default_factory=dict)
+    parts: dict[tuple[str, int], Any] = field(default_factory=dict)
+    following: int = 0
+    """Number of the next message."""
 
     @classmethod
-    def of(cls, items: Iterable[Item], revision: int) -> _StoredTask:
+    def of(cls, items: Iterable[Item]) -> _StoredTask:
         """Read the items of a session."""
-        found = cls(revision)
+        found = cls()
         for item in items:
             found.take(item)
         return found
 
     def take(self, item: Item) -> None:
-        """Read one item; other ones than a task's are ignored."""
+        """Read one item; other ones than a task's, and placeholders of such, are ignored."""
         if item.kind != ItemKind.EVENT:
             kept = (item.meta or {}).get(FIELD)
-            if isinstance(kept, dict) and isinstance(kept.get(_NUMBERED), int):
+            if isinstance(kept, dict) and _is_number(kept.get(_NUMBERED)):
                 self.messages[kept[_NUMBERED]] = item
+                self.following = max(self.following, kept[_NUMBERED] + 1)
             return
-        payload = item.message["payload"]
-        if item.message["type"] == _FRAME:
-            self.frame = _checked_frame(payload)
-        elif item.message["type"] in (_PART, _REST) and isinstance(payload, dict):
-            number = payload.get(_NUMBERED)
-            if isinstance(number, int):
-                rows = self.parts if item.message["type"] == _PART else self.rests
-                rows[number] = payload
+        kind, payload = item.message["type"], item.message["payload"]
+        if kind == _FRAME and _is_frame(payload):
+            self.frame = payload
+            self.head = payload.get("head", self.head)
+            self.artifacts |= payload["changed"]
+            self.following = max(self.following, payload["next"])
+        elif kind in (_PART, _REST) and isinstance(payload, dict):
+            number, artifact = payload.get(_NUMBERED), payload.get("of")
+            if _is_number(number) and kind == _REST:
+                self.rests[number] = payload
+            elif _is_number(number) and isinstance(artifact, str):
+                self.parts[artifact, number] = payload
 
     def message(self, number: int) -> Message | None:
-        """Return a message; None if its item is gone: it expired or was erased."""
+        """Return a message; None if its item is gone: it expired or was erased.
+
+        Of one that waits in quarantine, or was cut, what is shown of it.
+        """
         item = self.messages.get(number)
-        return None if item is None else remade(item.message, self.kept(number))
+        if item is None:
+            return None
+        kept = self.kept(number)
+        try:
+            return remade(item.message, kept)
+        except InvalidItemError:
+            name = kept.get("message_id")
+            return to_a2a(item.message, message_id=name if isinstance(name, str) else None)
 
     def kept(self, number: int) -> dict[str, Any]:
         """Return what is kept of a message beside its item."""
@@ -153,53 +193,61 @@ class _StoredTask:
         return found
 
     def task(self) -> Task | None:
-        """Return the task; None if there is none.
-
-        Raises:
-            InvalidItemError: it is damaged.
-        """
+        """Return the task, as far as it is there; None if there is none."""
         if not self.frame:
             return None
-        try:
-            task = _opened(self.frame["task"], Task())
-            if self.frame["said"] is not None:
-                said = self.message(self.frame["said"])
-                if said is not None:
-                    task.status.message.CopyFrom(said)
-            for number in _within(self.frame["history"]["runs"], self.messages):
-                found = self.message(number)
-                if found is not None:
-                    task.history.append(found)
-            for row in self.frame["artifacts"]:
-                artifact = _opened(row["head"], task.artifacts.add())
-                for number in _within(row["runs"], self.parts):
-                    artifact.parts.append(_opened(self.parts[number], Part()))
-        except (JsonError, DecodeError, ValueError, TypeError, LookupError) as error:
-            msg = f"a task of A2A is damaged: {error}"
-            raise InvalidItemError(msg) from error
+        frame = self.frame
+        task = Task()
+        _fill_row(self.head.get("row"), task)
+        task.id, task.context_id = frame["id"], frame["context"]
+        if frame["state"] is not None:
+            task.status.state = frame["state"]
+            if frame["at"] is not None:
+                task.status.timestamp.FromNanoseconds(frame["at"])
+            said = None if frame["said"] is None else self.message(frame["said"])
+            if said is not None:
+                task.status.message.CopyFrom(said)
+        for number in _within(frame["history"]["runs"], self.messages):
+            found = self.message(number)
+            if found is not None:
+                task.history.append(found)
+        numbers: dict[str, list[int]] = {}
+        for name, number in self.parts:
+            numbers.setdefault(name, []).append(number)
+        for name in frame["artifacts"]:
+            row = self.artifacts.get(name)
+            if row is not None:
+                artifact = task.artifacts.add()
+                _fill_row(row.get("row"), artifact)
+                for number in _within(row["runs"], numbers.get(name, ())):
+                    _fill_row(self.parts[name, number].get("row"), artifact.parts.add())
         return task
 
 
-def _checked_frame(frame: Any) -> dict[str, Any]:
-    """Return a frame that was read: anybody may record an event.
+_PAIR: Final = [True, True]
 
-    Raises:
-        InvalidItemError: no save wrote it.
-    """
+
+def _is_number(found: Any) -> TypeGuard[int]:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+
+
+def _is_frame(frame: Any) -> bool:
+    """Return whether a save wrote the payload of an event: anybody may record one."""
+    if not isinstance(frame, dict):
+        return False
     fields = {
-        "id": str, "context": str, "state": int, "at": int | None, "task": dict,
-        "said": int | None, "said_digest": str | None, "history": dict, "artifacts": list,
-        "next": list,
+        "id": str, "context": str, "state": int | None, "at": int | None, "said": int | None,
+        "said_digest": str | None, "history": dict, "artifacts": list, "changed": dict, "next": int,
     }  # fmt: skip
-    if isinstance(frame, dict) and all(
-        isinstance(frame.get(name, ...), kind) for name, kind in fields.items()
-    ):
-        rows = [frame["history"], *frame["artifacts"]]
-        numbers = [frame["next"], *(run for row in rows if _is_row(row) for run in row["runs"])]
-        if all(map(_is_row, rows)) and all(map(_is_pair, numbers)):
-            return frame
-    msg = f"an event {_FRAME!r} is not what a save of a task writes"
-    raise InvalidItemError(msg)
+    return (
+        all(isinstance(frame.get(name, ...), kind) for name, kind in fields.items())
+        and isinstance(frame.get("head", {}), dict)
+        and all(isinstance(name, str) for name in frame["artifacts"])
+        and all(map(_is_row, (frame["history"], *frame["changed"].values())))
+        and all(isinstance(row.get("id"), str) for row in frame["changed"].values())
+        and abs(frame["state"] or 0) < _ENUM_END
+        and abs(frame["at"] or 0) < _TIME_END
+    )
 
 
 def _is_row(row: Any) -> bool:
@@ -209,40 +257,17 @@ def _is_row(row: Any) -> bool:
         and isinstance(row.get("count"), int)
         and isinstance(row.get("digest"), str)
         and isinstance(row.get("runs"), list)
-        and isinstance(row.get("id", ""), str)
+        and all(isinstance(run, list) and [*map(_is_number, run)] == _PAIR for run in row["runs"])
     )
 
 
-def _is_pair(found: Any) -> bool:
-    return (
-        isinstance(found, list)
-        and len(found) == len(("first", "last"))
-        and all(isinstance(each, int) and each >= 0 for each in found)
-    )
-
-
-P = TypeVar("P", Task, Artifact, Part)
-
-
-def _sealed(message: Any, *, is_filtered: bool) -> dict[str, Any]:
-    """Return a protobuf message as a row: its JSON, and its bytes if that does not hold all.
-
-    No filter of contents looks into bytes: where there is one, they are left out.
-    """
-    row: dict[str, Any] = {"json": json_of(message)}
-    exact = packed(message)
-    if not is_filtered and packed(ParseDict(row["json"], type(message)())) != exact:
-        row["bytes"] = b64encode(exact).decode()
-    return row
-
-
-def _opened(row: dict[str, Any], into: P) -> P:
-    """Read a row of ``_sealed``."""
-    if "bytes" in row:
-        into.MergeFromString(b64decode(row["bytes"], validate=True))
-    else:
-        ParseDict(row["json"], into)
-    return into
+def _fill_row(row: Any, into: Any) -> None:
+    """Fill a protobuf message from its row, as far as that can be read: it may be a placeholder."""
+    made = type(into)()
+    try:
+        into.CopyFrom(filled(row, made))
+    except (JsonError, ValueError, TypeError, LookupError, AttributeError):
+        _log.warning("a part of an A2A task cannot be read: it was cut, or waits in quarantine")
 
 
 # --- A save ---------------------------------------------------------------------------------------
@@ -253,75 +278,87 @@ class _Save:
 
     def __init__(self, ref: SessionRef, stored: _StoredTask, agent: str) -> None:
         self.items: list[Prepared] = []
+        self.frame: dict[str, Any] = {}
         self._ref = ref
         self._stored = stored
         self._agent = agent
-        self._is_filtered = ref.scope_filter is not None
-        self._next = list(stored.frame.get("next", (0, 0)))
-        """Number of the next message, and of the next part."""
+        self._digests = _Digests(ref)
+        self._next = stored.following
 
-    def take(self, task: Task) -> None:
-        """Append what is new of a task, and its frame if anything is."""
+    def take(self, task: Task, whole: Callable[[], _StoredTask]) -> None:
+        """Append what is new of a task, and a frame if anything is.
+
+        ``whole``: reads the session, whose messages are needed if the history was rewritten.
+        """
         old = self._stored.frame
+        has_status = task.HasField("status")
         status = task.status.message if task.status.HasField("message") else None
-        said_digest = None if status is None else _digest(status)
-        history = self._history(list(task.history), old)
+        said_digest = None if status is None else self._digests.one(status)
+        history = self._history(list(task.history), old, whole)
         said: int | None = None
         if status is not None:
             is_old = old.get("said_digest") == said_digest
             said = old["said"] if is_old else self._message(status)
-        artifacts = self._artifacts(task.artifacts, old.get("artifacts", []))
-        head = Task()
-        head.CopyFrom(task)
-        del head.history[:], head.artifacts[:]
-        head.status.ClearField("message")
-        if not task.HasField("status"):
-            head.ClearField("status")
+        names, changed = self._artifacts(task.artifacts)
         has_time = task.status.HasField("timestamp")
         frame = {
             "id": task.id,
             "context": task.context_id,
-            "state": task.status.state,
+            "state": task.status.state if has_status else None,
             "at": task.status.timestamp.ToNanoseconds() if has_time else None,
-            "task": _sealed(head, is_filtered=self._is_filtered),
             "said": said,
             "said_digest": said_digest,
             "history": history,
-            "artifacts": artifacts,
+            "artifacts": names,
             "next": self._next,
         }
-        if frame != old:
-            self.items.append(encode_event(self._ref, _FRAME, frame, PLAIN))
+        head = self._head(task)
+        if changed or head or any(old.get(name) != value for name, value in frame.items()):
+            self.frame = {**frame, "changed": changed, **head}
+            self.items.append(encode_event(self._ref, _FRAME, self.frame, PLAIN))
 
-    def _history(self, messages: list[Message], old: dict[str, Any]) -> dict[str, Any]:
+    def _head(self, task: Task) -> dict[str, Any]:
+        """Return what has no place elsewhere in the frame, if it has changed."""
+        head = Task()
+        head.CopyFrom(task)
+        del head.history[:], head.artifacts[:]
+        for name in ("id", "context_id", "status"):
+            head.ClearField(name)
+        digest = self._digests.one(head)
+        if self._stored.head.get("digest") == digest:
+            return {}
+        return {"head": {"row": row_of(head), "digest": digest}}
+
+    def _history(
+        self, messages: list[Message], old: dict[str, Any], whole: Callable[[], _StoredTask]
+    ) -> dict[str, Any]:
         """Return which messages the history has; those that are new are appended."""
         had = old.get("history", _NOTHING)
-        before, whole = _digests(messages, had["count"])
+        before, digest = self._digests.of(messages, had["count"])
         runs, fresh = had["runs"], messages[had["count"] :]
         known: dict[str, int] = {}
-        if before != had["digest"]:  # it was rewritten: what is stored is not stored again
+        if had["count"] and before != had["digest"]:  # rewritten: nothing is stored twice
             runs, fresh = [], messages
+            stored = whole()
             known = {
-                _digest(found): number
-                for number in self._stored.messages
-                if (found := self._stored.message(number)) is not None
+                self._digests.one(found): number
+                for number in stored.messages
+                if (found := stored.message(number)) is not None
             }
         if old.get("said") is not None:
             known[old["said_digest"]] = old["said"]  # its way into the history is usual
         numbers = []
         for message in fresh:
-            number = known.get(_digest(message)) if known else None
+            number = known.get(self._digests.one(message)) if known else None
             numbers.append(self._message(message) if number is None else number)
-        return {"count": len(messages), "digest": whole, "runs": _joined(runs, numbers)}
+        return {"count": len(messages), "digest": digest, "runs": _joined(runs, numbers)}
 
     def _message(self, message: Message) -> int:
         """Append a message; return its number."""
-        number: int = self._next[0]
-        self._next[0] += 1
+        number = self._next
+        self._next += 1
         said = from_a2a(message, author=self._agent)
         kept = said["meta"][FIELD]
-        if self._is_filtered:
-            kept.pop("bytes", None)
         if len(encode_json(kept)[0]) > _REST_BYTES:
             rest = {_NUMBERED: number, **kept}
             self.items.append(encode_event(self._ref, _REST, rest, PLAIN))
@@ -332,40 +369,58 @@ class _Save:
         return number
 
     def _artifacts(
-        self, artifacts: Iterable[Artifact], old: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Return which parts the artifacts have; those that are new are appended."""
-        by_id: dict[str, list[dict[str, Any]]] = {}
-        for row in reversed(old):  # nothing keeps an agent from using an id twice
-            by_id.setdefault(row["id"], []).append(row)
-        rows = []
+        self, artifacts: Iterable[Artifact]
+    ) -> tuple[list[str], dict[str, dict[str, Any]]]:
+        """Return the numbers of the artifacts in their order, and the rows that have changed."""
+        stored = self._stored
+        by_id: dict[str, list[str]] = {}
+        for name in reversed(stored.frame.get("artifacts", ())):
+            row = stored.artifacts.get(name)
+            if row is not None:  # nothing keeps an agent from using an id twice
+                by_id.setdefault(row["id"], []).append(name)
+        names: list[str] = []
+        changed: dict[str, dict[str, Any]] = {}
+        taken = {*stored.artifacts, *(name for name, _ in stored.parts)}
+        following = max((int(name) + 1 for name in taken if name.isdecimal()), default=0)
         for artifact in artifacts:
             same = by_id.get(artifact.artifact_id)
-            had = same.pop() if same else _NOTHING
-            parts = list(artifact.parts)
-            before, whole = _digests(parts, had["count"])
-            is_longer = before == had["digest"]
-            runs = had["runs"] if is_longer else []
-            fresh = parts[had["count"] :] if is_longer else parts
-            head = Artifact()
-            head.CopyFrom(artifact)
-            del head.parts[:]
-            rows.append({
-                "id": artifact.artifact_id,
-                "head": _sealed(head, is_filtered=self._is_filtered),
-                "count": len(parts),
-                "digest": whole,
-                "runs": _joined(runs, map(self._part, fresh)),
-            })  # fmt: skip
-        return rows
+            if same:
+                name = same.pop()
+                had = stored.artifacts[name]
+            else:
+                name, had, following = str(following), _NOTHING, following + 1
+            row = self._artifact(name, artifact, had)
+            names.append(name)
+            if row is not had:
+                changed[name] = row
+        return names, changed
 
-    def _part(self, part: Part) -> int:
-        """Append a part of an artifact; return its number."""
-        number: int = self._next[1]
-        self._next[1] += 1
-        row = {_NUMBERED: number, **_sealed(part, is_filtered=self._is_filtered)}
-        self.items.append(encode_event(self._ref, _PART, row, PLAIN))
-        return number
+    def _artifact(self, name: str, artifact: Artifact, had: dict[str, Any]) -> dict[str, Any]:
+        """Return the row of an artifact: ``had`` itself if nothing has changed."""
+        parts = list(artifact.parts)
+        before, digest = self._digests.of(parts, had["count"])
+        is_longer = not had["count"] or before == had["digest"]
+        runs = had["runs"] if is_longer else []
+        fresh = parts[had["count"] :] if is_longer else parts
+        head = Artifact()
+        head.CopyFrom(artifact)
+        del head.parts[:]
+        head_digest = self._digests.one(head)
+        if not fresh and len(parts) == had["count"] and head_digest == had.get("head"):
+            return had
+        first = had.get("next", 0)
+        for number, part in enumerate(fresh, first):
+            row = {_NUMBERED: number, "of": name, "row": row_of(part)}
+            self.items.append(encode_event(self._ref, _PART, row, PLAIN))
+        return {
+            "id": artifact.artifact_id,
+            "row": row_of(head),
+            "head": head_digest,
+            "count": len(parts),
+            "digest": digest,
+            "runs": _joined(runs, range(first, first + len(fresh))),
+            "next": first + len(fresh),
+        }
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -432,6 +487,9 @@ class MemcoreTaskStore(Opened, TaskStore):
         self.agent = agent
         self.anonymous = anonymous
         self._owner_resolver = owner_resolver
+        self._saving: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._known: dict[tuple[str, str], tuple[int, _StoredTask]] = {}
+        """Of tasks that were saved here: the revision, and the frames behind it."""
         self.observer = adapting(source, "a2a")
 
     def session(self, task_id: str, context: ServerCallContext) -> Session:
@@ -448,22 +506,41 @@ class MemcoreTaskStore(Opened, TaskStore):
 
         Raises:
             InvalidOptionError: it has no id, or the caller cannot be a name.
+            BlockedError: a guard or a redaction rule finds something in an id.
             StoreLockedError: others saved it again and again meanwhile.
-            InvalidItemError, BlockedError, StorageError
+            InvalidItemError, StorageError
         """
         given = Task()
         given.CopyFrom(task)  # the caller may change it meanwhile
-        await _in_thread(self._save, given, self._owner(context))
+        owner = self._owner(context)
+        loop = asyncio.get_running_loop()
+        place = (owner, task.id)
+        before = self._saving.get(place)
+        if before is not None and before.get_loop() is not loop:
+            before = None
+        saving = loop.create_task(self._save_after(before, given, owner))
+        self._saving[place] = saving
+        try:
+            await settled(saving)
+        finally:
+            if self._saving.get(place) is saving:
+                del self._saving[place]
+
+    async def _save_after(self, before: asyncio.Task[None] | None, task: Task, owner: str) -> None:
+        """Save a task behind the save that was asked for before: the later one counts."""
+        if before is not None:
+            await asyncio.wait([before])
+        await asyncio.to_thread(self._save, task, owner)
 
     @override
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a task of the caller; None if there is none.
 
         Raises:
-            InvalidItemError, StorageError: it is damaged.
+            StorageError
         """
         session = self.session(task_id, context)
-        return await _in_thread(lambda: _read(session).task())
+        return await _in_thread(lambda: _StoredTask.of(session.items()).task())
 
     @override
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
@@ -494,7 +571,7 @@ class MemcoreTaskStore(Opened, TaskStore):
         Give it to ``memcore.Payload.history``; its messages are those of OpenAI's chat format.
 
         Raises:
-            InvalidItemError, StorageError
+            StorageError
         """
         return await _in_thread(self._said, context_id, self._owner(context))
 
@@ -518,16 +595,32 @@ class MemcoreTaskStore(Opened, TaskStore):
     def _save(self, task: Task, owner: str) -> None:
         session = self._session(task.id, owner)
         ref = sessions.ref_of(session)
+        if ref.scope_filter is not None:
+            ids = [task.id, task.context_id, *(each.artifact_id for each in task.artifacts)]
+            for each in filter(None, ids):
+                ref.scope_filter.name(each, "id of a task, a context or an artifact")
+        place = (owner, task.id)
         for _ in range(_ATTEMPTS):
-            stored = _read(session)
+            revision = session.revision  # first, so that a later change is noticed
+            known, stored = self._known.pop(place, (-1, _StoredTask()))
+            if known != revision:
+                stored = _StoredTask.of(session.items())
             save = _Save(ref, stored, self.agent)
-            save.take(task)
-            if not save.items:
-                return
-            try:
-                store(Append(ref, save.items, expected_revision=stored.revision))
-            except RevisionConflict:
-                continue
+            save.take(task, lambda: _StoredTask.of(session.items()))
+            if save.items:
+                try:
+                    receipt = store(Append(ref, save.items, expected_revision=revision))
+                except RevisionConflict:
+                    continue
+                revision = receipt.revision
+                stored.frame = save.frame
+                stored.head = save.frame.get("head", stored.head)
+                stored.artifacts |= save.frame["changed"]
+                stored.following = save.frame["next"]
+            stored.messages, stored.rests, stored.parts = {}, {}, {}
+            while len(self._known) >= _KNOWN_MAX:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[place] = revision, stored
             return
         msg = f"task {task.id[:80]!r} was saved {_ATTEMPTS} times by others meanwhile: try again"
         raise StoreLockedError(msg)
@@ -539,11 +632,13 @@ class MemcoreTaskStore(Opened, TaskStore):
             if not entry.session_id.startswith(_PREFIX):
                 continue
             session = scope.session(entry.session_id, orphans="keep")
-            frame = _StoredTask.of(session.tail(1), 0).frame or _read(session).frame
+            frame = _StoredTask.of(session.tail(1)).frame or _StoredTask.of(session.items()).frame
             if not frame or context_id not in ("", frame["context"]):
                 continue
+            if _name(frame["id"]) != entry.session_id:  # a copy under another name
+                continue
             order = frame["at"] is not None, frame["at"] or 0, frame["id"]
-            yield _Listed(order, frame["state"], session)
+            yield _Listed(order, frame["state"] or 0, session)
 
     def _list(self, params: ListTasksRequest, owner: str) -> ListTasksResponse:
         found = [
@@ -554,7 +649,7 @@ class MemcoreTaskStore(Opened, TaskStore):
         if params.HasField("status_timestamp_after"):
             least = params.status_timestamp_after.ToNanoseconds()
             found = [task for task in found if task.order[0] and task.order[1] >= least]
-        found.sort(reverse=True)
+        found.sort(key=lambda task: task.order, reverse=True)
         total, size = len(found), params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
         if params.page_token:
             cursor = decode_list_tasks_cursor(params.page_token)
@@ -565,7 +660,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             found = [task for task in found if task.order < after]
         page = found[:size]
         token = encode_list_tasks_cursor(page[-1].cursor) if len(found) > size else None
-        tasks = (_read(task.session).task() for task in page)
+        tasks = (_StoredTask.of(task.session.items()).task() for task in page)
         return ListTasksResponse(
             tasks=[task for task in tasks if task is not None],
             next_page_token=token,
@@ -574,9 +669,9 @@ class MemcoreTaskStore(Opened, TaskStore):
         )
 
     def _said(self, context_id: str, owner: str) -> Sequence[dict[str, Any]]:
-        found: list[tuple[float, int, str | None, Item]] = []
+        found: list[tuple[float, int, Any, Item]] = []
         for task in self._tasks(owner, context_id):
-            stored = _read(task.session)
+            stored = _StoredTask.of(task.session.items())
             found += (
                 (item.created_at, number, stored.kept(number).get("message_id"), item)
                 for number, item in stored.messages.items()
@@ -584,7 +679,9 @@ class MemcoreTaskStore(Opened, TaskStore):
         found.sort(key=lambda each: each[:2])
         said: dict[object, dict[str, Any]] = {}
         for at, (_, _, message_id, item) in enumerate(found):
-            said.setdefault(at if message_id is None else message_id, item.message)
+            # Ids are chosen by whoever sends them: another message may have the same.
+            text = encode_json(item.message)[0]
+            said.setdefault(at if message_id is None else (str(message_id), text), item.message)
         return [*said.values()]
 
 
@@ -600,12 +697,6 @@ def _name(task_id: str) -> str:
     is_plain = _PLAIN_ID.fullmatch(task_id) is not None
     text = task_id.encode("utf-8", "surrogatepass")
     return _PREFIX + (task_id if is_plain else f"={blake2b(text, digest_size=16).hexdigest()}")
-
-
-def _read(session: Session) -> _StoredTask:
-    """Read the session of a task; the revision is read first, so that a later change is noticed."""
-    revision = session.revision
-    return _StoredTask.of(session.items(), revision)
 
 
 async def _in_thread(fn: Callable[..., T], *args: Any) -> T:

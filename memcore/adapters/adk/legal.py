@@ -22,6 +22,7 @@ from google.genai import types
 from typing_extensions import override
 
 from memcore.adapters.request import PayloadOf, SentObjects, fill_payload, query_in
+from memcore.errors import InvalidOptionError
 from memcore.faces import logger
 from memcore.model import Message
 from memcore.wire import WireItem, get_policy, lead_in_message, render
@@ -84,25 +85,52 @@ class MemcorePlugin(BasePlugin):
 
 async def _fill(request: LlmRequest, payload: PayloadOf) -> None:
     """Put a payload in place of a request's contents and instructions."""
+    config = request.config
+    instructions = "\n\n".join(_texts_in(config.system_instruction))
     given: SentObjects[types.Part] = SentObjects()
     messages = []
-    for content in request.contents:
+    # Calls without a response are answered first, as ADK would have it: that counts, too.
+    for content in mend_contents(request.contents, pending=_slow(request)):
         parts = [part.model_dump(mode="json", exclude_none=True) for part in content.parts or ()]
         for part, of in zip(parts, content.parts or (), strict=True):
             given.keep(part, of)
         messages.append({"role": content.role or "user", "parts": parts})
     made = payload(query_in(messages), request)
     filled = await made if isawaitable(made) else made
-    config = request.config
-    said = config.system_instruction
-    instructions = said if isinstance(said, str) else ""
     found = await asyncio.to_thread(fill_payload, filled, messages, instructions, "gemini")
     request.contents = []
     for message in found.messages:
         shown = [given.found(part) or types.Part.model_validate(part) for part in message["parts"]]
         request.contents.append(types.Content(role=message["role"], parts=shown))
-    if found.system and (instructions or not said):
+    if found.system:
         config.system_instruction = "\n\n".join(part["text"] for part in found.system["parts"])
+
+
+def _texts_in(instruction: Any) -> Iterator[str]:
+    """Yield the texts of a system instruction, in any of its forms.
+
+    Raises:
+        InvalidOptionError: it holds more than text, which has no place in a payload.
+    """
+    if instruction is None:
+        return
+    if isinstance(instruction, str):
+        yield instruction
+    elif isinstance(instruction, list):
+        for each in instruction:
+            yield from _texts_in(each)
+    elif isinstance(instruction, types.Content):
+        yield from _texts_in(instruction.parts)
+    elif isinstance(instruction, types.Part) and instruction.text is not None:
+        yield instruction.text
+    else:
+        msg = f"system_instruction: expected texts, got {type(instruction).__name__}"
+        raise InvalidOptionError(msg)
+
+
+def _slow(request: LlmRequest) -> list[str]:
+    """Return the names of long-running tools."""
+    return [name for name, tool in request.tools_dict.items() if tool.is_long_running]
 
 
 def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:
@@ -120,8 +148,7 @@ def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> 
     del callback_context
     if llm_request.previous_interaction_id:
         return None
-    slow = [name for name, tool in llm_request.tools_dict.items() if tool.is_long_running]
-    llm_request.contents = mend_contents(llm_request.contents, pending=slow)
+    llm_request.contents = mend_contents(llm_request.contents, pending=_slow(llm_request))
     return None
 
 

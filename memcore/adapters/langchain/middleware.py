@@ -17,12 +17,17 @@ from langchain_core.messages import (
 )
 
 from memcore.adapters.request import PayloadOf, SentObjects, fill_payload, query_in
+from memcore.codec.values import encode_json
 from memcore.errors import InvalidOptionError
 from memcore.model import Message
 
 __all__ = [
     "PayloadMiddleware",
 ]
+
+
+_UNSENT = frozenset(("artifact", "response_metadata", "usage_metadata"))
+"""Fields of messages that no model receives, which may hold anything."""
 
 
 class PayloadMiddleware(AgentMiddleware[Any, Any]):
@@ -73,7 +78,27 @@ class PayloadMiddleware(AgentMiddleware[Any, Any]):
 
 
 def _plain(request: ModelRequest[Any]) -> list[Message]:
-    return [message_to_dict(message) for message in request.messages]
+    """Return the messages of a request as dicts, without what no model receives."""
+    return [_said(message) for message in request.messages]
+
+
+def _said(message: BaseMessage) -> Message:
+    found = message_to_dict(message)
+    data = {name: value for name, value in found["data"].items() if name not in _UNSENT}
+    extra = data.get("additional_kwargs")
+    if isinstance(extra, dict):
+        data["additional_kwargs"] = {
+            name: value for name, value in extra.items() if _is_json(value)
+        }
+    return {**found, "data": data}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        encode_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _filled(
@@ -81,19 +106,40 @@ def _filled(
 ) -> ModelRequest[Any]:
     """Return a request with the messages and the system prompt of a payload."""
     system = request.system_message
-    said = "" if system is None else system.text
-    found = fill_payload(payload, messages, said, "langchain")
+    told = _prompt(system)
+    found = fill_payload(payload, messages, told, "langchain")
     given: SentObjects[BaseMessage] = SentObjects()
     for message, of in zip(messages, request.messages, strict=True):
         given.keep(message, of)
     shown: list[Any] = [given.found(message) or _made(message) for message in found.messages]
-    prompts = [each for each in shown if isinstance(each, SystemMessage)]
-    if len(prompts) == 1:
-        system = prompts[0]
-    elif prompts:
-        system = SystemMessage("\n\n".join(each.text for each in prompts))
+    prompts = [each.text for each in shown if isinstance(each, SystemMessage)]
     rest = [each for each in shown if not isinstance(each, SystemMessage)]
-    return request.override(messages=rest, system_message=system)
+    return request.override(
+        messages=rest, system_message=_extended(system, told, "\n\n".join(prompts))
+    )
+
+
+def _prompt(system: SystemMessage | None) -> str:
+    """Return the text of a system message, a line between its blocks."""
+    if system is None or isinstance(system.content, str):
+        return "" if system is None else system.text
+    texts = (each if isinstance(each, str) else each.get("text") for each in system.content)
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
+def _extended(system: SystemMessage | None, told: str, prompt: str) -> SystemMessage | None:
+    """Return the agent's system message with the instructions of the payload in front of it.
+
+    Itself if there are none; its blocks, with their marks for a cache, stay as they are.
+    """
+    if system is None or not told:
+        return SystemMessage(prompt) if prompt else system
+    if prompt == told:
+        return system
+    if isinstance(system.content, str):
+        return system.model_copy(update={"content": prompt})
+    first: Any = {"type": "text", "text": prompt.removesuffix(told).strip()}
+    return system.model_copy(update={"content": [first, *system.content]})
 
 
 def _made(message: Message) -> BaseMessage:

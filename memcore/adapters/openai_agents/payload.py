@@ -10,8 +10,10 @@ from typing import Any
 
 from agents.run_config import CallModelData, ModelInputData
 
+from memcore._fast import classify
 from memcore.adapters.openai_agents.legal_input import Terms, legal_window, plain_items
 from memcore.adapters.request import PayloadOf, SentObjects, fill_payload, query_in
+from memcore.model import ItemKind
 
 __all__ = [
     "payload_call_model_input_filter",
@@ -25,7 +27,8 @@ def payload_call_model_input_filter(
 
     The input of the call is the payload's history, behind the agent's instructions; what is added
     is never stored. Legal, as that of ``safe_call_model_input_filter``. The SDK sends the tools
-    itself: give them to the payload too, or reserve tokens for them.
+    itself: give them to the payload too, or reserve tokens for them. Results alone are passed
+    unchanged: they continue a conversation that a server stores.
 
     Args:
         payload: function of the text of the last user message and of the SDK's ``CallModelData``
@@ -44,6 +47,8 @@ async def _filled(payload: PayloadOf, data: CallModelData[Any]) -> ModelInputDat
     """
     asked = data.model_data
     items = plain_items(asked.input)
+    if items and all(classify(item)[0] == ItemKind.RESULT for item in items):
+        return asked  # the server holds the conversation, with the calls that these answer
     made = payload(query_in(items), data)
     filled = await made if isawaitable(made) else made
     found = await asyncio.to_thread(
