@@ -261,10 +261,8 @@ def test_an_awaitable_payload_needs_an_await(tutor):
 
 def test_results_of_a_conversation_that_a_server_stores_are_passed_on(tutor):
     async def send(items):
-        agent = Agent(name="Tutor")
-        data = CallModelData(
-            model_data=ModelInputData(items, "Be short."), agent=agent, context=None
-        )
+        asked = ModelInputData(items, "Be short.")
+        data = CallModelData(model_data=asked, agent=Agent(name="Tutor"), context=None)
         return await payload_call_model_input_filter(Made(tutor))(data)
 
     result = {"type": "function_call_output", "call_id": "c", "output": "18 °C"}
