@@ -25,7 +25,7 @@ from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem, render
 from memcore.wire.message import tool_names
 from memcore.wire.repair import apply_mends, mend
-from memcore.wire.validate import find_violations
+from memcore.wire.validate import pair_violations
 
 __all__ = [
     "NOTHING",
@@ -355,11 +355,10 @@ def _held(
     rendered = render(entries, policy)
     actions = {"orphan", "superseded"} | ({"synthesized"} if mode == "drop" else set())
     left = [r for r in rendered.repairs if r.action in actions and r.seq not in locked]
-    had = Counter((each.rule, each.call_id) for each in find_violations(before, policy))
-    has = find_violations(rendered.messages, policy)
     # A repair changes no form: what it lets in again may have that of another format.
-    others = [each for each in has if each.rule not in ("start", "form")]
-    new = [each for each in others if not had[each.rule, each.call_id]]
+    had = Counter((each.rule, each.call_id) for each in pair_violations(before, policy))
+    has = pair_violations(rendered.messages, policy)
+    new = [each for each in has if each.rule != "start" and not had[each.rule, each.call_id]]
     if left or new:
         msg = f"a repair would leave {[*left, *new][0]}; nothing was recorded"
         raise InternalError(msg)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from memcore._fast import classify
@@ -31,7 +32,7 @@ from memcore.payload.units import (
 from memcore.tokens import TokenCounter, checked_tokens
 from memcore.wire import PairPolicy, WireItem, get_policy
 from memcore.wire.render import Rendered, render, user_message
-from memcore.wire.validate import find_violations
+from memcore.wire.validate import pair_violations
 
 __all__ = [
     "AssembledPayload",
@@ -89,12 +90,12 @@ class CountedLine(NamedTuple):
     tokens: int
     place: int
     """Its place among the lines of the section."""
+    rank: tuple[float, int]
+    """Key that sorts the best line first."""
 
-    @property
-    def rank(self) -> tuple[float, int]:
-        """Key that sorts the best line first."""
-        score = self.unit.score
-        return (0.0 if score is None else -score), self.place
+
+_RANK: Final = attrgetter("rank")
+_PLACE: Final = attrgetter("place")
 
 
 @dataclass(slots=True)
@@ -319,8 +320,8 @@ def _fenced(section: Section, lines: Iterable[str]) -> str:
 def _ordered(section: Section, lines: Iterable[CountedLine]) -> list[CountedLine]:
     """Return lines in the order in which the section shows them."""
     if section.by_rank:
-        return sorted(lines, key=lambda line: line.rank)
-    return sorted(lines, key=lambda line: line.place)
+        return sorted(lines, key=_RANK)
+    return sorted(lines, key=_PLACE)
 
 
 def assemble_contents(
@@ -506,7 +507,8 @@ class _Assembly:
             key = "line", text
             tokens = max(self._counts[key] if key in self._counts else self._known[key], 1)
             self._counts[key] = tokens
-            lines.append(CountedLine(unit, text, start, stop, tokens, at))
+            rank = (0.0 if unit.score is None else -unit.score), at
+            lines.append(CountedLine(unit, text, start, stop, tokens, at, rank))
         return lines
 
     # --- shares -----------------------------------------------------------------------------------
@@ -610,7 +612,7 @@ class _Assembly:
         """Return a section with its best lines within a room, and say which are left out."""
         left = room - self._frame(section)
         chosen: list[CountedLine] = []
-        for line in sorted(self._lines[section.name], key=lambda line: line.rank):
+        for line in sorted(self._lines[section.name], key=_RANK):
             if line.tokens <= left:
                 chosen.append(line)
                 left -= line.tokens
@@ -627,7 +629,7 @@ class _Assembly:
 
     def _shorter(self, block: _SectionBlock) -> _SectionBlock:
         """Return a block without its least line."""
-        least = max(block.lines, key=lambda line: line.rank)
+        least = max(block.lines, key=_RANK)
         self._left_out.append(LeftOut(block.section.name, least.unit.id, "budget"))
         lines = [line for line in block.lines if line.place != least.place]
         return self._rendered(block.section, lines)
@@ -639,7 +641,7 @@ class _Assembly:
         """Return the tokens of blocks in one message."""
         if len(blocks) == 1:
             return blocks[0].tokens
-        return count_message(self._message(blocks), self._contents.counter) if blocks else 0
+        return self._count_block(_SEPARATOR.join(block.text for block in blocks)) if blocks else 0
 
     def _leave_out_shown(self, turn: Iterable[Section], stable: Iterable[_SectionBlock]) -> None:
         """Leave out memories that the stable sections show."""
@@ -665,7 +667,7 @@ class _Assembly:
         said |= {text.strip() for text in _texts([] if context is None else context.messages)}
         found: dict[str, set[int]] = {}
         for section in evidence:
-            for line in sorted(self._lines[section.name], key=lambda line: line.rank):
+            for line in sorted(self._lines[section.name], key=_RANK):
                 text = line.unit.text.strip()
                 if text in said:
                     found.setdefault(section.name, set()).add(line.place)
@@ -815,14 +817,13 @@ class _Assembly:
         breakpoints = sorted({first, end} - {0})
         rendered = self._rendered_legally(messages, chosen)
         if rendered is not None:
-            before, after = (
-                sum(count_message(each, self._contents.counter) for each in of)
-                for of in (messages, rendered.messages)
-            )
-            tokens += after - before
+            tokens += self._difference(messages, rendered.messages)
             messages, moved = rendered.messages, _moved(rendered.sources)
+            places = {at: moved(at) for at in {part.message for part in parts} if at is not None}
             parts = [
-                part if part.message is None else part._replace(message=moved(part.message))
+                part
+                if part.message is None or places[part.message] == part.message
+                else PayloadPart._make((*part[:2], places[part.message], *part[3:]))
                 for part in parts
             ]
             breakpoints = [moved(at - 1) + 1 for at in breakpoints]
@@ -839,6 +840,13 @@ class _Assembly:
             tuple(breakpoints),
             context,
         )
+
+    def _difference(self, before: list[Message], after: list[Message]) -> int:
+        """Return by how many tokens messages grow where they are not the same objects."""
+        counter, kept = self._contents.counter, {id(each) for each in before}
+        shown = {id(each) for each in after}
+        more = sum(count_message(each, counter) for each in after if id(each) not in kept)
+        return more - sum(count_message(each, counter) for each in before if id(each) not in shown)
 
     def _place(
         self, blocks: list[_SectionBlock], messages: list[Message], parts: list[PayloadPart]
@@ -899,7 +907,7 @@ class _Assembly:
         has_calls = any(classify(message)[1] for message in shown)
         context = chosen.context
         is_open = chosen.user is not None and context is not None and context.open_calls > 0
-        if not (has_calls or is_open) or not find_violations(messages, self._policy):
+        if not is_open and not (has_calls and pair_violations(messages, self._policy)):
             return None
         entries = [WireItem(at, message) for at, message in enumerate(messages)]
         return render(entries, self._policy)

@@ -112,7 +112,7 @@ _OTHER_FIELDS: Final = frozenset(("type", "parts", "lc", "data"))
 def all_native(messages: Iterable[Message], wire: str) -> bool:
     """Return whether all messages may stay as they are in a format."""
     return all(
-        (wire == "chat" and _is_plain_chat(message))
+        (wire == "chat" and (_is_plain_chat(message) or _is_chat_call(message)))
         or (_is_native(message, wire) and fitted(message, wire) is message)
         for message in messages
     )
@@ -124,6 +124,41 @@ def _is_plain_chat(message: Message) -> bool:
         len(message) == 2  # noqa: PLR2004 - role and content
         and type(message.get("content")) is str
         and message.get("role") in ("user", "assistant", "system")
+    )
+
+
+_CALLING: Final = frozenset(("role", "content", "tool_calls"))
+_ANSWERING: Final = {"role", "content", "tool_call_id"}
+_CALL: Final = {"id", "type", "function"}
+_FUNCTION: Final = {"name", "arguments"}
+
+
+def _is_chat_call(message: Message) -> bool:
+    """Return True for calls of functions and their results in the form that all of them have."""
+    content = message.get("content")
+    if message.keys() == _ANSWERING:
+        return (
+            message["role"] == "tool"
+            and type(content) is str
+            and type(message["tool_call_id"]) is str
+        )
+    calls = message.get("tool_calls")
+    return (
+        message.keys() <= _CALLING
+        and message.get("role") == "assistant"
+        and (content is None or type(content) is str)
+        and type(calls) is list
+        and all(
+            type(call) is dict
+            and call.keys() == _CALL
+            and type(call["id"]) is str
+            and call["type"] == "function"
+            and type(call["function"]) is dict
+            and call["function"].keys() == _FUNCTION
+            and type(call["function"]["name"]) is str
+            and type(call["function"]["arguments"]) is str
+            for call in calls
+        )
     )
 
 

@@ -14,6 +14,7 @@ from memcore.wire.policy import PairPolicy
 
 __all__ = [
     "find_violations",
+    "pair_violations",
 ]
 
 
@@ -28,13 +29,22 @@ def find_violations(
 
     A call followed by nothing but results is open: a violation only if ``strict``.
     """
-    binding = bind(WireItem(at, message) for at, message in enumerate(messages))
     found = [
         Violation(at, None, "form", fault)
         for at, message in enumerate(messages)
         for fault in islice(form_faults(message, policy.wire), _FAULTS_MAX)
     ]
-    found += _orphans(binding, policy)
+    found += pair_violations(messages, policy, strict=strict)
+    found.sort(key=lambda violation: violation.position)
+    return found
+
+
+def pair_violations(
+    messages: Sequence[Message], policy: PairPolicy, *, strict: bool = False
+) -> list[Violation]:
+    """Find the violations of all rules but the form, as ``find_violations``."""
+    binding = bind(WireItem(at, message) for at, message in enumerate(messages))
+    found = [*_orphans(binding, policy)]
     if strict:
         found += _open_calls(binding)
     if policy.repairs:
