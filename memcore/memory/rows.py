@@ -300,6 +300,9 @@ _NAMES: Final = {
 _values_of: Final = attrgetter(*_NAMES)
 _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
 _SHARES: Final = ("confidence", "importance")
+_LISTS: Final = ("derived_from", "digests")
+_FIELDS: Final = {key: name for name, key in _NAMES.items()}
+"""Names of the fields of a version by their keys in a row."""
 _LEAST_MS: Final = 1 - 2**52
 _END_MS: Final = 2**52
 TIME_END_MS: Final = 2**50
@@ -349,20 +352,12 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
         ValueError, TypeError, LookupError: it is none; a checksum does not prove that memcore
             wrote it.
     """
-    values = {name: said[key] for name, key in _NAMES.items() if said.get(key) is not None}
-    for name, (least, end) in _NUMBERS.items():
-        if not _is_number(values.get(name, least), least, end):
-            raise ValueError(name)
-    for name in _TEXTS:
-        if not isinstance(values.get(name, ""), str):
-            raise TypeError(name)
-    for name in _SHARES:
-        if name in values:
-            values[name] = unpack_share(values[name])
-    for name in ("derived_from", "digests"):
-        if not isinstance(values.get(name, []), list | tuple):
-            raise TypeError(name)
-        values[name] = tuple(values.get(name, ()))
+    values: dict[str, Any] = {"derived_from": (), "digests": ()}
+    for key, value in said.items():  # few of the fields are there
+        name = _FIELDS.get(key)
+        if name is None or value is None:
+            continue
+        values[name] = _unpack_value(name, value)
     if "merger" in values:
         values["merger"] = _unpack_merger(values["merger"])
     labels = values.setdefault("labels", {})
@@ -387,6 +382,23 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
     ):
         raise ValueError(record.status)
     return record
+
+
+def _unpack_value(name: str, value: Any) -> Any:
+    """Return the value of a field of a version, judged by its type and bounds."""
+    if name in _NUMBERS:
+        if not _is_number(value, *_NUMBERS[name]):
+            raise ValueError(name)
+    elif name in _TEXTS:
+        if not isinstance(value, str):
+            raise TypeError(name)
+    elif name in _SHARES:
+        return unpack_share(value)
+    elif name in _LISTS:
+        if not isinstance(value, list | tuple):
+            raise TypeError(name)
+        return tuple(value)
+    return value
 
 
 def _is_number(value: Any, least: int, end: int) -> bool:

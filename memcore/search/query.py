@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 from memcore._fast import SearchTable, search_spans, search_words, times_in
 from memcore.codec import keys
@@ -422,7 +423,7 @@ class Ranking:
     """Documents that were ranked along with those of the index."""
     terms: dict[int, str]
     """Terms of the query by hash."""
-    matches: list[Match]
+    matches: Sequence[Match]
     total: int
     """Number of documents in the index."""
     average: float
@@ -514,9 +515,37 @@ def rank(
         )
     average = length / total
     found = Ranking(head, beside, terms, [], total, average, frequencies, vectors, vector)
-    for ordinal, score, own in best:
-        found.matches.append(Match(*_place(txn, scope, found, table, ordinal), score, own, ordinal))
-    return found
+    return replace(found, matches=_Matches(best, partial(_place, txn, scope, found, table)))
+
+
+class _Matches(Sequence[Match]):
+    """Matches, each read when it is asked for: more are ranked than are shown.
+
+    They can be read as long as the transaction of the search.
+    """
+
+    def __init__(
+        self,
+        best: Sequence[tuple[int, float, float]],
+        place: Callable[[int], tuple[int, bytes]],
+    ) -> None:
+        self._best = best
+        self._place = place
+
+    def __len__(self) -> int:
+        return len(self._best)
+
+    @overload
+    def __getitem__(self, at: int) -> Match: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Match]: ...
+
+    def __getitem__(self, at: int | slice) -> Match | list[Match]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self._best)))]
+        ordinal, score, own = self._best[at]
+        return Match(*self._place(ordinal), score, own, ordinal)
 
 
 def _by_ordinal(
