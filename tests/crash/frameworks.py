@@ -170,16 +170,16 @@ def _kept(place: Place, work: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     return asyncio.run(work(store, ServerCallContext()))
 
 
-def _reported(state: State, step: Step) -> None:
+def _task_saved(state: State, step: Step) -> None:
     name, *sizes = step.arguments
     said, parts = state.get(f"e/{name}", ((), ()))
     first, *others = step.tags(sizes)
     state[f"e/{name}"] = (*said, first), (*parts, *others)
 
 
-@verb(_reported)
-def report(place: Place, step: Step) -> None:
-    """``report name size...``: a message of a task, and parts of its artifact, in one commit."""
+@verb(_task_saved)
+def save_task(place: Place, step: Step) -> None:
+    """``save_task name size...``: a message of a task, and parts of its artifact, in one commit."""
     from a2a.types.a2a_pb2 import Message, Part, Task
 
     name, *sizes = step.arguments
@@ -196,13 +196,13 @@ def report(place: Place, step: Step) -> None:
     _kept(place, work)
 
 
-def _forgone(state: State, step: Step) -> None:
+def _task_dropped(state: State, step: Step) -> None:
     state.pop(f"e/{step.arguments[0]}", None)
 
 
-@verb(_forgone)
-def forgo(place: Place, step: Step) -> None:
-    """``forgo name``: a task is deleted."""
+@verb(_task_dropped)
+def drop_task(place: Place, step: Step) -> None:
+    """``drop_task name``: a task is deleted."""
     _kept(place, lambda store, call: store.delete(step.arguments[0], call))
 
 

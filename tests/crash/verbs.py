@@ -112,6 +112,8 @@ def verb(then: Callable[[State, Step], None] = _nothing) -> Callable[..., Any]:
     """Register the function that acts under its own name, with its effect."""
 
     def register(act: Callable[[Place, Step], Any]) -> Callable[[Place, Step], Any]:
+        if act.__name__ in VERBS:
+            raise ValueError(f"there is a verb {act.__name__!r} already")
         VERBS[act.__name__] = Verb(act, then)
         return act
 

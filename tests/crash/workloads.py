@@ -730,9 +730,9 @@ def tasks(lane: Lane) -> Iterator[Operation]:
         sizes = [
             lane.rng.choice((60, 900, 40 * KIB, 90 * KIB)) for _ in range(lane.rng.randint(1, 4))
         ]
-        yield "report", name, *sizes
+        yield "save_task", name, *sizes
         if turn % 4 == 3:
-            yield "forgo", f"t{lane.rng.randrange(3)}"
+            yield "drop_task", f"t{lane.rng.randrange(3)}"
 
 
 @workload(threads=2, processes=2, kills=6)
