@@ -139,8 +139,12 @@ COMMIT_ITEMS_MAX: Final = 1000
 COMMIT_BYTES_MAX: Final = 4 * 1024**2
 _COMMIT_MEMORIES: Final = 128
 _STAGE_ATTEMPTS: Final = 8
+_ALIKE_MAX: Final = 16
+"""Most sessions of the same figures that one under another name is compared with: sessions of one
+millisecond are few, but a file may hold many."""
 _CONFLICTS: Final = ("error", "skip", "rename", "append")
 Rename: TypeAlias = Callable[[Title], Title]
+Figures: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -248,6 +252,8 @@ class _Import:
         """Sessions read completely, waiting for the commit."""
         self.names_tried: dict[Place, int] = {}
         """Number of a session's alternative names that are taken."""
+        self.renamed: dict[Place, dict[Figures, list[Place]]] = {}
+        """Sessions under alternative names, by the name that they would have and their figures."""
         self.memories: list[ArrivedMemory] = []
         """Memories waiting for their commit."""
         self.places: dict[Place, Place | None] = {}
@@ -501,7 +507,14 @@ class _Import:
         """
         wanted, on_conflict = place_of(title), self.options.on_conflict
         self.is_stored = False
+        alike = self.renamed.setdefault(wanted, {}).setdefault(_figures(title), [])
+        for place in alike[-_ALIKE_MAX:]:
+            other = replace(title, session=place[2])
+            if place not in self.others and self._is_there_now(other) and is_same(other):
+                self.is_stored = True
+                return None
         while self._is_there_now(title):
+            self._note_head(wanted, title)
             if is_same(title):
                 self.is_stored = True
                 return None
@@ -521,7 +534,16 @@ class _Import:
             tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1
             title = replace(title, session=f"{wanted[2]} ({tried})")
         self.done.renamed += place_of(title) != wanted
+        if place_of(title) != wanted:
+            alike.append(place_of(title))
         return title
+
+    def _note_head(self, wanted: Place, title: Title) -> None:
+        """Note the figures of a stored session that has one of the names for a wanted one."""
+        head = self.engine.store.read(lambda txn: _head_of(txn, title))
+        if head is not None and place_of(title) != wanted:
+            alike = self.renamed[wanted].setdefault(_figures(head), [])
+            alike.append(place_of(title))
 
     def _is_there_now(self, title: Title) -> bool:
         """Return True if the name is taken, after committing a pending session of that name."""
@@ -798,6 +820,11 @@ def _is_taken(txn: ReadTxn, title: Title) -> bool:
     """Return True if a session has the name; one being imported has a temporary name."""
     scope = names.scope_of(txn, title.app, title.user)
     return scope is not None and names.session_of(txn, scope, title.session) is not None
+
+
+def _figures(of: Title | Head) -> Figures:
+    """Return what must be equal of two sessions that may be the same."""
+    return of.revision, of.next_seq, of.updated_ms
 
 
 def _head_of(txn: ReadTxn, title: Title) -> Head | None:

@@ -650,16 +650,22 @@ def test_another_session_has_placeholders_of_its_own(open_db) -> None:
 
 def test_a_thousand_sessions_of_one_title_are_compared(open_db) -> None:
     db = open_db(durability="none")
-    lines = [line for n in range(1200) for line in lines_saying_last(n)]
+    first = lines_saying("same", "number 0000")
+    lines = [line.replace(b"0000", b"%04d" % n) for n in range(1100) for line in first]
     done = db.import_(lines, on_conflict="rename")
-    assert (done.sessions, done.renamed, done.failures) == (1200, 1199, [])
-    done = db.import_(lines_saying_last(5000), on_conflict="rename")
-    assert (done.sessions, done.skipped) == (1, 0)
+    assert (done.sessions, done.renamed, done.failures) == (1100, 1099, [])
 
 
-def lines_saying_last(number: int) -> list[bytes]:
-    lines = lines_saying("same", "number 0000")
-    return [line.replace(b"number 0000", b"number %04d" % number) for line in lines]
+def test_renamed_sessions_are_known_again_in_any_order(open_db) -> None:
+    db = open_db()
+    x, y, z = (lines_saying(text) for text in "xyz")
+    assert db.import_(z + y + x, on_conflict="rename").renamed == 2
+    for lines in (x + y, y + z, x, z + x + y):
+        assert db.import_(lines, on_conflict="rename").sessions == 0
+    fresh = open_db(path=db.path + "-2")
+    fresh.import_(z)
+    done = fresh.import_(x + x, on_conflict="rename")
+    assert (done.sessions, done.skipped, done.renamed) == (1, 1, 1)
 
 
 def test_a_copy_is_stored_beside_a_damaged_session(db) -> None:
