@@ -121,6 +121,8 @@ class Section:
     """Characters of the units."""
     ready: tuple[frozenset[str], list[CountedLine]] | None = None
     """Lines of ``units`` as they were made for sections of these names, the tags of all fences."""
+    converted: tuple[str, list[tuple[list[Message], int]]] | None = None
+    """Examples as messages of a policy, and their tokens."""
 
     def __post_init__(self) -> None:
         self.chars = sum(len(unit.id) + len(unit.text) for unit in self.units)
@@ -279,13 +281,22 @@ class _SectionBlock(NamedTuple):
 
     def parts(self, message: int, at: int) -> Iterator[PayloadPart]:
         """Yield the places of its units, if the block begins at a character of a message."""
+        name = self.section.name
         at += len(_opening(self.section))
-        for line in self.lines:
+        for unit, text, start, stop, tokens, _, _ in self.lines:
             yield PayloadPart(
-                self.section.name, line.unit.id, message, at + line.start, at + line.stop,
-                line.unit.source, line.unit.by, line.tokens,
-            )  # fmt: skip
-            at += len(line.text) + 1
+                name, unit.id, message, at + start, at + stop, unit.source, unit.by, tokens
+            )
+            at += len(text) + 1
+
+
+class _Placed(NamedTuple):
+    """Block in a message."""
+
+    block: _SectionBlock
+    message: int
+    at: int
+    """First character in the text of the message."""
 
 
 class _Examples(NamedTuple):
@@ -547,8 +558,12 @@ class _Assembly:
         lines = self._lines[section.name]
         if not lines:
             return 0
-        whole = sum(line.tokens for line in lines) + self._frame(section)
-        return min(section.budget_tokens, whole)
+        whole = section.budget_tokens - self._frame(section)
+        for line in lines:
+            whole -= line.tokens
+            if whole <= 0:
+                return section.budget_tokens
+        return section.budget_tokens - whole
 
     def _frame(self, section: Section) -> int:
         """Return the tokens of a section without lines."""
@@ -575,16 +590,26 @@ class _Assembly:
 
     # --- blocks -----------------------------------------------------------------------------------
 
+    def _converted(self, section: Section) -> list[tuple[list[Message], int]]:
+        """Return the examples of a section in the policy's format, each with its tokens."""
+        if section.converted is None or section.converted[0] != self._policy.name:
+            found = []
+            for messages in section.examples:
+                made = convert(json_copy(messages, "examples"), to=self._policy).messages
+                tokens = sum(count_message(each, self._contents.counter) for each in made)
+                found.append((made, tokens))
+            section.converted = self._policy.name, found
+        return section.converted[1]
+
     def _examples(self, sections: Iterable[Section], given: Mapping[str, int]) -> list[_Examples]:
         """Return the examples that fit, each whole."""
         found: list[_Examples] = []
         for section in sections:
             left = given[section.name]
-            for at, messages in enumerate(section.examples):
-                made = convert(json_copy(messages, "examples"), to=self._policy).messages
-                tokens = sum(count_message(each, self._contents.counter) for each in made)
+            for at, (made, tokens) in enumerate(self._converted(section)):
                 if made and tokens <= left:
-                    found.append(_Examples(section.name, str(at), made, tokens))
+                    shown = json_copy(made, "examples")  # the caller's own, to change as it likes
+                    found.append(_Examples(section.name, str(at), shown, tokens))
                     left -= tokens
                 else:
                     self._left_out.append(LeftOut(section.name, str(at), "budget"))
@@ -790,7 +815,7 @@ class _Assembly:
         kinds = [int(classify(message)[0]) for message in history]
         pins = next((at for at, kind in enumerate(kinds) if kind != ItemKind.SYSTEM), len(kinds))
         messages: list[Message] = []
-        parts: list[PayloadPart] = []
+        parts: list[PayloadPart | _Placed] = []
         system = self._system(history[:pins], fixed, messages, parts)
         for each in examples:
             told = {"messages": len(each.messages)}
@@ -816,16 +841,10 @@ class _Assembly:
         tokens += self._tokens_of(stable) + self._tokens_of(blocks)
         breakpoints = sorted({first, end} - {0})
         rendered = self._rendered_legally(messages, chosen)
+        moved: Callable[[int], int] = int
         if rendered is not None:
             tokens += self._difference(messages, rendered.messages)
             messages, moved = rendered.messages, _moved(rendered.sources)
-            places = {at: moved(at) for at in {part.message for part in parts} if at is not None}
-            parts = [
-                part
-                if part.message is None or places[part.message] == part.message
-                else PayloadPart._make((*part[:2], places[part.message], *part[3:]))
-                for part in parts
-            ]
             breakpoints = [moved(at - 1) + 1 for at in breakpoints]
         return AssembledPayload(
             self._policy.name,
@@ -835,7 +854,7 @@ class _Assembly:
             tokens,
             self._contents.budget,
             self._uses(chosen),
-            tuple(parts),
+            tuple(_places(parts, moved)),
             tuple(self._left_out),
             tuple(breakpoints),
             context,
@@ -849,12 +868,15 @@ class _Assembly:
         return more - sum(count_message(each, counter) for each in before if id(each) not in shown)
 
     def _place(
-        self, blocks: list[_SectionBlock], messages: list[Message], parts: list[PayloadPart]
+        self,
+        blocks: list[_SectionBlock],
+        messages: list[Message],
+        parts: list[PayloadPart | _Placed],
     ) -> None:
-        """Append the message of some blocks, and the places of their units."""
+        """Append the message of some blocks, and their places."""
         at = 0
         for block in blocks:
-            parts += block.parts(len(messages), at)
+            parts.append(_Placed(block, len(messages), at))
             at += len(block.text) + len(_SEPARATOR)
         if blocks:
             messages.append(self._message(blocks))
@@ -864,7 +886,7 @@ class _Assembly:
         pins: list[Message],
         fixed: Mapping[str, int],
         messages: list[Message],
-        parts: list[PayloadPart],
+        parts: list[PayloadPart | _Placed],
     ) -> Any:
         """Place instructions and pins; return the system prompt if it stands beside messages."""
         wire, at = self._policy.wire, 0
@@ -927,6 +949,19 @@ class _Assembly:
             use = found[left.section]
             found[left.section] = use._replace(left_out=use.left_out + 1)
         return found
+
+
+def _places(
+    parts: Iterable[PayloadPart | _Placed], moved: Callable[[int], int]
+) -> Iterator[PayloadPart]:
+    """Yield the places of all units, after messages moved."""
+    for part in parts:
+        if isinstance(part, _Placed):
+            yield from part.block.parts(moved(part.message), part.at)
+        elif part.message is None or moved is int:
+            yield part
+        else:
+            yield part._replace(message=moved(part.message))
 
 
 def _moved(sources: Sequence[int | None]) -> Callable[[int], int]:
