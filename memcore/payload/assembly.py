@@ -281,11 +281,11 @@ class _SectionBlock(NamedTuple):
 
     def parts(self, message: int, at: int) -> Iterator[PayloadPart]:
         """Yield the places of its units, if the block begins at a character of a message."""
-        name = self.section.name
+        name, make = self.section.name, PayloadPart._make
         at += len(_opening(self.section))
         for unit, text, start, stop, tokens, _, _ in self.lines:
-            yield PayloadPart(
-                name, unit.id, message, at + start, at + stop, unit.source, unit.by, tokens
+            yield make(
+                (name, unit.id, message, at + start, at + stop, unit.source, unit.by, tokens)
             )
             at += len(text) + 1
 
