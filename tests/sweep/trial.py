@@ -32,7 +32,7 @@ def trial(db: memcore.Database, preset: str, number: int) -> dict[str, int]:
     rng = random.Random(f"{preset}-{number}")
     pairs = PAIR_POLICIES[number % len(PAIR_POLICIES)]
     fmt = "openai_chat" if pairs == "seed" else pairs
-    session = db.session(f"{preset}-{number}", policy=pairs, orphans="keep")
+    session = db.session(f"{preset}-{number}", policy=pairs, orphans="keep", shape="keep")
     everything: list[Any] = []
     found = {"contexts": 0, "overflows": 0, "views": 0, "masks": 0}
     valid = rng.random() < VALID
