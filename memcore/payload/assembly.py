@@ -841,7 +841,7 @@ class _Assembly:
         tokens += self._tokens_of(stable) + self._tokens_of(blocks)
         breakpoints = sorted({first, end} - {0})
         rendered = self._rendered_legally(messages, chosen)
-        moved: Callable[[int], int] = int
+        moved: Callable[[int], int] | None = None
         if rendered is not None:
             tokens += self._difference(messages, rendered.messages)
             messages, moved = rendered.messages, _moved(rendered.sources)
@@ -952,13 +952,14 @@ class _Assembly:
 
 
 def _places(
-    parts: Iterable[PayloadPart | _Placed], moved: Callable[[int], int]
+    parts: Iterable[PayloadPart | _Placed], moved: Callable[[int], int] | None
 ) -> Iterator[PayloadPart]:
-    """Yield the places of all units, after messages moved."""
+    """Yield the places of all units, after messages moved; None: none did."""
     for part in parts:
         if isinstance(part, _Placed):
-            yield from part.block.parts(moved(part.message), part.at)
-        elif part.message is None or moved is int:
+            at = part.message if moved is None else moved(part.message)
+            yield from part.block.parts(at, part.at)
+        elif part.message is None or moved is None:
             yield part
         else:
             yield part._replace(message=moved(part.message))

@@ -331,7 +331,7 @@ ROW = {"count": 0, "digest": "", "runs": [], "id": "a"}
     [
         5, {}, {"id": 5}, {"history": {}}, {"artifacts": [5]}, {"next": "x"}, {"state": "x"},
         {"said": 1.5}, {"history": {**ROW, "runs": [[5]]}}, {"changed": {"0": {}}},
-        {"changed": {"0": ROW | {"id": 5}}},
+        {"changed": {"0": ROW | {"id": 5}}}, {"changed": {"0": ROW | {"next": "x"}}},
         {"at": 10**30}, {"state": 2**40}, {"head": 5}, {"history": {**ROW, "runs": [[0, -1]]}},
     ],
 )  # fmt: skip
@@ -355,6 +355,7 @@ def test_a_frame_that_no_save_wrote_is_none(store, wrong):
 def test_a_frame_with_rows_that_cannot_be_read_is_read_as_far_as_it_can(store):
     async def play() -> None:
         changed = {"0": {**ROW, "row": 5}, "1": {**ROW, "row": {"name": "x", "odd": 1}}}
+        changed["9" * 5000] = {**ROW, "row": {}}
         frame = {**FRAME, "artifacts": ["0", "1", "7"], "changed": changed, "head": {"row": [5]}}
         store.database.session("a2a:t", user="ann").record("a2a.task", frame)
         found = await store.get("t", ANN)
@@ -421,6 +422,65 @@ def test_many_artifacts_and_much_metadata_cost_what_is_new(store):
     asyncio.run(play())
     rows = b"".join(store.database.export(user="ann", undone=True))
     assert len(rows) < 200 * 4_000
+
+
+def test_a_task_that_others_made_anew_is_not_taken_for_the_old_one(path, open_db):
+    """It has the revision of the old one: frames are remembered by the session's number."""
+
+    async def play() -> None:
+        ours, others = MemcoreTaskStore(open_db()), MemcoreTaskStore(open_db())
+        for turn in range(2, 5):
+            task = Task(id="t", history=[said("one")])
+            task.artifacts.add(artifact_id="a", parts=[Part(text="x")])
+            task.metadata.update({"much": "x"})
+            for number in range(turn):
+                task.history.append(said(f"{number}"))
+                await ours.save(task, ANN)
+            await others.delete("t", ANN)
+            for number in range(turn):
+                await others.save(Task(id="t", history=[said(f"other {number}")]), ANN)
+            revisions = [each.session("t", ANN).revision for each in (ours, others)]
+            assert revisions == [turn, turn]
+            task.history.append(said("last"))
+            await ours.save(task, ANN)
+            for each in (ours, others):
+                assert packed(await each.get("t", ANN)) == packed(task)
+            await ours.delete("t", ANN)
+
+    asyncio.run(play())
+
+
+def test_many_tasks_are_saved_at_once(store):
+    """By more threads than tasks are remembered."""
+
+    async def play() -> None:
+        for turn in range(2):
+            tasks = [
+                Task(id=f"t{number}", history=[said(f"m{at}") for at in range(turn + 1)])
+                for number in range(400)
+            ]
+            await asyncio.gather(*(store.save(task, ANN) for task in tasks))
+        for task in tasks[::40]:
+            assert packed(await store.get(task.id, ANN)) == packed(task)
+        assert len((await store.list(ListTasksRequest(page_size=1), ANN)).tasks) == 1
+
+    asyncio.run(play())
+
+
+def test_a_history_that_is_rewritten_under_redaction_is_not_stored_again(open_db):
+    async def play() -> None:
+        store = MemcoreTaskStore(open_db(redact="default"))
+        task = Task(id="t", history=[said(f"m{number}") for number in range(20)])
+        for message in task.history:
+            message.parts[0].text += " to ann@example.com"
+        await store.save(task, ANN)
+        for _ in range(10):
+            del task.history[:2]
+            await store.save(task, ANN)
+        words = [each for each in store.session("t", ANN).items() if each.kind != ItemKind.EVENT]
+        assert len(words) == 20
+
+    asyncio.run(play())
 
 
 def test_saves_that_are_not_awaited_keep_their_order(store):

@@ -13,7 +13,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from a2a.server.context import ServerCallContext
@@ -41,10 +43,12 @@ from memcore.aio.commit import settled
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError, RevisionConflict, StoreLockedError
 from memcore.faces import logger
-from memcore.log import Prepared
+from memcore.log import Prepared, SessionTxn
+from memcore.log.session_txn import revision_conflict
 from memcore.model import Envelope, Item, ItemKind
 from memcore.session import Session
 from memcore.session.append import PLAIN, Append, ItemOptions, encode_event, encode_items, store
+from memcore.session.change import Unchanged
 from memcore.session.engine import SessionRef
 from memcore.telemetry import adapting, adapts
 
@@ -63,12 +67,17 @@ _REST: Final = "a2a.rest"
 """Type of the event with what is kept of a message, if that is large."""
 _REST_BYTES: Final = 16 * 1024
 _ATTEMPTS: Final = 64
+_DIGITS_END: Final = 12
+"""Digits that the number of an artifact never has: anybody may record one."""
 _KNOWN_MAX: Final = 256
 """Tasks whose frames are remembered for their next save."""
 _ENUM_END: Final = 2**31
 _TIME_END: Final = 253_402_300_800 * 10**9
 """End of the times that a timestamp can hold, the year 9999, in nanoseconds."""
 _log: Final = logger("memcore.a2a")
+_UNKNOWN: Final = -1, None
+_DIGEST: Final = "digest"
+"""Field of a message's digest, as it came: what is stored may be redacted."""
 _NUMBERED: Final = "n"
 """Field of the number of a message or part: they are numbered in the order of their arrival."""
 
@@ -189,8 +198,16 @@ class _StoredTask:
     def kept(self, number: int) -> dict[str, Any]:
         """Return what is kept of a message beside its item."""
         found = {**(self.messages[number].meta or {})[FIELD], **self.rests.get(number, {})}
-        del found[_NUMBERED]
-        return found
+        return {name: value for name, value in found.items() if name not in (_NUMBERED, _DIGEST)}
+
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers of the messages by their digests."""
+        kept = {number: (item.meta or {})[FIELD] for number, item in self.messages.items()}
+        return {
+            each[_DIGEST]: number
+            for number, each in kept.items()
+            if isinstance(each.get(_DIGEST), str)
+        }
 
     def task(self) -> Task | None:
         """Return the task, as far as it is there; None if there is none."""
@@ -244,7 +261,10 @@ def _is_frame(frame: Any) -> bool:
         and isinstance(frame.get("head", {}), dict)
         and all(isinstance(name, str) for name in frame["artifacts"])
         and all(map(_is_row, (frame["history"], *frame["changed"].values())))
-        and all(isinstance(row.get("id"), str) for row in frame["changed"].values())
+        and all(
+            isinstance(row.get("id"), str) and _is_number(row.get("next", 0))
+            for row in frame["changed"].values()
+        )
         and abs(frame["state"] or 0) < _ENUM_END
         and abs(frame["at"] or 0) < _TIME_END
     )
@@ -298,7 +318,7 @@ class _Save:
         said: int | None = None
         if status is not None:
             is_old = old.get("said_digest") == said_digest
-            said = old["said"] if is_old else self._message(status)
+            said = old["said"] if is_old else self._message(status, str(said_digest))
         names, changed = self._artifacts(task.artifacts)
         has_time = task.status.HasField("timestamp")
         frame = {
@@ -339,21 +359,19 @@ class _Save:
         known: dict[str, int] = {}
         if had["count"] and before != had["digest"]:  # rewritten: nothing is stored twice
             runs, fresh = [], messages
-            stored = whole()
-            known = {
-                self._digests.one(found): number
-                for number in stored.messages
-                if (found := stored.message(number)) is not None
-            }
+            known = whole().numbers()
         if old.get("said") is not None:
             known[old["said_digest"]] = old["said"]  # its way into the history is usual
         numbers = []
         for message in fresh:
-            number = known.get(self._digests.one(message)) if known else None
-            numbers.append(self._message(message) if number is None else number)
+            digest_of_one = self._digests.one(message)
+            number = known.get(digest_of_one)
+            if number is None:
+                number = self._message(message, digest_of_one)
+            numbers.append(number)
         return {"count": len(messages), "digest": digest, "runs": _joined(runs, numbers)}
 
-    def _message(self, message: Message) -> int:
+    def _message(self, message: Message, digest: str) -> int:
         """Append a message; return its number."""
         number = self._next
         self._next += 1
@@ -363,7 +381,7 @@ class _Save:
             rest = {_NUMBERED: number, **kept}
             self.items.append(encode_event(self._ref, _REST, rest, PLAIN))
             kept = {}
-        meta = {FIELD: {_NUMBERED: number, **kept}}
+        meta = {FIELD: {_NUMBERED: number, _DIGEST: digest, **kept}}
         options = ItemOptions(meta, None, Envelope(author=self._agent))
         self.items += encode_items(self._ref, [said["item"]], options)
         return number
@@ -381,7 +399,8 @@ class _Save:
         names: list[str] = []
         changed: dict[str, dict[str, Any]] = {}
         taken = {*stored.artifacts, *(name for name, _ in stored.parts)}
-        following = max((int(name) + 1 for name in taken if name.isdecimal()), default=0)
+        numbers = (int(name) for name in taken if len(name) < _DIGITS_END and name.isdecimal())
+        following = max(numbers, default=-1) + 1
         for artifact in artifacts:
             same = by_id.get(artifact.artifact_id)
             if same:
@@ -421,6 +440,32 @@ class _Save:
             "runs": _joined(runs, range(first, first + len(fresh))),
             "next": first + len(fresh),
         }
+
+
+class _AppendFrame(Append):
+    """Append what a save makes, to the very session that it was made for."""
+
+    __slots__ = ("place",)
+
+    def __init__(
+        self,
+        ref: SessionRef,
+        items: Sequence[Prepared],
+        place: tuple[int, int] | None,
+        revision: int,
+    ) -> None:
+        super().__init__(ref, items, expected_revision=revision)
+        self.place = place
+
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Append the items.
+
+        Raises:
+            RevisionConflict: another session has the name now, or it has another revision.
+        """
+        if self.place is not None and session.log.place != self.place:
+            raise revision_conflict(self.expected_revision or 0, session.head.revision)
+        return super().run(session)
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -488,8 +533,10 @@ class MemcoreTaskStore(Opened, TaskStore):
         self.anonymous = anonymous
         self._owner_resolver = owner_resolver
         self._saving: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._known: dict[tuple[str, str], tuple[int, _StoredTask]] = {}
-        """Of tasks that were saved here: the revision, and the frames behind it."""
+        self._lock = Lock()
+        self._known: dict[tuple[int, int], tuple[int, _StoredTask]] = {}
+        """Of tasks that were saved here, by the numbers of scope and session, which are never given
+        again: the revision, and the frames behind it. Guarded by the lock: saves run in threads."""
         self.observer = adapting(source, "a2a")
 
     def session(self, task_id: str, context: ServerCallContext) -> Session:
@@ -524,7 +571,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             await settled(saving)
         finally:
             if self._saving.get(place) is saving:
-                del self._saving[place]
+                self._saving.pop(place, None)
 
     async def _save_after(self, before: asyncio.Task[None] | None, task: Task, owner: str) -> None:
         """Save a task behind the save that was asked for before: the later one counts."""
@@ -540,7 +587,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             StorageError
         """
         session = self.session(task_id, context)
-        return await _in_thread(lambda: _StoredTask.of(session.items()).task())
+        return await _in_thread(lambda: _read(session).task())
 
     @override
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
@@ -593,23 +640,26 @@ class MemcoreTaskStore(Opened, TaskStore):
         return self.database.session(_name(task_id), app=self.app, user=owner, orphans="keep")
 
     def _save(self, task: Task, owner: str) -> None:
-        session = self._session(task.id, owner)
-        ref = sessions.ref_of(session)
-        if ref.scope_filter is not None:
+        scope_filter = sessions.ref_of(self._session(task.id, owner)).scope_filter
+        if scope_filter is not None:
             ids = [task.id, task.context_id, *(each.artifact_id for each in task.artifacts)]
             for each in filter(None, ids):
-                ref.scope_filter.name(each, "id of a task, a context or an artifact")
-        place = (owner, task.id)
+                scope_filter.name(each, "id of a task, a context or an artifact")
         for _ in range(_ATTEMPTS):
+            session = self._session(task.id, owner)  # another one may have the name by now
+            ref = sessions.ref_of(session)
+            log = ref.resolve()
+            place = None if log is None else log.place
             revision = session.revision  # first, so that a later change is noticed
-            known, stored = self._known.pop(place, (-1, _StoredTask()))
-            if known != revision:
-                stored = _StoredTask.of(session.items())
+            with self._lock:
+                known, stored = self._known.pop(place, _UNKNOWN) if place else _UNKNOWN
+            if known != revision or stored is None:
+                stored = _read(session)
             save = _Save(ref, stored, self.agent)
-            save.take(task, lambda: _StoredTask.of(session.items()))
+            save.take(task, partial(_read, session))
             if save.items:
                 try:
-                    receipt = store(Append(ref, save.items, expected_revision=revision))
+                    receipt = store(_AppendFrame(ref, save.items, place, revision))
                 except RevisionConflict:
                     continue
                 revision = receipt.revision
@@ -618,9 +668,11 @@ class MemcoreTaskStore(Opened, TaskStore):
                 stored.artifacts |= save.frame["changed"]
                 stored.following = save.frame["next"]
             stored.messages, stored.rests, stored.parts = {}, {}, {}
-            while len(self._known) >= _KNOWN_MAX:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[place] = revision, stored
+            if place is not None:  # of a new session the next save reads what this one wrote
+                with self._lock:
+                    self._known[place] = revision, stored
+                    if len(self._known) > _KNOWN_MAX:
+                        del self._known[next(iter(self._known))]
             return
         msg = f"task {task.id[:80]!r} was saved {_ATTEMPTS} times by others meanwhile: try again"
         raise StoreLockedError(msg)
@@ -632,7 +684,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             if not entry.session_id.startswith(_PREFIX):
                 continue
             session = scope.session(entry.session_id, orphans="keep")
-            frame = _StoredTask.of(session.tail(1)).frame or _StoredTask.of(session.items()).frame
+            frame = _StoredTask.of(session.tail(1)).frame or _read(session).frame
             if not frame or context_id not in ("", frame["context"]):
                 continue
             if _name(frame["id"]) != entry.session_id:  # a copy under another name
@@ -660,7 +712,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             found = [task for task in found if task.order < after]
         page = found[:size]
         token = encode_list_tasks_cursor(page[-1].cursor) if len(found) > size else None
-        tasks = (_StoredTask.of(task.session.items()).task() for task in page)
+        tasks = (_read(task.session).task() for task in page)
         return ListTasksResponse(
             tasks=[task for task in tasks if task is not None],
             next_page_token=token,
@@ -671,7 +723,7 @@ class MemcoreTaskStore(Opened, TaskStore):
     def _said(self, context_id: str, owner: str) -> Sequence[dict[str, Any]]:
         found: list[tuple[float, int, Any, Item]] = []
         for task in self._tasks(owner, context_id):
-            stored = _StoredTask.of(task.session.items())
+            stored = _read(task.session)
             found += (
                 (item.created_at, number, stored.kept(number).get("message_id"), item)
                 for number, item in stored.messages.items()
@@ -697,6 +749,10 @@ def _name(task_id: str) -> str:
     is_plain = _PLAIN_ID.fullmatch(task_id) is not None
     text = task_id.encode("utf-8", "surrogatepass")
     return _PREFIX + (task_id if is_plain else f"={blake2b(text, digest_size=16).hexdigest()}")
+
+
+def _read(session: Session) -> _StoredTask:
+    return _StoredTask.of(session.items())
 
 
 async def _in_thread(fn: Callable[..., T], *args: Any) -> T:
