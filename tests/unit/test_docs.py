@@ -26,6 +26,7 @@ OPTIONAL = {
     "docs/adk.md": "google.adk",
     "docs/anthropic.md": "anthropic",
     "docs/deepagents.md": "deepagents",
+    "docs/langchain.md": "langchain",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
     "docs/telemetry.md": "opentelemetry",

@@ -7,6 +7,6 @@ from memcore.faces import face
 
 __all__, __getattr__, __dir__ = face(
     __name__,
-    {"middleware": "PayloadMiddleware"},
+    {"middleware": "ContextMiddleware PayloadMiddleware SummaryMiddleware"},
     extra=("LangChain", "langchain", ("langchain", "langchain_core")),
 )
