@@ -25,6 +25,7 @@ OPTIONAL = {
     "docs/a2a.md": "a2a",
     "docs/adk.md": "google.adk",
     "docs/anthropic.md": "anthropic",
+    "docs/claude-agent.md": "claude_agent_sdk",
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
