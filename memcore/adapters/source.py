@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from memcore.aio.commit import settled
 from memcore.aio.database import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
@@ -18,10 +19,12 @@ __all__ = [
     "Opened",
     "Source",
     "database_of",
+    "in_thread",
     "scope_of",
 ]
 
 
+T = TypeVar("T")
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """The source from which an adapter obtains its database."""
 
@@ -128,3 +131,14 @@ def scope_of(
         if owned is not None:
             owned.close()
         raise
+
+
+async def in_thread(fn: Callable[..., T], *args: Any) -> T:
+    """Run a function in a thread to its end, even if the caller is cancelled: no late save."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # a framework that runs on anyio may run on trio
+        from anyio import to_thread  # noqa: PLC0415 - such a framework has it
+
+        return await to_thread.run_sync(fn, *args)
+    return await settled(asyncio.ensure_future(asyncio.to_thread(fn, *args)))

@@ -44,6 +44,7 @@ __all__ = [
     "rows_of",
     "scope_beside",
     "scope_filter_of",
+    "sessions_under",
 ]
 
 
@@ -170,8 +171,7 @@ class Scope:
         self._need("sessions")
         return self._sessions()
 
-    def _sessions(self) -> Iterator[SessionEntry]:
-        after: str | None = None
+    def _sessions(self, after: str | None = None) -> Iterator[SessionEntry]:
         while True:
             page = self._engine.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
             yield from page
@@ -575,6 +575,25 @@ def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:
     if access is not None:
         access.need("scope", app=app, user=user)
     return Scope(engine_of(scope), app, user, access=access)
+
+
+def sessions_under(scope: Scope, prefix: str) -> Iterator[SessionEntry]:
+    """Iterate over the sessions whose names begin with a prefix and go on behind it.
+
+    It costs what these cost, however many others the scope has.
+
+    Raises:
+        AccessDeniedError: the authorizer refused access.
+    """
+    scope._need("sessions")  # noqa: SLF001 - this module's
+    for entry in scope._sessions(prefix):  # noqa: SLF001 - this module's
+        if not entry.session_id.startswith(prefix):
+            break
+        yield entry
+    # Names that are too long for a key are behind all others.
+    for entry in scope._sessions("\U0010ffff"):  # noqa: SLF001 - this module's
+        if entry.session_id.startswith(prefix):
+            yield entry
 
 
 def need_access(scope: Scope, action: str, name: str | None = None) -> None:

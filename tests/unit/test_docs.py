@@ -25,6 +25,7 @@ OPTIONAL = {
     "docs/a2a.md": "a2a",
     "docs/adk.md": "google.adk",
     "docs/anthropic.md": "anthropic",
+    "docs/claude-agent.md": "claude_agent_sdk",
     "docs/deepagents.md": "deepagents",
     "docs/langchain.md": "langchain",
     "docs/langgraph.md": "langgraph",

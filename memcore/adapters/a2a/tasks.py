@@ -38,7 +38,7 @@ from memcore.adapters.a2a.messages import (
     row_of,
     to_a2a,
 )
-from memcore.adapters.source import Opened, Source, database_of
+from memcore.adapters.source import Opened, Source, database_of, in_thread
 from memcore.aio.commit import settled
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError, RevisionConflict, StoreLockedError
@@ -587,7 +587,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             StorageError
         """
         session = self.session(task_id, context)
-        return await _in_thread(lambda: _read(session).task())
+        return await in_thread(lambda: _read(session).task())
 
     @override
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
@@ -597,7 +597,7 @@ class MemcoreTaskStore(Opened, TaskStore):
             InvalidParamsError: the page token is invalid.
             StorageError
         """
-        return await _in_thread(self._list, params, self._owner(context))
+        return await in_thread(self._list, params, self._owner(context))
 
     @override
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
@@ -608,7 +608,7 @@ class MemcoreTaskStore(Opened, TaskStore):
         """
         owner = self._owner(context)
         scope = self.database.scope(app=self.app, user=owner)
-        await _in_thread(scope.delete_session, _name(task_id))
+        await in_thread(scope.delete_session, _name(task_id))
 
     async def history(
         self, context_id: str, context: ServerCallContext
@@ -620,7 +620,7 @@ class MemcoreTaskStore(Opened, TaskStore):
         Raises:
             StorageError
         """
-        return await _in_thread(self._said, context_id, self._owner(context))
+        return await in_thread(self._said, context_id, self._owner(context))
 
     # --- in a thread ------------------------------------------------------------------------------
 
@@ -753,8 +753,3 @@ def _name(task_id: str) -> str:
 
 def _read(session: Session) -> _StoredTask:
     return _StoredTask.of(session.items())
-
-
-async def _in_thread(fn: Callable[..., T], *args: Any) -> T:
-    """Run a function in a thread to its end, even if the caller is cancelled: no late save."""
-    return await settled(asyncio.ensure_future(asyncio.to_thread(fn, *args)))

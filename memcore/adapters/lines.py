@@ -1,0 +1,290 @@
+"""Lines of a framework in a session: each an item where a model reads it, else an event.
+
+A framework's message becomes an item of a known wire format, so that contexts, pairing and search
+work on it. Nothing is kept twice: the rest of a line, in the ``meta`` of its item, refers to the
+item for each value that the item has. So what is redacted, erased or expired in the item is so in
+the line, and a line comes back equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+from memcore._fast import classify
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import encode_json
+from memcore.database import Scope
+from memcore.errors import InvalidItemError, RevisionConflict, StoreLockedError
+from memcore.log.rewrite import plan_rewriting
+from memcore.model import Item, ItemKind, Message
+from memcore.session import ChangeBatch, Session, admitted_item
+from memcore.session.rewrite import rewrite_planned
+from memcore.session.session import ref_of
+from memcore.store.interface import Txn
+
+__all__ = [
+    "Line",
+    "Lines",
+    "first_legal",
+    "name_of",
+    "parts_of",
+    "rest_of",
+    "whole",
+]
+
+
+T = TypeVar("T")
+_AT: Final = "$"
+"""Only key of an object that stands for a value of the item, by its path; or, with a path that is
+no list, for an object that has this key alone."""
+_PLAIN: Final = frozenset(("role", "type"))
+"""Keys of an item whose values are the format's own words."""
+_BEFORE: Final = "event"
+"""Rest of a line whose rest is an event of its own, right before the item."""
+_REST_BYTES: Final = 16 * 1024
+_ATTEMPTS: Final = 256
+
+
+# --- The rest of a line ---------------------------------------------------------------------------
+
+
+def rest_of(line: Any, item: Message) -> Any:
+    """Return a JSON value with a reference to the item for each part that the item has."""
+    places: dict[bytes, list[Any]] = {}
+    _note(item, [], places)
+    return _referring(line, places)
+
+
+def _note(value: Any, path: list[Any], places: dict[bytes, list[Any]]) -> None:
+    if isinstance(value, dict | list):
+        if path and value:
+            places.setdefault(encode_json(value)[0], path)
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in pairs:
+            if key not in _PLAIN:
+                _note(each, [*path, key], places)
+    elif isinstance(value, str) and value:
+        places.setdefault(encode_json(value)[0], path)
+
+
+def _referring(value: Any, places: dict[bytes, list[Any]]) -> Any:
+    if not isinstance(value, dict | list | str):
+        return value
+    found = places.get(encode_json(value)[0])
+    if found is not None:
+        return {_AT: found}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [_referring(each, places) for each in value]
+    made = {key: _referring(each, places) for key, each in value.items()}
+    return {_AT: made} if made.keys() == {_AT} else made
+
+
+def whole(rest: Any, item: Message) -> Any:
+    """Return the line of which ``rest_of`` left this rest; None where the item lost a value."""
+    if isinstance(rest, list):
+        return [whole(each, item) for each in rest]
+    if not isinstance(rest, dict):
+        return rest
+    if rest.keys() == {_AT}:
+        path = rest[_AT]
+        if isinstance(path, list):
+            return _value_at(item, path)
+        return {key: whole(each, item) for key, each in path.items()}
+    return {key: whole(each, item) for key, each in rest.items()}
+
+
+def _value_at(item: Any, path: Sequence[Any]) -> Any:
+    for key in path:
+        try:
+            item = item[key]
+        except (LookupError, TypeError):
+            return None
+    return item
+
+
+# --- Lines in a session ---------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A line as it is stored."""
+
+    seq: int
+    value: dict[str, Any]
+    item: Item
+
+
+class Lines:
+    """The lines of a framework in one session.
+
+    Args:
+        session: opened with ``orphans="keep"`` and ``shape="keep"``: the framework's log is kept as
+            it is.
+        field: the name of the rest in an item's meta, and the type of events.
+        view: returns the message that a model reads in a line; None: it reads nothing.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        field: str,
+        view: Callable[[dict[str, Any]], Message | None],
+    ) -> None:
+        self.session = session
+        self.field = field
+        self._view = view
+
+    @classmethod
+    def of(
+        cls,
+        scope: Scope,
+        name: str,
+        field: str,
+        view: Callable[[dict[str, Any]], Message | None],
+        *,
+        policy: str = "anthropic",
+    ) -> Lines:
+        """Open the lines of a scope's session."""
+        session = scope.session(name, policy=policy, orphans="keep", shape="keep")
+        return cls(session, field, view)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def put(self, batch: ChangeBatch, line: dict[str, Any]) -> None:
+        """Append a line in a batch.
+
+        Raises:
+            InvalidItemError: it is no JSON object.
+        """
+        if not isinstance(line, dict):
+            msg = f"line: expected a dict, got {type(line).__name__}"
+            raise InvalidItemError(msg)
+        item = self._view(line)
+        if item is None:
+            batch.record(self.field, line)
+            return
+        rest: Any = rest_of(line, item)
+        if len(encode_json(rest)[0]) > _REST_BYTES:
+            batch.record(f"{self.field}.rest", rest)
+            rest = _BEFORE
+        batch.append(item, meta={self.field: rest})
+
+    def commit(self, fill: Callable[[ChangeBatch], T]) -> T:
+        """Commit what a function puts into a batch, and run it again if others wrote meanwhile.
+
+        Returns:
+            What the function returned; it has seen all that is stored before its own lines.
+
+        Raises:
+            StoreLockedError: others wrote again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            revision = self.session.revision  # before the function reads anything
+            try:
+                with self.session.batch(expected_revision=revision) as batch:
+                    found = fill(batch)
+            except RevisionConflict:
+                continue
+            return found
+        msg = f"session {self.session.id[:80]!r} was written {_ATTEMPTS} times by others: try again"
+        raise StoreLockedError(msg)
+
+    def rewrite(self, line: Line, value: dict[str, Any]) -> None:
+        """Put another line in the place of a stored one, whose text is then nowhere in the file.
+
+        Token counts of contexts are those of the old text until the session is recounted.
+
+        Raises:
+            InvalidItemError: it is of another role, or makes or answers other calls.
+        """
+        ref = ref_of(self.session)
+        item = self._view(value)
+        meta: Mapping[str, Any] | None = None
+        if item is not None:
+            meta = {self.field: rest_of(value, item)}
+        message = {"type": self.field, "payload": value} if item is None else item
+        if ref.scope_filter is not None:
+            admitted = admitted_item(ref.scope_filter, message, meta)
+            message, meta = admitted.message, admitted.meta
+        changes = {line.seq: (line.item.message, message)}
+        if (line.item.meta or {}).get(self.field) == _BEFORE:
+            gone = {"type": f"{self.field}.rest", "payload": None}
+            changes[line.seq - 1] = gone, gone
+
+        def change(txn: Txn) -> object:
+            place = ref.find(txn)
+            if place is None:
+                return None
+            planned = []
+            for seq, messages in sorted(changes.items()):
+                row = txn.get(keys.session_row(*place, Row.ITEM, seq)) or b""
+                planned.append(plan_rewriting(
+                    (*place, seq), row, messages, seed=ref.engine.seed,
+                    envelope=lambda old, of=seq: old if of != line.seq else {**old, "meta": meta},  # type: ignore[misc]
+                ))  # fmt: skip
+            return rewrite_planned(txn, ref.engine, *place, planned)
+
+        ref.engine.store.transact(change, makes_room=True)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, items: Iterable[Item] | None = None) -> Iterator[Line]:
+        """Yield the lines among items, by default all of the session."""
+        before: Any = None
+        for item in self.session.items() if items is None else items:
+            if item.kind == ItemKind.EVENT:
+                if item.message["type"] == self.field and isinstance(item.message["payload"], dict):
+                    yield Line(item.seq, item.message["payload"], item)
+                before = item.message["payload"]
+                continue
+            rest = None if item.meta is None else item.meta.get(self.field)
+            if rest is None:
+                continue  # another writer's item
+            value = whole(before if rest == _BEFORE else rest, item.message)
+            if isinstance(value, dict):
+                yield Line(item.seq, value, item)
+
+    def window(self, limit: int | None) -> list[Line]:
+        """Return the last lines, oldest first; never from a result on whose call is left out.
+
+        Args:
+            limit: at most this many; None: all.
+        """
+        if limit is None:
+            return list(self.read())
+        count = 2 * limit + 1  # most lines are one item, and a few are two
+        items = self.session.tail(count)
+        found = list(self.read(items))
+        if len(found) < limit and len(items) == count:
+            found = list(self.read())
+        found = found[max(len(found) - limit, 0) :]
+        return found[first_legal([each.item.message for each in found]) :]
+
+
+def first_legal(messages: Sequence[Message]) -> int:
+    """Return where a window may start so that no result is without its call."""
+    first, made = 0, dict[tuple[int, str], int]()
+    for at, message in enumerate(messages):
+        _, opens, closes, _ = classify(message)
+        if any(made.get(key, -1) < first for key in closes):
+            first = at + 1
+        made.update((key, at) for key in opens)
+    return first
+
+
+# --- Names of sessions ----------------------------------------------------------------------------
+
+
+def name_of(prefix: str, *parts: str) -> str:
+    """Return the name of a session for the parts of a framework's key, whatever they contain."""
+    return f"{prefix}:" + "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)
+
+
+def parts_of(name: str) -> list[str]:
+    """Return the parts that ``name_of`` made a name of."""
+    told = name.partition(":")[2].split("/")
+    return [unquote(part, errors="surrogatepass") for part in told]

@@ -1,0 +1,28 @@
+"""A process that appends to a session through an adapter of lines; judged by what it leaves.
+
+``python lines_worker.py KIND PATH NAME COUNT`` appends COUNT lines, one a commit, that name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+
+async def claude(path: str, name: str, count: int) -> None:
+    """Append lines to the transcript ``p/s``."""
+    from memcore.adapters.claude_agent import MemcoreSessionStore
+
+    with MemcoreSessionStore(path) as store:
+        for number in range(count):
+            line = {"type": "user", "uuid": f"{name}-{number}",
+                    "message": {"role": "user", "content": f"{name} {number}"}}  # fmt: skip
+            batch: list[dict[str, Any]] = [line, {"type": "system", "uuid": f"{name}-{number}s"}]
+            await store.append({"project_key": "p", "session_id": "s"}, batch)
+
+
+KINDS = {"claude": claude}
+
+if __name__ == "__main__":
+    asyncio.run(KINDS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4])))
