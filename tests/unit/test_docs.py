@@ -29,6 +29,7 @@ OPTIONAL = {
     "docs/deepagents.md": "deepagents",
     "docs/langchain.md": "langchain",
     "docs/langgraph.md": "langgraph",
+    "docs/llama-index.md": "llama_index",
     "docs/openai-agents.md": "agents",
     "docs/telemetry.md": "opentelemetry",
 }
