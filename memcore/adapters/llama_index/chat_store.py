@@ -283,7 +283,7 @@ class MemcoreChatStore(Opened, AsyncDBChatStore):
 
 
 class _Ranges(NamedTuple):
-    """What became of the lines of a session, as its state says it."""
+    """Ranges of archived and deleted lines, as a session's state has them."""
 
     lines: Lines
     archived: Ranges
