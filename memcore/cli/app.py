@@ -37,6 +37,7 @@ from memcore.cli import (
     show,
     sweep,
     tree,
+    ui,
 )
 from memcore.cli import export as exporting
 from memcore.cli import import_ as importing
@@ -126,6 +127,7 @@ for _name, _verb in (
     ("show", show.show_session),
     ("search", search.search_sessions),
     ("tree", tree.show_tree),
+    ("ui", ui.show_file),
     ("diff", diff.show_difference),
     ("context", context.show_context),
     ("bundle", bundle.bundle_session),

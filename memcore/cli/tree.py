@@ -13,7 +13,8 @@ import typer
 import memcore
 from memcore.cli.options import App, AsJson, StoreFile, StorePath, User, find_session, reading
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
-from memcore.cli.show import PREVIEW_CHARS, kind_of, preview
+from memcore.cli.show import PREVIEW_CHARS, kind_of
+from memcore.wire.preview import preview
 
 __all__ = [
     "list_sessions",

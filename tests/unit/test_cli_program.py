@@ -16,8 +16,8 @@ import memcore
 from memcore.cli import main
 from memcore.cli.options import ExitCode
 from memcore.cli.output import clip, escape, timestamp
-from memcore.cli.show import preview
 from memcore.cli.storm import run_child
+from memcore.wire.preview import preview
 from thinned import thinned
 
 PROGRAM = [sys.executable, "-m", "memcore"]

@@ -32,6 +32,7 @@ OPTIONAL = {
     "docs/llama-index.md": "llama_index",
     "docs/openai-agents.md": "agents",
     "docs/telemetry.md": "opentelemetry",
+    "docs/ui.md": "starlette",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = [
