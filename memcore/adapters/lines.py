@@ -13,21 +13,28 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from memcore._fast import classify
+from memcore.blobs import StagedBlobLost
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import encode_json
 from memcore.database import Scope
-from memcore.errors import InvalidItemError, RevisionConflict, StoreLockedError
+from memcore.database.scope import engine_of, scope_filter_of
+from memcore.errors import InvalidItemError, RevisionConflict, StorageError, StoreLockedError
+from memcore.kv.namespace import KeyValueTxn, KeyValueView, NamespaceWriter
 from memcore.log.rewrite import plan_rewriting
 from memcore.model import Item, ItemKind, Message
+from memcore.rows import names
 from memcore.session import ChangeBatch, Session, admitted_item
+from memcore.session.append import STAGE_ATTEMPTS, stage
 from memcore.session.rewrite import rewrite_planned
 from memcore.session.session import ref_of
-from memcore.store.interface import Txn
+from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "Line",
     "Lines",
+    "Rows",
+    "Writing",
     "first_legal",
     "name_of",
     "parts_of",
@@ -173,6 +180,10 @@ class Lines:
             rest = _BEFORE
         batch.append(item, meta={self.field: rest})
 
+    def writing(self, values: Iterable[dict[str, Any]]) -> Writing:
+        """Return lines made ready, to be appended in a transaction of the caller's."""
+        return Writing(self, values)
+
     def commit(self, fill: Callable[[ChangeBatch], T]) -> T:
         """Commit what a function puts into a batch, and run it again if others wrote meanwhile.
 
@@ -263,6 +274,107 @@ class Lines:
             found = list(self.read())
         found = found[max(len(found) - limit, 0) :]
         return found[first_legal([each.item.message for each in found]) :]
+
+
+class Writing:
+    """Lines made ready for one session; run in a transaction, again if that has to be rerun."""
+
+    def __init__(self, lines: Lines, values: Iterable[dict[str, Any]]) -> None:
+        batch = lines.session.plan_batch(None)
+        self._ends: list[tuple[dict[str, Any], int]] = []
+        for value in values:
+            lines.put(batch, value)
+            self._ends.append((value, len(batch.prepared)))
+        self.change = batch.change()
+
+    def run(self, txn: Txn) -> list[tuple[dict[str, Any], int]]:
+        """Append the lines; return them with their seqs."""
+        before = self.change(txn).seq - len(self.change.items)
+        return [(value, before + end) for value, end in self._ends]
+
+
+class Rows:
+    """Rows of an adapter's namespace in a scope, written in the commit of lines.
+
+    Args:
+        scope: the scope.
+        namespace: the name of the namespace.
+    """
+
+    def __init__(self, scope: Scope, namespace: str) -> None:
+        self._scope = scope
+        self._namespace = namespace
+        self._kv = scope.kv(namespace)
+        self._store = engine_of(scope).store
+
+    def admitted(self, key: str, value: Any) -> Any:
+        """Return a value as the file's guards and redaction let it be stored.
+
+        Raises:
+            BlockedError: a guard refuses it.
+        """
+        return value if self._kv.gate is None else self._kv.gate.value(value, key)
+
+    def named(self, text: str | None, what: str) -> None:
+        """Refuse a text that is looked up later, where redaction would change it.
+
+        Raises:
+            BlockedError: there is a policy, and it has findings.
+        """
+        scope_filter = scope_filter_of(self._scope)
+        if scope_filter is not None:
+            scope_filter.name(text, what)
+
+    def read(self, fn: Callable[[KeyValueView], T]) -> T:
+        """Run a function on one snapshot of the rows."""
+        return self._kv.read(fn)
+
+    def writer(self, txn: Txn) -> KeyValueTxn:
+        """Return the rows in a write transaction."""
+        writer = NamespaceWriter(txn, self._find, self._ensure, engine_of(self._scope).now_ms())
+        return KeyValueTxn(lambda: writer)
+
+    def commit(
+        self,
+        fn: Callable[[Txn, KeyValueTxn], T],
+        *,
+        writings: Iterable[Writing] = (),
+        makes_room: bool = False,
+    ) -> T:
+        """Run a function in one write transaction: all that it writes is stored, or nothing.
+
+        Args:
+            fn: the change; it may be run again.
+            writings: the lines that it appends, of which large ones are staged before.
+            makes_room: it mostly deletes, and may run on a full device.
+        """
+
+        def closure(txn: Txn) -> T:
+            try:
+                return fn(txn, self.writer(txn))
+            except BaseException:
+                txn.spoil()  # what it wrote already must not be committed with others' changes
+                raise
+
+        changes = [writing.change for writing in writings]
+        for _ in range(STAGE_ATTEMPTS):
+            for change in changes:
+                stage(change.ref, change.items)
+            try:
+                return self._store.transact(closure, makes_room=makes_room)
+            except StagedBlobLost:
+                continue
+        msg = "a large item was collected again and again before it could be referred to; try again"
+        raise StorageError(msg)
+
+    def _find(self, txn: ReadTxn) -> tuple[int, int] | None:
+        scope = names.scope_of(txn, self._scope.app, self._scope.user)
+        number = None if scope is None else names.namespace_of(txn, scope, self._namespace)
+        return None if scope is None or number is None else (scope, number)
+
+    def _ensure(self, txn: Txn) -> tuple[int, int]:
+        scope = names.ensure_scope(txn, self._scope.app, self._scope.user)
+        return scope, names.ensure_namespace(txn, scope, self._namespace)
 
 
 def first_legal(messages: Sequence[Message]) -> int:

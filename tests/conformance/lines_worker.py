@@ -22,7 +22,27 @@ async def claude(path: str, name: str, count: int) -> None:
             await store.append({"project_key": "p", "session_id": "s"}, batch)
 
 
-KINDS = {"claude": claude}
+async def pydantic(path: str, name: str, count: int) -> None:
+    """Append messages to the conversation ``c``, again after each conflict."""
+    from pydantic_ai.conversation import Conversation
+    from pydantic_ai.conversation_store import ConversationConflict
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    from memcore.adapters.pydantic_ai import MemcoreConversationStore
+
+    with MemcoreConversationStore(path) as store:
+        number = 0
+        while number < count:
+            found = await store.load("c") or Conversation(conversation_id="c")
+            found.messages.append(ModelRequest([UserPromptPart(f"{name} {number}")]))
+            try:
+                await store.save(found)
+            except ConversationConflict:
+                continue
+            number += 1
+
+
+KINDS = {"claude": claude, "pydantic": pydantic}
 
 if __name__ == "__main__":
     asyncio.run(KINDS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -26,7 +26,15 @@ def imported(path):
 
 def test_each_framework_has_an_example():
     shown = {name for path in EXAMPLES for name in imported(path)}
-    assert {"a2a", "agents", "claude_agent_sdk", "deepagents", "google", "langgraph"} <= shown
+    assert {
+        "a2a",
+        "agents",
+        "claude_agent_sdk",
+        "deepagents",
+        "google",
+        "langgraph",
+        "pydantic_ai",
+    } <= shown
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

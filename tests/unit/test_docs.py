@@ -29,6 +29,7 @@ OPTIONAL = {
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
+    "docs/pydantic-ai.md": "pydantic_ai",
     "docs/telemetry.md": "opentelemetry",
 }
 """Pages whose examples need a package that is no dependency."""
