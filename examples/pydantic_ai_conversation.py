@@ -5,7 +5,7 @@ first run: It is 18 °C in Paris.
 stored 4 messages
 a window of 2 begins at a response and has 1
 the fork begins anew after 1 message: It is 18 °C in Rome.
-found again: It is 18 °C in Paris.
+found again: 18 °C in Paris
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from memcore.adapters.pydantic_ai import MemcoreConversationStore
 
 
-def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+def model(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
     """Call the tool, then say what it returned; a script stands for a model."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
@@ -68,8 +68,8 @@ async def main() -> None:
             result = await agent.run("I mean Rome", conversation=fork)
             await store.save(result)
             print("the fork begins anew after 1 message:", result.output)
-            hit = store.session(entries[0].id).search("Paris", kinds=["assistant"])[0]
-            print("found again:", hit.item.message["content"][0]["text"])
+            hit = store.session(entries[0].id).search("Paris", kinds=["result"])[0]
+            print("found again:", hit.item.message["content"][0]["content"])
 
 
 asyncio.run(main())

@@ -21,13 +21,16 @@ from memcore.database import Scope
 from memcore.database.scope import engine_of, scope_filter_of
 from memcore.errors import InvalidItemError, RevisionConflict, StorageError, StoreLockedError
 from memcore.kv.namespace import KeyValueTxn, KeyValueView, NamespaceWriter
+from memcore.log import Prepared
 from memcore.log.rewrite import plan_rewriting
 from memcore.model import Item, ItemKind, Message
 from memcore.rows import names
-from memcore.session import ChangeBatch, Session, admitted_item
+from memcore.rows.lifecycle import need_free
+from memcore.session import ChangeBatch, Session, admitted_item, resume_removals
 from memcore.session.append import STAGE_ATTEMPTS, stage
 from memcore.session.rewrite import rewrite_planned
 from memcore.session.session import ref_of
+from memcore.session.tail import encode_again, renew
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -125,6 +128,11 @@ class Line(NamedTuple):
     item: Item
 
 
+def _is_parted(line: Line, field: str) -> bool:
+    """Return True if the rest of a line is an event before its item."""
+    return (line.item.meta or {}).get(field) == _BEFORE
+
+
 class Lines:
     """The lines of a framework in one session.
 
@@ -207,11 +215,42 @@ class Lines:
     def rewrite(self, line: Line, value: dict[str, Any]) -> None:
         """Put another line in the place of a stored one, whose text is then nowhere in the file.
 
-        Token counts of contexts are those of the old text until the session is recounted.
+        Token counts of contexts are those of the old text until the session is recounted. A line
+        of another role, or of other calls, is put there by writing the session anew.
 
         Raises:
-            InvalidItemError: it is of another role, or makes or answers other calls.
+            HeldError: a legal hold covers the session, which would have to be written anew.
         """
+        try:
+            self._rewrite(line, value)
+        except InvalidItemError:
+            self._renew(line, value)
+
+    def _renew(self, line: Line, value: dict[str, Any]) -> None:
+        ref, writing = ref_of(self.session), self.writing([value])
+        old = {line.seq, line.seq - 1 if _is_parted(line, self.field) else line.seq}
+
+        def change(txn: Txn) -> bool:
+            draft = ref.draft(txn, create=False)
+            if draft is None:
+                return False
+            need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
+            kept: list[Prepared] = []
+            for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed):
+                if item.was not in old:
+                    kept.append(item)
+                elif item.was == line.seq:
+                    kept += writing.change.items
+            try:
+                return bool(renew(txn, ref, draft, kept))
+            except BaseException:
+                txn.spoil()  # it may be half done
+                raise
+
+        if ref.engine.store.transact(change):
+            resume_removals(ref.engine.store)
+
+    def _rewrite(self, line: Line, value: dict[str, Any]) -> None:
         ref = ref_of(self.session)
         item = self._view(value)
         meta: Mapping[str, Any] | None = None
@@ -222,7 +261,7 @@ class Lines:
             admitted = admitted_item(ref.scope_filter, message, meta)
             message, meta = admitted.message, admitted.meta
         changes = {line.seq: (line.item.message, message)}
-        if (line.item.meta or {}).get(self.field) == _BEFORE:
+        if _is_parted(line, self.field):
             gone = {"type": f"{self.field}.rest", "payload": None}
             changes[line.seq - 1] = gone, gone
 

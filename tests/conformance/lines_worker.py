@@ -42,7 +42,26 @@ async def pydantic(path: str, name: str, count: int) -> None:
             number += 1
 
 
-KINDS = {"claude": claude, "pydantic": pydantic}
+async def strands(path: str, name: str, count: int) -> None:
+    """Append messages to the agent ``s/a``, under the next id, again after each collision."""
+    from strands.types.exceptions import SessionException
+    from strands.types.session import SessionMessage
+
+    from memcore.adapters.strands import MemcoreSessionRepository
+
+    with MemcoreSessionRepository(path) as repository:
+        number = 0
+        while number < count:
+            content = {"role": "user", "content": [{"text": f"{name} {number}"}]}
+            taken = len(repository.list_messages("s", "a"))
+            try:
+                repository.create_message("s", "a", SessionMessage(content, taken))
+            except SessionException:
+                continue
+            number += 1
+
+
+KINDS = {"claude": claude, "pydantic": pydantic, "strands": strands}
 
 if __name__ == "__main__":
     asyncio.run(KINDS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -34,6 +34,7 @@ def test_each_framework_has_an_example():
         "google",
         "langgraph",
         "pydantic_ai",
+        "strands",
     } <= shown
 
 

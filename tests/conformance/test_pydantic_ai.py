@@ -77,7 +77,8 @@ NAMES = st.sampled_from(["a", "b", "c"])
 COUNT = st.integers(0, 5)
 MESSAGES = st.lists(st.builds(
     lambda make, number: make(number),
-    st.sampled_from([lambda n: asked(f"q{n}"), called, returned, lambda n: answered(f"a{n}")]), COUNT,
+    st.sampled_from([lambda n: asked(f"q{n}"), called, returned, lambda n: answered(f"a{n}")]),
+    COUNT,
 ), max_size=3)  # fmt: skip
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("start"), NAMES, MESSAGES, st.sampled_from([None, "x", "y"])),
@@ -165,8 +166,8 @@ class Player:
                        for limit in (None, 0, 1, 2, 3)]  # fmt: skip
             seen.append((record.conversation_id, record.scope, record.forked_from, record.usage,
                          branches, windows))  # fmt: skip
-        scoped = [record.conversation_id
-                  for record in await self.store.list_conversations(scope="x", limit=2)]  # fmt: skip
+        listed = await self.store.list_conversations(scope="x", limit=2)
+        scoped = [record.conversation_id for record in listed]
         return seen, scoped, [await self._there(entry) for entry in self.entries]
 
     async def _there(self, entry_id):
@@ -320,7 +321,7 @@ def test_what_is_deleted_or_erased_is_not_in_the_file(tmp_path):
         asyncio.run(store.fork("c", at=1, new_conversation_id="f"))
         asyncio.run(store.delete("c"))
         assert [each.parts[0].content for each in asyncio.run(store.load("f")).messages] == ["kept"]
-        assert not [hit for hit in store.scope.search("zanzibar")]
+        assert not store.scope.search("zanzibar")
         assert db.erase("ann", probes=["zanzibar", "kept"]).bytes_gone
         assert asyncio.run(store.load("f")) is None
     assert b"zanzibar" not in path.read_bytes()

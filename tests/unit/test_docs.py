@@ -30,6 +30,7 @@ OPTIONAL = {
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
     "docs/pydantic-ai.md": "pydantic_ai",
+    "docs/strands.md": "strands",
     "docs/telemetry.md": "opentelemetry",
 }
 """Pages whose examples need a package that is no dependency."""
