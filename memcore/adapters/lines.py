@@ -9,6 +9,7 @@ the line, and a line comes back equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -48,8 +49,8 @@ __all__ = [
 
 T = TypeVar("T")
 _AT: Final = "$"
-"""Only key of an object that stands for a value of the item, by its path; or, with a path that is
-no list, for an object that has this key alone."""
+"""Only key of an object that stands for something else: with a list, for a value of the item by its
+path; with a text, for a number that JSON does not have; with an object, for that as it is."""
 _PLAIN: Final = frozenset(("role", "type"))
 """Keys of an item whose values are the format's own words."""
 _BEFORE: Final = "event"
@@ -70,8 +71,9 @@ def rest_of(line: Any, item: Message) -> Any:
 
 def _note(value: Any, path: list[Any], places: dict[bytes, list[Any]]) -> None:
     if isinstance(value, dict | list):
-        if path and value:
-            places.setdefault(encode_json(value)[0], path)
+        text = _text_of(value)
+        if path and value and text is not None:
+            places.setdefault(text, path)
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, each in pairs:
             if key not in _PLAIN:
@@ -80,10 +82,21 @@ def _note(value: Any, path: list[Any], places: dict[bytes, list[Any]]) -> None:
         places.setdefault(encode_json(value)[0], path)
 
 
+def _text_of(value: Any) -> bytes | None:
+    """Return a value as JSON; None if it is not."""
+    try:
+        return encode_json(value)[0]
+    except ValueError:
+        return None
+
+
 def _referring(value: Any, places: dict[bytes, list[Any]]) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return {_AT: str(value)}
     if not isinstance(value, dict | list | str):
         return value
-    found = places.get(encode_json(value)[0])
+    text = _text_of(value)
+    found = None if text is None else places.get(text)
     if found is not None:
         return {_AT: found}
     if isinstance(value, str):
@@ -102,6 +115,8 @@ def whole(rest: Any, item: Message) -> Any:
         return rest
     if rest.keys() == {_AT}:
         path = rest[_AT]
+        if isinstance(path, str):
+            return float(path)
         if isinstance(path, list):
             return _value_at(item, path)
         return {key: whole(each, item) for key, each in path.items()}
@@ -179,8 +194,8 @@ class Lines:
             msg = f"line: expected a dict, got {type(line).__name__}"
             raise InvalidItemError(msg)
         item = self._view(line)
-        if item is None:
-            batch.record(self.field, line)
+        if item is None or _text_of(item) is None:  # nothing to read, or a number that is none
+            batch.record(self.field, rest_of(line, {}))
             return
         rest: Any = rest_of(line, item)
         if len(encode_json(rest)[0]) > _REST_BYTES:
@@ -256,7 +271,7 @@ class Lines:
         meta: Mapping[str, Any] | None = None
         if item is not None:
             meta = {self.field: rest_of(value, item)}
-        message = {"type": self.field, "payload": value} if item is None else item
+        message = {"type": self.field, "payload": rest_of(value, {})} if item is None else item
         if ref.scope_filter is not None:
             admitted = admitted_item(ref.scope_filter, message, meta)
             message, meta = admitted.message, admitted.meta
@@ -287,9 +302,9 @@ class Lines:
         before: Any = None
         for item in self.session.items() if items is None else items:
             if item.kind == ItemKind.EVENT:
-                if item.message["type"] == self.field and isinstance(item.message["payload"], dict):
-                    yield Line(item.seq, item.message["payload"], item)
                 before = item.message["payload"]
+                if item.message["type"] == self.field and isinstance(before, dict):
+                    yield Line(item.seq, whole(before, {}), item)
                 continue
             rest = None if item.meta is None else item.meta.get(self.field)
             if rest is None:
@@ -298,11 +313,12 @@ class Lines:
             if isinstance(value, dict):
                 yield Line(item.seq, value, item)
 
-    def window(self, limit: int | None) -> list[Line]:
-        """Return the last lines, oldest first; never from a result on whose call is left out.
+    def window(self, limit: int | None, *, legal: bool = True) -> list[Line]:
+        """Return the last lines, oldest first.
 
         Args:
             limit: at most this many; None: all.
+            legal: begin at no result whose call is left out.
         """
         if limit is None:
             return list(self.read())
@@ -312,6 +328,8 @@ class Lines:
         if len(found) < limit and len(items) == count:
             found = list(self.read())
         found = found[max(len(found) - limit, 0) :]
+        if not legal:
+            return found
         return found[first_legal([each.item.message for each in found]) :]
 
 

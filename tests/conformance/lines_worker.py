@@ -61,7 +61,25 @@ async def strands(path: str, name: str, count: int) -> None:
             number += 1
 
 
-KINDS = {"claude": claude, "pydantic": pydantic, "strands": strands}
+async def agent_framework(path: str, name: str, count: int) -> None:
+    """Append turns to the history ``s``."""
+    from agent_framework import Message
+
+    from memcore.adapters.agent_framework import MemcoreHistoryProvider
+
+    with MemcoreHistoryProvider(path) as provider:
+        for number in range(count):
+            turn = [Message("user", [f"{name} {number}?"]),
+                    Message("assistant", [f"{name} {number}!"])]  # fmt: skip
+            await provider.save_messages("s", turn)
+
+
+KINDS = {
+    "agent_framework": agent_framework,
+    "claude": claude,
+    "pydantic": pydantic,
+    "strands": strands,
+}
 
 if __name__ == "__main__":
     asyncio.run(KINDS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4])))

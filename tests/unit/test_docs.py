@@ -24,6 +24,7 @@ OPTIONAL = {
     "docs/encryption.md": "cryptography",
     "docs/a2a.md": "a2a",
     "docs/adk.md": "google.adk",
+    "docs/agent-framework.md": "agent_framework",
     "docs/anthropic.md": "anthropic",
     "docs/claude-agent.md": "claude_agent_sdk",
     "docs/deepagents.md": "deepagents",
