@@ -28,7 +28,7 @@ from memcore.model import Item, ItemKind, Message
 from memcore.rows import names
 from memcore.rows.lifecycle import need_free
 from memcore.session import ChangeBatch, Session, admitted_item, resume_removals
-from memcore.session.append import STAGE_ATTEMPTS, stage
+from memcore.session.append import STAGE_ATTEMPTS, stage, store
 from memcore.session.rewrite import rewrite_planned
 from memcore.session.session import ref_of
 from memcore.session.tail import encode_again, renew
@@ -224,8 +224,7 @@ class Lines:
             except RevisionConflict:
                 continue
             return found
-        msg = f"session {self.session.id[:80]!r} was written {_ATTEMPTS} times by others: try again"
-        raise StoreLockedError(msg)
+        raise self._outpaced()
 
     def rewrite(self, line: Line, value: dict[str, Any]) -> None:
         """Put another line in the place of a stored one, whose text is then nowhere in the file.
@@ -239,29 +238,83 @@ class Lines:
         try:
             self._rewrite(line, value)
         except InvalidItemError:
-            self._renew(line, value)
+            self._renew([line], self.writing([value]), at=line.seq)
 
-    def _renew(self, line: Line, value: dict[str, Any]) -> None:
-        ref, writing = ref_of(self.session), self.writing([value])
-        old = {line.seq, line.seq - 1 if _is_parted(line, self.field) else line.seq}
+    def replace(
+        self, gone: Callable[[Line], bool] | None, values: Iterable[dict[str, Any]] = ()
+    ) -> list[Line]:
+        """Remove lines from the file and append others, in one commit.
+
+        The session is written anew, so the items that stay get other seqs.
+
+        Args:
+            gone: returns True for a line to remove; None: all are removed.
+            values: lines to append.
+
+        Returns:
+            The lines that were removed, oldest first.
+
+        Raises:
+            HeldError: a legal hold covers the session.
+            StoreLockedError: others wrote again and again.
+        """
+        writing = self.writing(values)
+        for _ in range(_ATTEMPTS):
+            revision = self.session.revision  # before anything is read
+            old = [line for line in self.read() if gone is None or gone(line)]
+            try:
+                if old:
+                    self._renew(old, writing, revision=revision)
+                elif writing.change.items:
+                    store(writing.change)
+            except RevisionConflict:
+                continue
+            return old
+        raise self._outpaced()
+
+    def _outpaced(self) -> StoreLockedError:
+        msg = f"session {self.session.id[:80]!r} was written {_ATTEMPTS} times by others: try again"
+        return StoreLockedError(msg)
+
+    def _renew(
+        self,
+        gone: Sequence[Line],
+        writing: Writing,
+        *,
+        at: int | None = None,
+        revision: int | None = None,
+    ) -> None:
+        """Write the session anew without lines, with others at the place of a seq or at the end.
+
+        Raises:
+            RevisionConflict: it is at another revision.
+            HeldError: a legal hold covers it.
+        """
+        ref = ref_of(self.session)
+        old = {line.seq for line in gone}
+        old |= {line.seq - 1 for line in gone if _is_parted(line, self.field)}
 
         def change(txn: Txn) -> bool:
             draft = ref.draft(txn, create=False)
             if draft is None:
                 return False
+            draft.expect(revision)
             need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
             kept: list[Prepared] = []
             for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed):
                 if item.was not in old:
                     kept.append(item)
-                elif item.was == line.seq:
+                elif item.was == at:
                     kept += writing.change.items
+            if at is None:
+                kept += writing.change.items
             try:
                 return bool(renew(txn, ref, draft, kept))
             except BaseException:
                 txn.spoil()  # it may be half done
                 raise
 
+        stage(ref, writing.change.items)
         if ref.engine.store.transact(change):
             resume_removals(ref.engine.store)
 

@@ -113,6 +113,16 @@ KITS: Final = {
             "test_eager_flush_mode_appends_per_frame_before_result": (1, LOOPS),
         },
     ),
+    "llama-index": Kit(
+        package="llama-index-core",
+        version="0.14.25",
+        plugin="llama_index_swap",
+        needs=("pytest>=9", "pytest-asyncio", "pytest-timeout", "aiosqlite"),
+        options=("-o", "asyncio_default_fixture_loop_scope=function"),
+        files=("tests/storage/chat_store/test_sql.py",),
+        known={},
+        has_sdist=False,
+    ),
     "strands": Kit(
         package="strands-agents",
         version="1.62.0",

@@ -74,9 +74,23 @@ async def agent_framework(path: str, name: str, count: int) -> None:
             await provider.save_messages("s", turn)
 
 
+async def llama_index(path: str, name: str, count: int) -> None:
+    """Append turns to the chat ``k``."""
+    from llama_index.core.base.llms.types import ChatMessage
+
+    from memcore.adapters.llama_index import MemcoreChatStore
+
+    with MemcoreChatStore(path) as store:
+        for number in range(count):
+            turn = [ChatMessage(role="user", content=f"{name} {number}?"),
+                    ChatMessage(role="assistant", content=f"{name} {number}!")]  # fmt: skip
+            await store.add_messages("k", turn)
+
+
 KINDS = {
     "agent_framework": agent_framework,
     "claude": claude,
+    "llama_index": llama_index,
     "pydantic": pydantic,
     "strands": strands,
 }

@@ -34,6 +34,7 @@ def test_each_framework_has_an_example():
         "deepagents",
         "google",
         "langgraph",
+        "llama_index",
         "pydantic_ai",
         "strands",
     } <= shown

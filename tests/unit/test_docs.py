@@ -29,6 +29,7 @@ OPTIONAL = {
     "docs/claude-agent.md": "claude_agent_sdk",
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
+    "docs/llama-index.md": "llama_index",
     "docs/openai-agents.md": "agents",
     "docs/pydantic-ai.md": "pydantic_ai",
     "docs/strands.md": "strands",
