@@ -9,6 +9,7 @@ the line, and a line comes back equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
@@ -40,6 +41,7 @@ __all__ = [
     "Rows",
     "Writing",
     "first_legal",
+    "key_of",
     "name_of",
     "parts_of",
     "rest_of",
@@ -57,6 +59,7 @@ _BEFORE: Final = "event"
 """Rest of a line whose rest is an event of its own, right before the item."""
 _REST_BYTES: Final = 16 * 1024
 _ATTEMPTS: Final = 256
+_PART_CHARS: Final = 150
 
 
 # --- The rest of a line ---------------------------------------------------------------------------
@@ -504,6 +507,19 @@ def first_legal(messages: Sequence[Message]) -> int:
 def name_of(prefix: str, *parts: str) -> str:
     """Return the name of a session for the parts of a framework's key, whatever they contain."""
     return f"{prefix}:" + "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)
+
+
+def key_of(kind: str, *parts: str) -> str:
+    """Return the key of a row for the parts of a framework's key; of long ones it has digests."""
+    return f"{kind}:" + "/".join(_short(part) for part in parts)
+
+
+def _short(part: str) -> str:
+    told = quote(part, safe="", errors="surrogatepass")
+    if len(told) <= _PART_CHARS:
+        return told
+    digest = blake2b(part.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"={digest.hexdigest()}"  # no quoted text has an equals sign
 
 
 def parts_of(name: str) -> list[str]:

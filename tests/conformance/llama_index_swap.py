@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import llama_index.core.memory.memory as home
 from llama_index.core.storage.chat_store import sql
@@ -17,7 +17,7 @@ class Rows:
     def __init__(self, store: MemcoreChatStore) -> None:
         self._store = store
 
-    async def __aenter__(self) -> Rows:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

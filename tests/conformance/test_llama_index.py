@@ -52,8 +52,10 @@ STATUS = st.sampled_from([MessageStatus.ACTIVE, MessageStatus.ARCHIVED])
 TEXTS = st.lists(st.sampled_from("abc"), max_size=3)
 COUNT = st.integers(0, 4)
 STEPS = st.lists(st.one_of(
-    st.tuples(st.just("add"), KEYS, TEXTS, STATUS), st.tuples(st.just("set"), KEYS, TEXTS, STATUS),
-    st.tuples(st.just("delete"), KEYS, COUNT), st.tuples(st.just("clear"), KEYS, st.none() | STATUS),
+    st.tuples(st.just("add"), KEYS, TEXTS, STATUS),
+    st.tuples(st.just("set"), KEYS, TEXTS, STATUS),
+    st.tuples(st.just("clear"), KEYS, st.none() | STATUS),
+    st.tuples(st.just("delete"), KEYS, COUNT),
     st.tuples(st.just("oldest"), KEYS, COUNT), st.tuples(st.just("archive"), KEYS, COUNT),
 ), max_size=10)  # fmt: skip
 
@@ -168,8 +170,13 @@ def test_a_legal_hold_keeps_messages(store):
 
 def test_the_memory_of_an_agent_flushes_into_it(store):
     async def play():
-        memory = Memory.from_defaults(session_id="k", token_limit=60, chat_store=store,
-                                      chat_history_token_ratio=0.5, token_flush_size=10)  # fmt: skip
+        memory = Memory.from_defaults(
+            session_id="k",
+            token_limit=60,
+            chat_store=store,
+            chat_history_token_ratio=0.5,
+            token_flush_size=10,
+        )
         for number in range(12):
             role = "assistant" if number % 2 else "user"
             await memory.aput(said(f"message number {number}", role))

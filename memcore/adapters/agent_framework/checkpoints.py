@@ -14,7 +14,7 @@ from agent_framework._workflows._checkpoint_encoding import (
 )
 from agent_framework.exceptions import WorkflowCheckpointException
 
-from memcore.adapters.lines import name_of, parts_of
+from memcore.adapters.lines import key_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.blobs import StagedBlobLost
 from memcore.errors import StorageError
@@ -99,7 +99,7 @@ class MemcoreCheckpointStorage(Opened):
         """
 
         def read() -> bytes | None:
-            return self._kv.content(name_of("c", checkpoint_id))
+            return self._kv.content(key_of("c", checkpoint_id))
 
         content = await in_thread(read)
         if content is None:
@@ -112,7 +112,7 @@ class MemcoreCheckpointStorage(Opened):
         ids = await self.list_checkpoint_ids(workflow_name=workflow_name)
 
         def read() -> list[bytes | None]:
-            return [self._kv.content(name_of("c", each)) for each in ids]
+            return [self._kv.content(key_of("c", each)) for each in ids]
 
         contents = await in_thread(read)
         return [self._decoded(content) for content in contents if content is not None]
@@ -121,11 +121,11 @@ class MemcoreCheckpointStorage(Opened):
         """Delete a checkpoint; return whether there was one."""
 
         def change(rows: KeyValueTxn) -> bool:
-            key = name_of("c", checkpoint_id)
+            key = key_of("c", checkpoint_id)
             row = rows.get(key)
             if row is not None:
                 rows.delete(key)
-                rows.delete(name_of("w", row["workflow"], checkpoint_id))
+                rows.delete(key_of("w", row["workflow"], checkpoint_id))
             return row is not None
 
         return await in_thread(lambda: self._kv.transact(change))
@@ -137,17 +137,17 @@ class MemcoreCheckpointStorage(Opened):
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of a workflow's checkpoints, the oldest first; decodes nothing."""
-        prefix = name_of("w", workflow_name, "")
+        prefix = key_of("w", workflow_name, "")
         rows = await in_thread(lambda: list(self._kv.scan(prefix=prefix)))
-        rows.sort(key=lambda row: _moment(row[1]))
-        return [parts_of(key)[1] for key, _ in rows]
+        found = sorted((value for _, value in rows), key=lambda value: _moment(value["at"]))
+        return [value["id"] for value in found]
 
     # --- in a thread ------------------------------------------------------------------------------
 
     def _put(self, told: dict[str, Any], content: bytes) -> None:
-        key = name_of("c", told["checkpoint_id"])
+        key = key_of("c", told["checkpoint_id"])
         row = {"workflow": told["workflow_name"]}
-        at = told["timestamp"]
+        listed = {"id": told["checkpoint_id"], "at": told["timestamp"]}
         for _ in range(STAGE_ATTEMPTS):
             is_large = len(content) > BLOB_INLINE_COMMIT_BYTES_MAX
             held = self._kv.stage(content) if is_large else content
@@ -156,8 +156,8 @@ class MemcoreCheckpointStorage(Opened):
                 old = rows.get(key)
                 rows.put(key, row, content=held)
                 if old is not None and old != row:
-                    rows.delete(name_of("w", old["workflow"], told["checkpoint_id"]))
-                rows.put(name_of("w", row["workflow"], told["checkpoint_id"]), at)
+                    rows.delete(key_of("w", old["workflow"], told["checkpoint_id"]))
+                rows.put(key_of("w", row["workflow"], told["checkpoint_id"]), listed)
 
             try:
                 self._kv.transact(change)

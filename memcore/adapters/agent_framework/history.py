@@ -28,7 +28,7 @@ _FIELD: Final = "agent_framework"
 _SOURCE: Final = "memcore"
 
 
-@adapts(get_messages="session.items . count", save_messages="session.append . single")
+@adapts(get_messages="items . count", save_messages="append")
 class MemcoreHistoryProvider(Opened, HistoryProvider):
     """The framework's ``HistoryProvider``: ``Agent(context_providers=[...])``.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from agent_framework import AgentSession, SessionStore
 
-from memcore.adapters.lines import name_of
+from memcore.adapters.lines import key_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.telemetry import adapting, adapts
 
@@ -58,7 +58,7 @@ class MemcoreAgentSessionStore(Opened, SessionStore):
             ValueError: the id is no text, or empty.
         """
         self.validate_session_id(session_id)
-        found = await in_thread(self._kv.get, name_of("s", session_id))
+        found = await in_thread(self._kv.get, key_of("s", session_id))
         return None if found is None else AgentSession.from_dict(found)
 
     async def set(self, session_id: str, session: AgentSession) -> None:
@@ -69,7 +69,7 @@ class MemcoreAgentSessionStore(Opened, SessionStore):
         """
         self.validate_session_id(session_id)
         value = session.to_dict()
-        await in_thread(self._kv.put, name_of("s", session_id), value)
+        await in_thread(self._kv.put, key_of("s", session_id), value)
 
     async def delete(self, session_id: str) -> None:
         """Delete a session, if there is one.
@@ -78,4 +78,4 @@ class MemcoreAgentSessionStore(Opened, SessionStore):
             ValueError: the id is no text, or empty.
         """
         self.validate_session_id(session_id)
-        await in_thread(self._kv.delete, name_of("s", session_id))
+        await in_thread(self._kv.delete, key_of("s", session_id))

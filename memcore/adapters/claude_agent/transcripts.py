@@ -40,10 +40,10 @@ Entry = dict[str, Any]
 
 
 @adapts(
-    append="session.append . single",
-    load="session.items",
-    list_sessions="sessions",
-    delete="session.delete",
+    append="append",
+    load="items . count",
+    list_sessions="sessions . count",
+    delete="delete",
 )
 class MemcoreSessionStore(Opened):
     """The SDK's ``SessionStore``: ``ClaudeAgentOptions(session_store=MemcoreSessionStore(...))``.

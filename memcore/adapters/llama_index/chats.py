@@ -35,11 +35,11 @@ _NAME: Final = "llama-index"
 
 
 @adapts(
-    get_messages="session.items . count",
-    add_message="session.append . single",
-    add_messages="session.append . single",
-    set_messages="session.replace . single",
-    delete_messages="session.delete",
+    get_messages="items . count",
+    add_message="append",
+    add_messages="append",
+    set_messages="replace",
+    delete_messages="delete",
     get_keys="sessions . count",
 )
 class MemcoreChatStore(AsyncDBChatStore, Opened):

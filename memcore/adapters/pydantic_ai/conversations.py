@@ -4,16 +4,15 @@ The entries of a tree, that is of a conversation with its branches and forks, ar
 session, named after its first entry. Rows of a namespace say what is where; they are written in the
 commit of the items:
 
-- ``c/CONVERSATION``: its record, and the trees that it has entries in
-- ``e/ENTRY``: ``[tree, seq, parent]``
-- ``t/TREE/CONVERSATION``: a conversation with entries in a tree
+- ``c:CONVERSATION``: its record, and the trees that it has entries in
+- ``e:ENTRY``: ``[tree, seq, parent]``
+- ``t:TREE/CONVERSATION``: a conversation with entries in a tree
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation import Conversation
@@ -25,7 +24,7 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-from memcore.adapters.lines import Lines, Rows, first_legal, name_of
+from memcore.adapters.lines import Lines, Rows, first_legal, key_of, name_of
 from memcore.adapters.pydantic_ai.messages import from_pydantic_ai
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.context import fit
@@ -52,9 +51,9 @@ _RECORDS: Final = TypeAdapter(ConversationRecord)
 @adapts(
     read_record="kv.get",
     read_records="kv.scan . count",
-    write_record="session.append . single",
-    delete_record="session.delete",
-    read_history="session.items . count",
+    write_record="append",
+    delete_record="delete",
+    read_history="items . count",
 )
 class MemcoreConversationStore(Opened, ConversationStore):
     """Pydantic AI's ``ConversationStore``; a save is one commit, all or nothing.
@@ -123,7 +122,9 @@ class MemcoreConversationStore(Opened, ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return a conversation's record; None if there is none."""
-        found = await in_thread(self._rows.read, lambda rows: rows.get(f"c/{conversation_id}"))
+        found = await in_thread(
+            self._rows.read, lambda rows: rows.get(key_of("c", conversation_id))
+        )
         return None if found is None else _RECORDS.validate_python(found["record"])
 
     async def read_records(
@@ -132,7 +133,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
         """Return the records, of one scope or of all, the one that was updated last first."""
 
         def read(rows: KeyValueView) -> list[Any]:
-            return [row["record"] for _, row in rows.scan(prefix="c/")]
+            return [row["record"] for _, row in rows.scan(prefix="c:")]
 
         rows = await in_thread(self._rows.read, read)
         found = [_RECORDS.validate_python(row) for row in rows]
@@ -170,7 +171,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
         def change(txn: Txn, rows: KeyValueTxn) -> list[bytes]:
             stored = _expect(rows, conversation_id, expected_revision)
             assert stored is not None  # noqa: S101 - its revision is no None
-            rows.delete(f"c/{conversation_id}")
+            rows.delete(key_of("c", conversation_id))
             rest: list[bytes] = []
             for tree in stored["trees"]:
                 rows.delete(_member(tree, conversation_id))
@@ -231,7 +232,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
         name = record["conversation_id"]
         for each in (name, record["scope"], record["forked_from"]):
             self._rows.named(each, "id or scope of a conversation")
-        waiting = self._rows.admitted(f"c/{name}", record["deferred_tool_requests"])
+        waiting = self._rows.admitted(key_of("c", name), record["deferred_tool_requests"])
         record = {**record, "deferred_tool_requests": waiting}
         homes = self._rows.read(lambda rows: _homes(rows, record, lines))
         writings = {
@@ -247,14 +248,14 @@ class MemcoreConversationStore(Opened, ConversationStore):
                 raise ConversationConflict(name)
             for tree, writing in writings.items():
                 for line, seq in writing.run(txn):
-                    rows.put(f"e/{line['id']}", [tree, seq, line["parent_id"]])
+                    rows.put(key_of("e", line["id"]), [tree, seq, line["parent_id"]])
             trees = dict.fromkeys(() if stored is None else stored["trees"])
             for tip in _tips(record):
-                home = rows.get(f"e/{tip}")
+                home = rows.get(key_of("e", tip))
                 if home is not None and home[0] not in trees:
                     trees[home[0]] = None
-                    rows.put(_member(home[0], name), 0)
-            rows.put(f"c/{name}", {"record": record, "trees": [*trees]})
+                    rows.put(_member(home[0], name), name)
+            rows.put(key_of("c", name), {"record": record, "trees": [*trees]})
 
         self._rows.commit(change, writings=writings.values())
 
@@ -262,16 +263,16 @@ class MemcoreConversationStore(Opened, ConversationStore):
         """Remove what a deleted record reached in a tree and no other does; return work left."""
         ref = ref_of(self.session(tree))
         draft = ref.draft(txn, create=False)
-        others = [key for key, _ in rows.scan(prefix=_member(tree, ""))]
+        others = [name for _, name in rows.scan(prefix=_member(tree, ""))]
         reached: dict[str, int] = {}
-        for key in others:
-            other = rows.get("c/" + key.removeprefix(_member(tree, "")))
+        for name in others:
+            other = rows.get(key_of("c", name))
             _walk(rows, tree, _tips(other["record"]), reached)
         mine: dict[str, int] = {}
         _walk(rows, tree, _tips(record), mine)
         gone = {each: seq for each, seq in mine.items() if each not in reached}
         for each in gone:
-            rows.delete(f"e/{each}")
+            rows.delete(key_of("e", each))
         if draft is None or (others and not gone):
             return []
         if not others:
@@ -290,7 +291,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
             moved = {item.was: seq for seq, item in enumerate(renewal.kept, 1)}
             for each, seq in reached.items():
                 _, _, parent = _place(rows, each)
-                rows.put(f"e/{each}", [tree, moved[seq], parent])
+                rows.put(key_of("e", each), [tree, moved[seq], parent])
 
         return renew(txn, ref, draft, kept, renewed)
 
@@ -299,7 +300,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
 
 
 def _member(tree: str, conversation_id: str) -> str:
-    return f"t/{quote(tree, safe='')}/{conversation_id}"
+    return key_of("t", tree, conversation_id)
 
 
 def _tips(record: Any) -> list[str]:
@@ -313,7 +314,7 @@ def _place(rows: KeyValueView, entry_id: str) -> tuple[str, int, str | None]:
     Raises:
         LookupError: there is no such entry.
     """
-    found = rows.get(f"e/{entry_id}")
+    found = rows.get(key_of("e", entry_id))
     if found is None:
         raise LookupError(entry_id)
     tree, seq, parent = found
@@ -325,7 +326,7 @@ def _walk(rows: KeyValueView, tree: str, tips: Iterable[str], found: dict[str, i
     for tip in tips:
         at: str | None = tip
         while at is not None and at not in found:
-            place = rows.get(f"e/{at}")
+            place = rows.get(key_of("e", at))
             if place is None or place[0] != tree:
                 break
             found[at] = place[1]
@@ -346,12 +347,12 @@ def _homes(rows: KeyValueView, record: Any, lines: Sequence[Any]) -> list[str]:
         elif parent in homes:
             homes[line["id"]] = homes[parent]
         else:
-            found = rows.get(f"e/{parent}")
+            found = rows.get(key_of("e", parent))
             if found is None:
                 raise ConversationConflict(record["conversation_id"])
             homes[line["id"]] = found[0]
     head = record["head_id"]
-    if head is not None and head not in homes and rows.get(f"e/{head}") is None:
+    if head is not None and head not in homes and rows.get(key_of("e", head)) is None:
         raise ConversationConflict(record["conversation_id"])
     return list(homes.values())
 
@@ -362,7 +363,7 @@ def _expect(rows: KeyValueView, conversation_id: str, revision: str | None) -> A
     Raises:
         ConversationConflict: it is at another revision.
     """
-    found = rows.get(f"c/{conversation_id}")
+    found = rows.get(key_of("c", conversation_id))
     if (None if found is None else found["record"]["revision"]) != revision:
         raise ConversationConflict(conversation_id)
     return found

@@ -21,7 +21,7 @@ from strands.types.session import (
     encode_bytes_values,
 )
 
-from memcore.adapters.lines import Line, Lines, name_of
+from memcore.adapters.lines import Line, Lines, key_of, name_of
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database.scope import sessions_under
 from memcore.kv.namespace import KeyValueTxn
@@ -43,11 +43,11 @@ _DENSE: Final = "dense"
 
 
 @adapts(
-    create_message="session.append . single",
-    read_message="session.get",
-    update_message="session.rewrite",
-    list_messages="session.items . count",
-    delete_session="session.delete",
+    create_message="append",
+    read_message="get",
+    update_message="rewrite",
+    list_messages="items . count",
+    delete_session="delete",
 )
 class MemcoreSessionRepository(Opened, SessionRepository):
     """Strands' ``SessionRepository``, for one or many session managers.
@@ -129,13 +129,13 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: it exists.
         """
         del kwargs
-        self._create(name_of("s", session.session_id), session.to_dict())
+        self._create(key_of("s", session.session_id), session.to_dict())
         return session
 
     def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
         """Return a session; None if there is none."""
         del kwargs
-        row = self._kv.get(name_of("s", session_id))
+        row = self._kv.get(key_of("s", session_id))
         return None if row is None else Session.from_dict(row)
 
     def delete_session(self, session_id: str, **kwargs: Any) -> None:
@@ -151,10 +151,10 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         for entry in list(sessions_under(self.scope, name_of(_FIELD, session_id, ""))):
             self.scope.delete_session(entry.session_id)
         for kind in "am":
-            prefix = name_of(kind, session_id, "")
+            prefix = key_of(kind, session_id, "")
             for key, _ in list(self._kv.scan(prefix=prefix)):
                 self._kv.delete(key)
-        self._kv.delete(name_of("s", session_id))
+        self._kv.delete(key_of("s", session_id))
 
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Store a new agent.
@@ -163,13 +163,13 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: it exists, or its session does not.
         """
         del kwargs
-        key = name_of("a", session_id, session_agent.agent_id)
-        self._create(key, session_agent.to_dict(), name_of("s", session_id))
+        key = key_of("a", session_id, session_agent.agent_id)
+        self._create(key, session_agent.to_dict(), key_of("s", session_id))
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """Return an agent; None if there is none."""
         del kwargs
-        row = self._kv.get(name_of("a", session_id, agent_id))
+        row = self._kv.get(key_of("a", session_id, agent_id))
         return None if row is None else SessionAgent.from_dict(row)
 
     def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
@@ -179,7 +179,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: it does not exist.
         """
         del kwargs
-        self._update(name_of("a", session_id, session_agent.agent_id), session_agent.to_dict())
+        self._update(key_of("a", session_id, session_agent.agent_id), session_agent.to_dict())
 
     def create_multi_agent(self, session_id: str, multi_agent: Any, **kwargs: Any) -> None:
         """Store the state of several agents.
@@ -188,15 +188,15 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: it exists, or its session does not.
         """
         del kwargs
-        key = name_of("m", session_id, multi_agent.id)
-        self._create(key, multi_agent.serialize_state(), name_of("s", session_id))
+        key = key_of("m", session_id, multi_agent.id)
+        self._create(key, multi_agent.serialize_state(), key_of("s", session_id))
 
     def read_multi_agent(
         self, session_id: str, multi_agent_id: str, **kwargs: Any
     ) -> dict[str, Any] | None:
         """Return the state of several agents; None if there is none."""
         del kwargs
-        row = self._kv.get(name_of("m", session_id, multi_agent_id))
+        row = self._kv.get(key_of("m", session_id, multi_agent_id))
         found: dict[str, Any] | None = decode_bytes_values(row)
         return found
 
@@ -207,7 +207,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: it does not exist.
         """
         del kwargs
-        self._update(name_of("m", session_id, multi_agent.id), multi_agent.serialize_state())
+        self._update(key_of("m", session_id, multi_agent.id), multi_agent.serialize_state())
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: its id is taken, or there is no such agent.
         """
         del kwargs
-        if self._kv.get(name_of("a", session_id, agent_id)) is None:
+        if self._kv.get(key_of("a", session_id, agent_id)) is None:
             raise SessionException(f"agent {agent_id!r} of {session_id!r} does not exist")
         lines, line = self._lines(session_id, agent_id), _line(session_message)
         number = session_message.message_id
