@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -37,6 +38,7 @@ from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "Line",
+    "LineSessions",
     "Lines",
     "Rows",
     "Writing",
@@ -60,6 +62,7 @@ _BEFORE: Final = "event"
 _REST_BYTES: Final = 16 * 1024
 _ATTEMPTS: Final = 256
 _PART_CHARS: Final = 150
+_OPENED_MAX: Final = 256
 
 
 # --- The rest of a line ---------------------------------------------------------------------------
@@ -170,20 +173,6 @@ class Lines:
         self.session = session
         self.field = field
         self._view = view
-
-    @classmethod
-    def of(
-        cls,
-        scope: Scope,
-        name: str,
-        field: str,
-        view: Callable[[dict[str, Any]], Message | None],
-        *,
-        policy: str = "anthropic",
-    ) -> Lines:
-        """Open the lines of a scope's session."""
-        session = scope.session(name, policy=policy, orphans="keep", shape="keep")
-        return cls(session, field, view)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -387,6 +376,39 @@ class Lines:
         if not legal:
             return found
         return found[first_legal([each.item.message for each in found]) :]
+
+
+class LineSessions:
+    """The sessions of a scope that hold lines, each opened once: a handle knows its history.
+
+    Args:
+        scope: the scope.
+        field: as for ``Lines``.
+        view: as for ``Lines``.
+    """
+
+    def __init__(
+        self, scope: Scope, field: str, view: Callable[[dict[str, Any]], Message | None]
+    ) -> None:
+        self._scope = scope
+        self._field = field
+        self._view = view
+        self._opened: dict[str, Lines] = {}
+        self._lock = Lock()
+
+    def at(self, name: str) -> Lines:
+        """Return the lines of the session of a name."""
+        with self._lock:
+            found = self._opened.pop(name, None)
+            if found is None:
+                session = self._scope.session(
+                    name, policy="anthropic", orphans="keep", shape="keep"
+                )
+                found = Lines(session, self._field, self._view)
+            self._opened[name] = found  # the one that was used last
+            if len(self._opened) > _OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
+            return found
 
 
 class Writing:

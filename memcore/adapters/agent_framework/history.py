@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from agent_framework import HistoryProvider, Message
 
-from memcore.adapters.lines import Lines, name_of
+from memcore.adapters.lines import Lines, LineSessions, name_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.codec.values import encode_json
 from memcore.model import Message as Item
@@ -69,6 +69,7 @@ class MemcoreHistoryProvider(Opened, HistoryProvider):
         self.scope, self._owned = scope_of(
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
+        self._sessions = LineSessions(self.scope, _FIELD, _view)
         self.observer = adapting(source, "agent_framework")
 
     def session(self, session_id: str | None) -> Session:
@@ -115,7 +116,7 @@ class MemcoreHistoryProvider(Opened, HistoryProvider):
 
     def _lines(self, session_id: str | None) -> Lines:
         parts = [self.source_id] if session_id is None else [self.source_id, session_id]
-        return Lines.of(self.scope, name_of("agent-framework", *parts), _FIELD, _view)
+        return self._sessions.at(name_of("agent-framework", *parts))
 
     def _is_left_out(self, message: Mapping[str, Any]) -> bool:
         return self.skip_excluded and bool(

@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
-from memcore.adapters.lines import Line, Lines, name_of, parts_of
+from memcore.adapters.lines import Line, Lines, LineSessions, name_of, parts_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.database import Database, Scope
 from memcore.database.scope import sessions_under
@@ -60,6 +60,7 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
 
     _scope: Scope = PrivateAttr()
     _owned: Database | None = PrivateAttr(default=None)
+    _sessions: LineSessions = PrivateAttr()
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
         self._scope, self._owned = scope_of(
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
+        self._sessions = LineSessions(self._scope, _FIELD, _view)
         object.__setattr__(self, "observer", adapting(source, _FIELD))
 
     def session(self, key: str) -> Session:
@@ -226,7 +228,7 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
     # --- in a thread ------------------------------------------------------------------------------
 
     def _lines(self, key: str) -> Lines:
-        return Lines.of(self._scope, name_of(_NAME, key), _FIELD, _view)
+        return self._sessions.at(name_of(_NAME, key))
 
     def _with_status(self, key: str, status: MessageStatus | None) -> list[Line]:
         lines = self._lines(key)

@@ -24,7 +24,7 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-from memcore.adapters.lines import Lines, Rows, first_legal, key_of, name_of
+from memcore.adapters.lines import Lines, LineSessions, Rows, first_legal, key_of, name_of
 from memcore.adapters.pydantic_ai.messages import from_pydantic_ai
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.context import fit
@@ -86,6 +86,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
         self.scope, self._owned = scope_of(
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
+        self._sessions = LineSessions(self.scope, _FIELD, _view)
         self._rows = Rows(self.scope, _FIELD)
         self._legal = legal
         self.observer = adapting(source, "pydantic_ai")
@@ -206,7 +207,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
     # --- in a thread ------------------------------------------------------------------------------
 
     def _lines(self, tree: str) -> Lines:
-        return Lines.of(self.scope, name_of("pydantic-ai", tree), _FIELD, _view)
+        return self._sessions.at(name_of("pydantic-ai", tree))
 
     def _history(self, head_id: str | None, limit: int | None) -> list[ConversationEntry]:
         def walk(rows: KeyValueView) -> dict[str, tuple[str, int]]:

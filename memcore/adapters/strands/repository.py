@@ -21,7 +21,7 @@ from strands.types.session import (
     encode_bytes_values,
 )
 
-from memcore.adapters.lines import Line, Lines, key_of, name_of
+from memcore.adapters.lines import Line, Lines, LineSessions, key_of, name_of
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database.scope import sessions_under
 from memcore.kv.namespace import KeyValueTxn
@@ -76,6 +76,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
         self._kv = self.scope.kv(_FIELD)
+        self._sessions = LineSessions(self.scope, _FIELD, _view)
         self.observer = adapting(source, "strands")
 
     def session(self, session_id: str, agent_id: str) -> MemcoreSession:
@@ -83,7 +84,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         return self._lines(session_id, agent_id).session
 
     def _lines(self, session_id: str, agent_id: str) -> Lines:
-        return Lines.of(self.scope, name_of(_FIELD, session_id, agent_id), _FIELD, _view)
+        return self._sessions.at(name_of(_FIELD, session_id, agent_id))
 
     # --- rows -------------------------------------------------------------------------------------
 
