@@ -1,11 +1,10 @@
-"""LlamaIndex's Memory in a memcore file: a second process goes on where the first one stopped.
-
-Runs without a network or a model. ``pip install "memcore[llama-index]"``
+"""A chat of LlamaIndex whose memory is in a memcore file, also what it has flushed.
 
 It prints:
-    first: 40 messages kept, 20 shown
-    second: 44 messages kept, 24 shown, the last: answer 21
-    a context of 40 tokens: ['user', 'assistant']
+the memory shows 2 of 6 messages
+after the restart 4 are archived
+found again: My cat is called Miau.
+the next request: user, assistant, user, assistant, user, assistant
 """
 
 from __future__ import annotations
@@ -14,44 +13,46 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from llama_index.core.llms import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory import Memory
-from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 
 from memcore.adapters.llama_index import MemcoreChatStore
 
-
-async def talk(store: AsyncDBChatStore, turns: range) -> tuple[list[ChatMessage], int]:
-    """Go on with a conversation; what the model would get, and how much is kept."""
-    memory = Memory.from_defaults(
-        session_id="trains",
-        chat_store=store,
-        token_limit=400,
-        chat_history_token_ratio=0.5,
-        token_flush_size=60,
-        tokenizer_fn=str.split,
-    )
-    for turn in turns:
-        await memory.aput(ChatMessage(role="user", content=f"question {turn} " + "word " * 10))
-        await memory.aput(ChatMessage(role="assistant", content=f"answer {turn}"))
-    return await memory.aget(), len(await memory.aget_all(status=None))
+CHAT = [
+    ("user", "My cat is called Miau."),
+    ("assistant", "What a name for a cat!"),
+    ("user", "It likes to sleep on the old sofa."),
+    ("assistant", "As cats do, all day long."),
+    ("user", "And to eat, of course."),
+    ("assistant", "Of course."),
+]
 
 
-def main() -> None:
-    """Talk, stop, and talk on."""
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "agent.memcore"
+async def main() -> None:
+    """Fill a small memory, restart, and read what it flushed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.memcore"
         with MemcoreChatStore(path, user="ann") as store:
-            shown, kept = asyncio.run(talk(store, range(20)))
-            print(f"first: {kept} messages kept, {len(shown)} shown")
-        with MemcoreChatStore(path, user="ann") as store:
-            shown, kept = asyncio.run(talk(store, range(20, 22)))
-            print(
-                f"second: {kept} messages kept, {len(shown)} shown, the last: {shown[-1].content}"
+            memory = Memory.from_defaults(
+                session_id="chat",
+                chat_store=store,
+                token_limit=40,
+                chat_history_token_ratio=0.5,
+                token_flush_size=10,
             )
-            roles = [message.role.value for message in store.context("trains", 40)]
-            print(f"a context of 40 tokens: {roles}")
+            for role, text in CHAT:
+                await memory.aput(ChatMessage(role=role, content=text))
+            shown = await memory.aget()
+            print(f"the memory shows {len(shown)} of {len(CHAT)} messages")
+        with MemcoreChatStore(path, user="ann") as store:
+            archived = await store.count_messages("chat", MessageStatus.ARCHIVED)
+            print(f"after the restart {archived} are archived")
+            session = store.session("chat")
+            hit = session.search("name of the cat Miau")[0]
+            print("found again:", hit.item.message["content"][0]["text"])
+            roles = [each["role"] for each in session.context().messages]
+            print("the next request:", ", ".join(roles))
 
 
-if __name__ == "__main__":
-    main()
+asyncio.run(main())

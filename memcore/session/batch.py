@@ -193,6 +193,15 @@ class ChangeBatch:
         if self._key is not None:
             self._say("update", content_of(update))
 
+    def expect_state(self, counter: int) -> None:
+        """Let the batch fail if it changes the session's state and that is not at a counter.
+
+        Raises:
+            RevisionConflict: as the batch is committed.
+        """
+        if not self._state.is_empty:
+            self._state.expect(counter)
+
     def begin_state(
         self,
         values: Mapping[str, Any],

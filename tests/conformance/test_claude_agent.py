@@ -69,7 +69,7 @@ def test_the_sdks_own_contracts_hold(tmp_path):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
-    | st.floats(allow_nan=False, allow_infinity=False),
+    | st.floats(allow_nan=False),
     lambda inner: st.lists(inner, max_size=4)
     | st.dictionaries(st.text() | st.sampled_from(["$", "content", "text", "type"]), inner,
                       max_size=4),
@@ -179,7 +179,7 @@ def test_a_bad_key_is_refused(store, key):
 
 
 def test_a_bad_line_stores_nothing_of_its_batch(store):
-    for bad in ("text", {"type": "x", "n": float("nan")}, {"type": "x", "n": {1}}):
+    for bad in ("text", ["x"], {"type": "x", "n": {1}}):
         with pytest.raises(memcore.InvalidItemError):
             asyncio.run(store.append(KEY, [user("1", "kept?"), bad]))
         assert asyncio.run(store.load(KEY)) is None

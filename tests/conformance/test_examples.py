@@ -28,6 +28,7 @@ def test_each_framework_has_an_example():
     shown = {name for path in EXAMPLES for name in imported(path)}
     assert {
         "a2a",
+        "agent_framework",
         "agents",
         "claude_agent_sdk",
         "deepagents",
@@ -35,6 +36,8 @@ def test_each_framework_has_an_example():
         "langchain",
         "langgraph",
         "llama_index",
+        "pydantic_ai",
+        "strands",
     } <= shown
 
 

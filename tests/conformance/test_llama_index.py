@@ -1,9 +1,12 @@
-"""MemcoreChatStore behaves as LlamaIndex's own store on SQL, and as its Memory expects."""
+"""LlamaIndex's chats on a memcore file: the same as its SQL store, and what memcore adds."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,246 +17,243 @@ import memcore
 
 pytest.importorskip("llama_index.core")
 pytest.importorskip("aiosqlite")
-
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ImageBlock,
-    MessageRole,
     TextBlock,
-    ThinkingBlock,
     ToolCallBlock,
 )
 from llama_index.core.memory import Memory
-from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from memcore.adapters.llama_index import MemcoreChatStore
 
-ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = Path(__file__).with_name("lines_worker.py")
 
 
-def said(text, role="user", **more):
-    return ChatMessage(role=role, content=text, **more)
-
-
-def called(*ids):
-    blocks = [ToolCallBlock(tool_call_id=each, tool_name="look", tool_kwargs={"q": each})
-              for each in ids]  # fmt: skip
-    return ChatMessage(role="assistant", blocks=[TextBlock(text="wait"), *blocks])
-
-
-def answered(call_id, text="secret answer"):
-    return said(text, "tool", additional_kwargs={"tool_call_id": call_id, "name": "look"})
+def said(text, role="user"):
+    return ChatMessage(role=role, content=text)
 
 
 @pytest.fixture
-def store():
-    with MemcoreChatStore(":memory:", allow_unsafe=True) as opened:
-        yield opened
+def store(tmp_path):
+    with MemcoreChatStore(tmp_path / "a.memcore", user="ann") as store:
+        yield store
 
 
-def run(made):
-    return asyncio.run(made)
+# --- differential ---------------------------------------------------------------------------------
+
+KEYS = st.sampled_from(["k", "k/1"])
+STATUS = st.sampled_from([MessageStatus.ACTIVE, MessageStatus.ARCHIVED])
+TEXTS = st.lists(st.sampled_from("abc"), max_size=3)
+COUNT = st.integers(0, 4)
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("add"), KEYS, TEXTS, STATUS),
+    st.tuples(st.just("set"), KEYS, TEXTS, STATUS),
+    st.tuples(st.just("clear"), KEYS, st.none() | STATUS),
+    st.tuples(st.just("delete"), KEYS, COUNT),
+    st.tuples(st.just("oldest"), KEYS, COUNT), st.tuples(st.just("archive"), KEYS, COUNT),
+), max_size=10)  # fmt: skip
 
 
-# --- against the framework's own store ------------------------------------------------------------
-
-MESSAGES = st.one_of(
-    st.builds(
-        said,
-        st.text(max_size=20),
-        role=st.sampled_from(["user", "assistant", "system", "developer", "chatbot", "model"]),
-        additional_kwargs=st.dictionaries(st.text(max_size=3), st.text(max_size=5), max_size=2),
-    ),
-    st.builds(called, st.sampled_from(["c1", "c2"]), st.sampled_from(["c3", "c4"])),
-    st.builds(answered, st.sampled_from(["c1", "c2", "c3", "c9"]), st.text(max_size=10)),
-    st.just(said("no call", "tool")),
-    st.just(ChatMessage(role="user", blocks=[
-        TextBlock(text="see"), ImageBlock(image=b"\x89PNG" * 9000, image_mimetype="image/png"),
-    ])),
-    st.just(ChatMessage(role="assistant", blocks=[ThinkingBlock(content="hm"),
-                                                  TextBlock(text="so")])),
-)  # fmt: skip
-KEYS = st.sampled_from(["a", "a/b", "ü %"])
-STATUSES = st.sampled_from([ACTIVE, ARCHIVED])
-NUMBERS = st.integers(0, 4)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add_message"), KEYS, MESSAGES, STATUSES),
-        st.tuples(st.just("add_messages"), KEYS, st.lists(MESSAGES, min_size=1, max_size=4),
-                  STATUSES),
-        st.tuples(st.just("set_messages"), KEYS, st.lists(MESSAGES, max_size=4), STATUSES),
-        st.tuples(st.just("delete_messages"), KEYS, st.sampled_from([None, ACTIVE, ARCHIVED])),
-        st.tuples(st.just("delete_oldest_messages"), KEYS, NUMBERS),
-        st.tuples(st.just("archive_oldest_messages"), KEYS, NUMBERS),
-    ),
-    max_size=12,
-)  # fmt: skip
+async def ids_of(store, key):
+    if isinstance(store, MemcoreChatStore):
+        return await store.get_ids(key, None)
+    factory, table = await store._initialize()
+    query = select(table.c.id).where(table.c.key == key)
+    async with factory() as session:
+        found = await session.execute(query.order_by(table.c.timestamp, table.c.id))
+        return [row.id for row in found.fetchall()]
 
 
-def dumped(found):
-    if isinstance(found, list):
-        return [each.model_dump(mode="json") for each in found]
-    return found
+async def played(store, name, key, given_, status=None):
+    if name == "add":
+        if given_:  # SQLAlchemy inserts an empty row for no message
+            await store.add_messages(key, [said(text) for text in given_], status)
+    elif name == "set":
+        await store.set_messages(key, [said(text) for text in given_], status)
+    elif name == "delete":
+        ids = await ids_of(store, key)
+        found = await store.delete_message(key, ids[given_] if given_ < len(ids) else -1)
+        return found and found.content
+    elif name == "clear":
+        await store.delete_messages(key, given_)
+    elif name == "oldest":
+        return [each.content for each in await store.delete_oldest_messages(key, given_)]
+    else:
+        return [each.content for each in await store.archive_oldest_messages(key, given_)]
+    return None
 
 
-async def played(store: AsyncDBChatStore, steps):
-    seen = []
-    for name, key, *arguments in steps:
-        seen.append(dumped(await getattr(store, name)(key, *arguments)))
-        seen.append(dumped(await store.get_messages(key, limit=2, offset=1)))
-    for key in ("a", "a/b", "ü %"):
-        for status in (ACTIVE, ARCHIVED, None):
-            seen.append(dumped(await store.get_messages(key, status=status)))
-            assert await store.count_messages(key, status=status) == len(seen[-1])
-    found = await store.get_keys()
-    seen.append(sorted({k for k in found if await store.count_messages(k, status=None)}))
+async def state(store):
+    seen = [sorted(await store.get_keys())]
+    for key in ("k", "k/1"):
+        for status in (None, *MessageStatus):
+            seen.append(await store.count_messages(key, status))
+            for limit, offset in ((None, None), (2, None), (1, 1), (None, 0)):
+                found = await store.get_messages(key, status, limit, offset)
+                seen.append([(each.role, each.content) for each in found])
     return seen
 
 
-@given(STEPS)
-@settings(deadline=None, max_examples=40)
-def test_any_steps_leave_what_the_sql_store_has(steps):
-    with MemcoreChatStore(":memory:", allow_unsafe=True) as ours:
-        theirs = SQLAlchemyChatStore(table_name="t")
+@settings(deadline=None, max_examples=25)
+@given(steps=STEPS)
+def test_it_does_what_the_sql_store_does(steps):
+    async def play():
+        engine = create_async_engine("sqlite+aiosqlite:///:memory:")
+        theirs = SQLAlchemyChatStore(table_name="t", async_engine=engine)
+        with MemcoreChatStore(":memory:", allow_unsafe=True) as ours:
+            for step in steps:
+                assert await played(ours, *step) == await played(theirs, *step), step
+                assert await state(ours) == await state(theirs), step
+        await engine.dispose()
 
-        async def both():
-            found = await played(ours, steps), await played(theirs, steps)
-            if theirs._async_engine is not None:
-                await theirs._async_engine.dispose()
-            return found
-
-        mine, other = run(both())
-    assert mine == other
-
-
-def test_a_message_is_deleted_by_its_seq(store):
-    run(store.add_messages("k", [said("one"), said("two", "assistant"), said("three")]))
-    seqs = [item.seq for item in store.session("k").items()]
-    assert run(store.delete_message("k", seqs[1])).content == "two"
-    assert run(store.delete_message("k", seqs[1])) is None
-    assert run(store.delete_message("k", 99)) is None
-    assert [each.content for each in run(store.get_messages("k"))] == ["one", "three"]
+    asyncio.run(play())
 
 
-# --- what the file holds --------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
-def raw(path):
-    return Path(path).read_bytes()
+def test_messages_come_back_equal_and_pair(store):
+    openai_call = {"id": "c2", "type": "function",
+                   "function": {"name": "look", "arguments": '{"at": 2}'}}  # fmt: skip
+    messages = [
+        ChatMessage(role="system", content="be brief"),
+        ChatMessage(role="user", blocks=[TextBlock(text="look"),
+                                         ImageBlock(url="https://x/y.png")]),
+        ChatMessage(role="assistant", blocks=[
+            ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"at": 1})],
+            additional_kwargs={"tool_calls": [openai_call]}),
+        ChatMessage(role="tool", content="one", additional_kwargs={"tool_call_id": "c1"}),
+        ChatMessage(role="tool", content="x" * 90_000, additional_kwargs={"tool_call_id": "c2"}),
+        ChatMessage(role="assistant", content="done", additional_kwargs={"$": {"n": [1.5]}}),
+        ChatMessage(role="user", blocks=[]),
+    ]  # fmt: skip
+    asyncio.run(store.add_messages("k", messages))
+    assert asyncio.run(store.get_messages("k")) == messages
+    session = store.session("k")
+    assert session.open_calls == []
+    shown = session.context().messages
+    assert memcore.validate(shown[1:], "anthropic") == []
+    assert session.search("look")
 
 
-def test_what_is_deleted_is_not_in_the_file(tmp_path):
-    path = tmp_path / "chat.memcore"
-    with MemcoreChatStore(path) as store:
-        run(store.add_messages("k", [
-            said("planted-user-text"), called("c1"), answered("c1", "planted-result-text"),
-            ChatMessage(role="user", blocks=[TextBlock(text="x" * 20_000 + "planted-long-text")]),
-            said("kept text"),
-        ]))  # fmt: skip
-        run(store.delete_oldest_messages("k", 4))
-        assert [each.content for each in run(store.get_messages("k"))] == ["kept text"]
-        told = [str(item.message) for item in store.session("k").items()]
-        assert not any("planted" in each for each in told)
-        assert store.session("k").state.get("llama_index.ranges")["due"] == []
-        assert memcore.validate([i.message for i in store.session("k").items()]) == []
-    with memcore.open(path) as db:
-        assert db.check() == []
+def test_what_is_deleted_is_not_in_a_copy_of_the_file(store, tmp_path):
+    asyncio.run(store.add_messages("k", [said("kept"), said("zanzibar"), said("also kept")]))
+    asyncio.run(store.archive_oldest_messages("k", 1))
+    middle = asyncio.run(store.get_ids("k", None))[1]
+    assert asyncio.run(store.delete_message("k", middle)).content == "zanzibar"
+    assert asyncio.run(store.delete_message("k", middle)) is None
+    archived = asyncio.run(store.get_messages("k", MessageStatus.ARCHIVED))
+    assert [each.content for each in archived] == ["kept"]
+    with memcore.open(tmp_path / "a.memcore") as db:
+        db.backup(tmp_path / "copy.memcore")
+    assert b"zanzibar" not in (tmp_path / "copy.memcore").read_bytes()
 
 
-def test_an_interrupted_deletion_is_finished_by_the_next_one(store, monkeypatch):
-    from memcore.adapters.llama_index import chat_store
+def test_two_that_archive_at_once_take_different_messages(store, monkeypatch):
+    from memcore.adapters.llama_index import chats
 
-    run(store.add_messages("k", [said("first secret"), said("second"), said("third")]))
-    wipe = chat_store._wipe
-    monkeypatch.setattr(chat_store, "_wipe", lambda _: None)  # a kill right after the commit
-    run(store.delete_oldest_messages("k", 1))
-    monkeypatch.setattr(chat_store, "_wipe", wipe)
-    assert len(run(store.get_messages("k"))) == 2
-    assert any("first secret" in str(item.message) for item in store.session("k").items())
-    run(store.delete_oldest_messages("k", 1))
-    assert not any("sec" in str(item.message) for item in store.session("k").items())
-    assert [each.content for each in run(store.get_messages("k"))] == ["third"]
+    active, others = chats._active, [1]
 
+    def interrupted(lines):
+        found = active(lines)
+        if others:  # another one archives between the look and the commit
+            others.pop()
+            asyncio.run(store.archive_oldest_messages("k", 1))
+        return found
 
-def test_users_are_apart_and_erased_with_their_histories(tmp_path):
-    with memcore.open(tmp_path / "db") as db:
-        ann = MemcoreChatStore(db, user="ann")
-        bob = MemcoreChatStore(db, user="bob")
-        run(ann.add_message("k", said("of ann")))
-        run(bob.add_message("k", said("of bob")))
-        db.erase(user="ann")
-        assert run(ann.get_keys()) == []
-        assert [each.content for each in run(bob.get_messages("k"))] == ["of bob"]
+    asyncio.run(store.add_messages("k", [said(text) for text in "abcd"]))
+    monkeypatch.setattr(chats, "_active", interrupted)
+    (taken,) = asyncio.run(store.archive_oldest_messages("k", 1))
+    archived = asyncio.run(store.get_messages("k", MessageStatus.ARCHIVED))
+    assert taken.content == "b"
+    assert [each.content for each in archived] == ["a", "b"]
 
 
-def test_contexts_are_legal_and_fit(store):
-    messages = [said("hi"), called("c1", "c2"), answered("c1"), said("and?"), answered("c2")]
-    run(store.add_messages("k", messages))
-    whole = store.context("k")
-    assert whole[0] == messages[0]
-    assert [each.role for each in whole[1:4]] == ["assistant", "tool", "tool"]
-    run(store.archive_oldest_messages("k", 2))  # the call goes, its results stay
-    shown = store.context("k")
-    assert [each.content for each in shown] == ["and?"]
-    with pytest.raises(memcore.ContextOverflowError):
-        store.context("k", 1)
+def test_a_legal_hold_keeps_messages(store):
+    asyncio.run(store.add_messages("k", [said("a"), said("b")]))
+    store.session("k").hold(reason="a trial")
+    for change in (
+        lambda: store.delete_oldest_messages("k", 1),
+        lambda: store.set_messages("k", [said("c")]),
+        lambda: store.delete_messages("k"),
+    ):
+        with pytest.raises(memcore.HeldError):
+            asyncio.run(change())
+    assert [each.content for each in asyncio.run(store.get_messages("k"))] == ["a", "b"]
 
 
-def test_a_key_that_is_no_text_is_refused(store):
-    for key in ("", None, 7):
-        with pytest.raises(memcore.InvalidOptionError, match="key"):
-            run(store.add_message(key, said("x")))
-    assert run(store.get_keys()) == []
-
-
-# --- the framework's Memory -----------------------------------------------------------------------
-
-
-def test_its_memory_keeps_its_queue_in_the_store(tmp_path):
-    path = tmp_path / "chat.memcore"
-
-    async def talk(store, turns):
+def test_the_memory_of_an_agent_flushes_into_it(store):
+    async def play():
         memory = Memory.from_defaults(
-            session_id="chat", chat_store=store, token_limit=400, chat_history_token_ratio=0.5,
-            token_flush_size=100,
-        )  # fmt: skip
-        for turn in turns:
-            await memory.aput(said(f"question {turn} " + "word " * 20))
-            await memory.aput(said(f"answer {turn} " + "word " * 20, "assistant"))
-        return await memory.aget(), await memory.aget_all(status=None)
+            session_id="k",
+            token_limit=60,
+            chat_store=store,
+            chat_history_token_ratio=0.5,
+            token_flush_size=10,
+        )
+        for number in range(12):
+            role = "assistant" if number % 2 else "user"
+            await memory.aput(said(f"message number {number}", role))
+        shown = [each.content for each in await memory.aget()]
+        whole = [each.content for each in await memory.aget_all(status=None)]
+        return shown, whole
 
+    shown, whole = asyncio.run(play())
+    assert whole == [f"message number {number}" for number in range(12)]
+    assert 0 < len(shown) < 12
+    assert shown == whole[-len(shown) :]
+    assert asyncio.run(store.count_messages("k", MessageStatus.ARCHIVED)) == 12 - len(shown)
+
+
+# --- processes, erasure ---------------------------------------------------------------------------
+
+
+def spawned(path, name, count):
+    command = [sys.executable, "-W", "ignore", str(WORKER), "llama_index", str(path), name,
+               str(count)]  # fmt: skip
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_two_processes_write_one_chat(tmp_path):
+    path = tmp_path / "a.memcore"
+    workers = [spawned(path, name, 12) for name in ("one", "two")]
+    assert [worker.wait() for worker in workers] == [0, 0]
     with MemcoreChatStore(path) as store:
-        shown, everything = run(talk(store, range(8)))
-        assert len(everything) == 16
-        assert 0 < len(shown) < 16
-    with MemcoreChatStore(path) as store:  # another process, later
-        shown, everything = run(talk(store, [8]))
-        assert len(everything) == 18
-        assert shown[-1].content.startswith("answer 8")
-        assert shown[0].role == MessageRole.USER
+        texts = [each.content for each in asyncio.run(store.get_messages("k"))]
+        ids = asyncio.run(store.get_ids("k"))
+    assert ids == sorted(set(ids))
+    for name in ("one", "two"):
+        own = [text for text in texts if text.startswith(name)]
+        assert own == [f"{name} {n}{s}" for n in range(12) for s in ("?", "!")]
 
 
-def _writer(path, name, count):
+def test_a_killed_writer_leaves_whole_batches(tmp_path):
+    path = tmp_path / "a.memcore"
+    worker = spawned(path, "one", 100_000)
     with MemcoreChatStore(path) as store:
-        for number in range(count):
-            run(store.add_message("k", said(f"{name}-{number}")))
-            if number % 5 == 4:
-                run(store.archive_oldest_messages("k", 1))
+        while worker.poll() is None and asyncio.run(store.count_messages("k")) < 10:
+            pass
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        texts = [each.content for each in asyncio.run(store.get_messages("k"))]
+    assert texts == [f"one {n}{s}" for n in range(len(texts) // 2) for s in ("?", "!")]
 
 
-def test_two_processes_lose_nothing(tmp_path):
-    path = tmp_path / "chat.memcore"
-    MemcoreChatStore(path).close()
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_writer, args=(path, name, 20)) for name in "ab"]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join()
-    assert [each.exitcode for each in writers] == [0, 0]
-    with MemcoreChatStore(path) as store:
-        found = [each.content for each in run(store.get_messages("k", status=None))]
-        assert len(run(store.get_messages("k", status=ARCHIVED))) == 8
-    assert sorted(found) == sorted(f"{name}-{number}" for name in "ab" for number in range(20))
-    assert [each for each in found if each[0] == "a"] == [f"a-{number}" for number in range(20)]
+def test_what_is_redacted_or_erased_is_not_in_the_file(tmp_path):
+    path = tmp_path / "a.memcore"
+    with memcore.open(path, redact=True) as db:
+        store = MemcoreChatStore(db, user="ann")
+        asyncio.run(store.add_message("k", said("I am ann.smith@example.com of zanzibar")))
+        (found,) = asyncio.run(store.get_messages("k"))
+        assert "example.com" not in found.content
+        assert db.erase("ann", probes=["zanzibar"]).bytes_gone
+        assert asyncio.run(store.get_messages("k")) == []
+    data = path.read_bytes()
+    assert b"zanzibar" not in data
+    assert b"ann.smith@example.com" not in data

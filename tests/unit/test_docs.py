@@ -24,6 +24,7 @@ OPTIONAL = {
     "docs/encryption.md": "cryptography",
     "docs/a2a.md": "a2a",
     "docs/adk.md": "google.adk",
+    "docs/agent-framework.md": "agent_framework",
     "docs/anthropic.md": "anthropic",
     "docs/claude-agent.md": "claude_agent_sdk",
     "docs/deepagents.md": "deepagents",
@@ -31,6 +32,8 @@ OPTIONAL = {
     "docs/langgraph.md": "langgraph",
     "docs/llama-index.md": "llama_index",
     "docs/openai-agents.md": "agents",
+    "docs/pydantic-ai.md": "pydantic_ai",
+    "docs/strands.md": "strands",
     "docs/telemetry.md": "opentelemetry",
     "docs/ui.md": "starlette",
 }

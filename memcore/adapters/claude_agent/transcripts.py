@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from memcore.adapters.lines import Lines, name_of, parts_of
+from memcore.adapters.lines import Lines, LineSessions, name_of, parts_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
 from memcore.context import fit
 from memcore.database import Scope
@@ -40,10 +40,10 @@ Entry = dict[str, Any]
 
 
 @adapts(
-    append="session.append . single",
-    load="session.items",
-    list_sessions="sessions",
-    delete="session.delete",
+    append="append",
+    load="items . count",
+    list_sessions="sessions . count",
+    delete="delete",
 )
 class MemcoreSessionStore(Opened):
     """The SDK's ``SessionStore``: ``ClaudeAgentOptions(session_store=MemcoreSessionStore(...))``.
@@ -74,6 +74,7 @@ class MemcoreSessionStore(Opened):
         self.scope, self._owned = scope_of(
             source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
+        self._sessions = LineSessions(self.scope, _FIELD, _message_of)
         self._lock = Lock()
         self._known: dict[tuple[int, int], tuple[int, set[str]]] = {}
         """The uuids in a session up to a seq, by the session's numbers, which are never given
@@ -171,7 +172,7 @@ class MemcoreSessionStore(Opened):
     # --- in a thread ------------------------------------------------------------------------------
 
     def _lines(self, key: Key) -> Lines:
-        return Lines.of(self.scope, _name(key), _FIELD, _message_of)
+        return self._sessions.at(_name(key))
 
     def _append(self, key: Key, entries: list[Entry]) -> None:
         lines, uuids = self._lines(key), set[str]()

@@ -7,6 +7,6 @@ from memcore.faces import face
 
 __all__, __getattr__, __dir__ = face(
     __name__,
-    {"chat_store": "MemcoreChatStore"},
-    extra=("LlamaIndex", "llama-index", ("llama_index",)),
+    {"chats": "MemcoreChatStore"},
+    extra=("LlamaIndex", "llama-index-core", ("llama_index",)),
 )

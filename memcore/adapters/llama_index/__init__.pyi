@@ -1,5 +1,5 @@
 # Written by scripts/make_faces from __init__.py.
-from memcore.adapters.llama_index.chat_store import MemcoreChatStore as MemcoreChatStore
+from memcore.adapters.llama_index.chats import MemcoreChatStore as MemcoreChatStore
 
 __all__ = [
     "MemcoreChatStore",

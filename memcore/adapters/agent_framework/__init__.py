@@ -1,0 +1,16 @@
+"""memcore for Microsoft's Agent Framework: ``pip install "memcore[agent-framework]"``.
+
+Names are imported on first use.
+"""
+
+from memcore.faces import face
+
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "checkpoints": "MemcoreCheckpointStorage",
+        "history": "MemcoreHistoryProvider",
+        "sessions": "MemcoreAgentSessionStore",
+    },
+    extra=("the Agent Framework", "agent-framework-core", ("agent_framework",)),
+)

@@ -1,0 +1,15 @@
+"""memcore's sessions and storage for Strands agents: ``pip install "memcore[strands]"``.
+
+Names are imported on first use.
+"""
+
+from memcore.faces import face
+
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "repository": "MemcoreSessionManager MemcoreSessionRepository",
+        "storage": "MemcoreStorage",
+    },
+    extra=("Strands", "strands-agents", ("strands",)),
+)
