@@ -409,6 +409,28 @@ def late_frame() -> None:
     tasks.store = torn  # type: ignore[assignment]
 
 
+@control("full", "lines")
+def late_rows() -> None:
+    """The rows of an adapter go in a commit behind that of the lines."""
+    from memcore.adapters.lines import Rows
+
+    commit = Rows.commit
+
+    class Late:
+        """Rows of which nothing is stored yet."""
+
+        def __init__(self, rows: Any, put: dict[str, Any]) -> None:
+            self.get, self.scan, self.put = rows.get, rows.scan, put.__setitem__
+
+    def torn(self: Rows, fn: Any, **options: Any) -> Any:
+        later: dict[str, Any] = {}
+        done = commit(self, lambda txn, rows: fn(txn, Late(rows, later)), **options)
+        self._kv.put_many(later)
+        return done
+
+    Rows.commit = torn  # type: ignore[method-assign]
+
+
 @control("full", "quarantines")
 def late_drop() -> None:
     """A released original leaves the quarantine in a commit of its own."""

@@ -681,12 +681,13 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
 def _beside_sessions(place: Place, blobs: list[str]) -> State:
     from .frameworks import frameworks_of
     from .graphs import threads_of
+    from .lines import lines_of
     from .memories import memories_of
     from .quarantines import held_of
     from .services import LAST, services_of
 
     state = threads_of(place.scope.graph) | services_of(place) | held_of(place)
-    state |= frameworks_of(place) | memories_of(place)
+    state |= frameworks_of(place) | lines_of(place) | memories_of(place)
     for name, value in place.scope.state.all().items():
         if name != LAST:
             state[f"w/{name}"] = tag_in(value)

@@ -15,6 +15,7 @@ from . import expiries as _expiries  # noqa: F401 - registers its verbs
 from . import frameworks as _frameworks  # noqa: F401 - as above
 from . import graphs as _graphs  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
+from . import lines as _lines  # noqa: F401 - as above
 from . import memories as _memories  # noqa: F401 - as above
 from . import quarantines as _quarantines  # noqa: F401 - as above
 from . import redactions as _redactions  # noqa: F401 - as above
@@ -733,6 +734,21 @@ def tasks(lane: Lane) -> Iterator[Operation]:
         yield "save_task", name, *sizes
         if turn % 4 == 3:
             yield "drop_task", f"t{lane.rng.randrange(3)}"
+
+
+@workload(threads=2)
+def lines(lane: Lane) -> Iterator[Operation]:
+    """Lines of adapters with their rows, amended, and removed from the file; large ones too."""
+    for turn in range(10):
+        name = f"a{turn % 2}"
+        sizes = [
+            lane.rng.choice((60, 900, 20 * KIB, 60 * KIB)) for _ in range(lane.rng.randint(1, 3))
+        ]
+        yield "jot", name, *sizes
+        if turn % 3 == 1:
+            yield "amend", name, lane.rng.choice((60, 900, 20 * KIB))
+        if turn % 4 == 3:
+            yield "strike", name, lane.rng.randint(1, len(lane.state[f"l/{name}"]))
 
 
 @workload(threads=2, processes=2, kills=6)
