@@ -22,9 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults import child_env
-
 from memcore.errors import MemcoreError
+from memcore.testing.faults import child_env
 
 from .ledgers import Ledger, WrongError, check_common
 from .outcome import Outcome, Part, Plan, Say
