@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = face(
         "script": "Faults random_history",
         "strategies": "agent_histories histories mixed_histories",
         "probe": "Survey check_memory fuzz memory_machine survey trimmer",
-        "faults": "child_env failing_stores power_cuts",
+        "faults": "child_env failing_stores power_cuts restarted",
     },
     extra=("hypothesis", "testing", ("hypothesis", "pytest")),
 )

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore.errors import InvalidOptionError
 from memcore.store import lmdb as binding
-from memcore.store import open_file
+from memcore.store import open_file, steady
 from memcore.store.open_file import FileAccess
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "install",
     "parse",
     "power_cuts",
+    "restarted",
 ]
 
 VARIABLE: Final = "MEMCORE_TEST_FAULTS"
@@ -350,9 +351,9 @@ def _access(replacement: Callable[..., Any]) -> Iterator[None]:
 # --- power cuts -----------------------------------------------------------------------------------
 
 PAGE_BYTES: Final = 4096
-_FLUSHES: Final = (
-    "env.sync.after", "redo.write.after", "redo.withdraw.after", "steady.write.after",
-)  # fmt: skip
+_FLUSHES: Final = ("env.sync.after", "redo.withdraw.after", "steady.write.after")
+_HEAD_BYTES: Final = 2 * PAGE_BYTES
+"""LMDB's meta pages, which a commit writes behind its flush."""
 
 
 class PowerCut:
@@ -362,6 +363,9 @@ class PowerCut:
         self.path = Path(path)
         self._lock = Lock()
         self._flushed = self._now()
+        self._head = b""
+        self.is_synced = False
+        """Commits flush, as in mode ``full``."""
         self.flushes = 0
 
     def _now(self) -> bytes:
@@ -369,8 +373,13 @@ class PowerCut:
 
     def hit(self, point: str) -> None:
         """Take note of a flush: all that is written by now is durable."""
-        if point in _FLUSHES:
-            with self._lock:
+        with self._lock:
+            if point == "txn.commit":
+                self._head = self._now()[:_HEAD_BYTES]
+            elif point == "txn.commit.after" and self.is_synced:
+                self._flushed = self._head + self._now()[_HEAD_BYTES:]
+                self.flushes += 1
+            elif point in _FLUSHES:
                 self._flushed = self._now()
                 self.flushes += 1
 
@@ -397,14 +406,28 @@ class PowerCut:
 def power_cuts(path: str | os.PathLike[str]) -> Iterator[PowerCut]:
     """Follow the flushes of a store that is opened inside the block; for small files.
 
-    It knows the pages of the data file, each whole or not there. ``tests/crash`` of memcore's
-    repository goes further: every write, torn pages, and the moments between.
+    It knows the pages of the data file, each whole or not there, at the moments between two calls.
+    Open an image in ``restarted()``. ``tests/crash`` of memcore's repository goes further: every
+    write, torn pages, and the moments inside of calls.
     """
     cut = PowerCut(path)
 
     def watched(raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
         cut.hit(_FLUSHES[0])  # what opening finds is on disk
+        cut.is_synced = mode["durability"] == "full"
         return _watched_access(cut, raw, fd, run, **mode)
 
     with _access(watched):
         yield cut
+
+
+@contextmanager
+def restarted() -> Iterator[None]:
+    """Have the stores that are opened inside the block believe that the machine was restarted."""
+    before = steady.boot_id
+    another = bytes(byte ^ 0xFF for byte in before())
+    steady.boot_id = lambda: another
+    try:
+        yield
+    finally:
+        steady.boot_id = before
