@@ -68,7 +68,7 @@ def installed() -> bool:
 def test_the_fixtures_work_and_what_is_wrong_is_told(tmp_path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
     done = run("-q", cwd=tmp_path)
-    assert "4 passed, 1 failed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 4 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "is damaged after the test" in done.stdout
     assert "IllegalContextError" in done.stdout
     assert "a result that its call is not right before ('c1')" in done.stdout
