@@ -34,18 +34,18 @@ PAIRS = """
 import sys
 sys.path.insert(0, {bench!r})
 from random import Random
-from histories import WIRES, Broken, broken, random_history, signs_of, wired
+from histories import WIRES, Broken, broken, random_script, signs_of, wired
 for seed in range(40):
-    history = random_history(Random(seed), late=seed % 2 == 1)
-    caller = next((at for at, m in enumerate(history) if m.get("tool_calls")), None)
+    script = random_script(Random(seed), late=seed % 2 == 1)
+    caller = next((at for at, step in enumerate(script) if step.what == "call"), None)
     for policy in WIRES:
-        assert broken(signs_of(wired(history, policy), policy)) == Broken(0, 0), (seed, policy)
+        assert broken(signs_of(wired(script, policy))) == Broken(0, 0), (seed, policy)
         if caller is None:
             continue
-        calls = len(history[caller]["tool_calls"])
-        beheaded = signs_of(wired(history[caller + 1 :], policy), policy)
+        calls = len(script[caller].ids)
+        beheaded = signs_of(wired(script[caller + 1 :], policy))
         assert broken(beheaded) == Broken(calls, 0), (seed, policy)
-        stopped = signs_of(wired(history[: caller + 1], policy), policy)
+        stopped = signs_of(wired(script[: caller + 1], policy))
         assert broken(stopped) == Broken(0, calls), (seed, policy)
 """
 
