@@ -1,4 +1,4 @@
-"""How soon does the fuzzer find a broken pair of a framework's memory, and how often is there one?"""
+"""How soon does the fuzzer find a broken pair of a framework's memory, and how often is one?"""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _asked(effort: Effort, make: Any, options: dict[str, Any]) -> tuple[float, s
 def rows(effort: Effort) -> Iterator[Row]:
     """Ours in each format; then each rival's beside ours in its format."""
     examples = max(4, EXAMPLES // effort.rounds_divisor)
-    for mix, faults in MIXES.items():
-        for level, told in LEVELS.items():
+    few = examples < EXAMPLES // 10  # a test that it runs; shrinking takes its time
+    for mix, faults in list(MIXES.items())[: 1 if few else None]:
+        for level, told in list(LEVELS.items())[: 1 if few else None]:
             options = {"faults": faults, "level": level}
             question = f"contexts with {told}, {mix}"
             ours: dict[str, float] = {}
