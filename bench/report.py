@@ -249,15 +249,16 @@ _OURS, _THEIRS = 0, 1
 
 
 def plotted(groups: list[tuple[str, list[Row]]], folder: Path) -> list[Path]:
-    """A plot a benchmark and unit, ``NAME.svg`` or ``NAME-2.svg``, of the rows with a figure."""
+    """A plot a benchmark and unit, ``NAME.svg`` or ``NAME-2.svg``: rows with a rival, or all."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for name, rows in groups:
         units = dict.fromkeys(row.unit for row in rows if row.ours is not None)
         for number, unit in enumerate(units, 1):
-            bars = _bars([row for row in rows if row.ours is not None and row.unit == unit])
+            shown = [row for row in rows if row.ours is not None and row.unit == unit]
+            bars = _bars([row for row in shown if row.theirs is not None] or shown)
             title = f"{name} ({unit})"
-            log = unit not in _LINEAR and all(bar.value > 0 for bar in bars)
+            log = unit not in _LINEAR and all(isinstance(bar, str) or bar.value > 0 for bar in bars)
             path = folder / (f"{name}.svg" if number == 1 else f"{name}-{number}.svg")
             chart = bar_chart(title, bars, log=log, note="medians, p10 to p90; blue: memcore")
             path.write_text(chart + "\n", encoding="utf-8")
@@ -265,17 +266,17 @@ def plotted(groups: list[tuple[str, list[Row]]], folder: Path) -> list[Path]:
     return found
 
 
-def _bars(rows: list[Row]) -> list[Bar]:
-    """Of each question ours once, then the rivals'."""
-    bars: list[Bar] = []
-    told: set[tuple[str, str, float]] = set()
+def _bars(rows: list[Row]) -> list[Bar | str]:
+    """Each question as a heading, ours once below it, then the rivals'."""
+    bars: list[Bar | str] = []
+    last: tuple[str, str, Figure] | None = None
     for row in rows:
         assert row.ours is not None
         durability = "" if row.durability == "-" else f", {row.durability}"
-        key = (row.question, row.durability, row.ours.median)
-        if key not in told:
-            told.add(key)
-            bars.append(_bar(f"{row.question}{durability}", row.ours, row.unit, _OURS))
+        if last != (row.question, row.durability, row.ours):
+            last = (row.question, row.durability, row.ours)
+            bars.append(f"{row.question}{durability}")
+            bars.append(_bar("memcore", row.ours, row.unit, _OURS))
         if row.theirs is not None:
             bars.append(_bar(row.rival, row.theirs, row.unit, _THEIRS))
     return bars

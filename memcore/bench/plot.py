@@ -16,13 +16,13 @@ __all__ = [
     "page",
 ]
 
-WIDTH: Final = 760
-LABEL_WIDTH: Final = 300
+WIDTH: Final = 820
+LABEL_WIDTH: Final = 350
 VALUE_WIDTH: Final = 110
 BAR_HEIGHT: Final = 18
 GAP: Final = 6
 TITLE_HEIGHT: Final = 34
-CHAR_WIDTH: Final = 6.2
+CHAR_WIDTH: Final = 7.0
 COLORS: Final = ("#0b6e99", "#9a8c98", "#c9702c", "#5a8f4e", "#8a5a9e")
 
 _STYLE: Final = (
@@ -90,14 +90,22 @@ def _clipped(text: str, width: float) -> str:
     return escape(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def bar_chart(title: str, bars: Sequence[Bar], *, log: bool = False, note: str = "") -> str:
-    """Draw horizontal bars; those with a spread have a line from its low to its high end."""
-    spreads = [edge for bar in bars for edge in (bar.low, bar.high) if edge is not None]
+def bar_chart(title: str, bars: Sequence[Bar | str], *, log: bool = False, note: str = "") -> str:
+    """Draw horizontal bars; those with a spread have a line from its low to its high end.
+
+    A text among the bars is the heading of those below it.
+    """
+    drawn = [bar for bar in bars if isinstance(bar, Bar)]
+    spreads = [edge for bar in drawn for edge in (bar.low, bar.high) if edge is not None]
     left, right = LABEL_WIDTH + 8, WIDTH - VALUE_WIDTH
-    scale = _Scale([*(bar.value for bar in bars), *spreads], left, right, log=log)
+    scale = _Scale([*(bar.value for bar in drawn), *spreads], left, right, log=log)
     body = []
     y = float(TITLE_HEIGHT)
     for bar in bars:
+        if isinstance(bar, str):
+            body.append(f'<text x="0" y="{y + 16:.1f}">{_clipped(bar, WIDTH)}</text>')
+            y += BAR_HEIGHT + GAP
+            continue
         middle = y + BAR_HEIGHT / 2
         end = scale.at(bar.value)
         label = _clipped(bar.label, LABEL_WIDTH)

@@ -21,6 +21,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from memcore.errors import IllegalContextError, InvalidOptionError
+from memcore.testing.facts import USER, classify
 from memcore.testing.legality import LEVELS, ContextFinding, first_finding
 from memcore.testing.script import FORMATS, Faults, SeededChoices, Step, random_history, written
 from memcore.testing.strategies import agent_histories
@@ -186,6 +187,8 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 # --- fuzzing --------------------------------------------------------------------------------------
 
 ASKS_MAX: Final = 3
+TRIES: Final = 64
+"""Budgets tried to make a finding smaller."""
 
 
 @st.composite
@@ -204,6 +207,7 @@ def _tried(plan: _Plan, history: Sequence[Json], asks: Iterable[tuple[int, int]]
             probe.append(history[done:at])
             done = at
             probe.ask(budget)
+        probe.append(history[done:])
     finally:
         probe.close()
 
@@ -254,12 +258,57 @@ def fuzz(
     try:
         run()
     except IllegalContextError as error:
-        return replace(_of(error), examples=tried[1])
+        return replace(_smallest(plan, _of(error)), examples=tried[1])
     except Flaky:
         if not seen:
             raise
         rule = f"{seen[0].rule} (the memory does not do the same each time)"
         return replace(seen[0], rule=rule, examples=tried[1])
+    return None
+
+
+def _smallest(plan: _Plan, found: ContextFinding) -> ContextFinding:
+    """Leave out of a finding's history whatever it does not need, then lower its budget.
+
+    hypothesis shortens what it drew; this leaves out items from anywhere, a call always together
+    with its results, so that no fault comes in that the memory is not to blame for.
+    """
+    history = list(found.history or ())
+    at = len(history) - 1
+    while at >= 0:
+        item, unit = classify(history[at]), {at, *_answers(history, at)}
+        users = [place for place, each in enumerate(history) if classify(each).kind == USER]
+        if not item.closes and users[:1] != [at]:  # a history begins with its user
+            fewer = [item for place, item in enumerate(history) if place not in unit]
+            smaller = _finding(plan, fewer, found)
+            if smaller is not None:
+                found, history = smaller, fewer
+        at = min(at, len(history)) - 1
+    for budget in range(plan.budgets[0], min(found.budget or 0, plan.budgets[0] + TRIES)):
+        smaller = _finding(plan, history, replace(found, budget=budget))
+        if smaller is not None:
+            return smaller
+    return found
+
+
+def _answers(history: Sequence[Json], at: int) -> list[int]:
+    """The items behind a position that answer a call of the item there."""
+    made = set(classify(history[at]).opens)
+    return [
+        place
+        for place in range(at + 1, len(history))
+        if made & set(classify(history[place]).closes)
+    ]
+
+
+def _finding(plan: _Plan, history: Sequence[Json], known: ContextFinding) -> ContextFinding | None:
+    """The finding of a history under the rule of another one, if it has one there."""
+    asks = [(len(history), known.budget)] if known.budget is not None else []
+    try:
+        _tried(plan, history, asks)
+    except IllegalContextError as error:
+        found = _of(error)
+        return found if found.rule == known.rule else None
     return None
 
 

@@ -29,6 +29,7 @@ OPTIONAL = {
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
     "docs/telemetry.md": "opentelemetry",
+    "docs/testing.md": "hypothesis",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = [
@@ -51,6 +52,7 @@ RUN = [
             "memory",
             "memory-tools",
             "search",
+            "bench",
         ]
     ),
     *OPTIONAL,
