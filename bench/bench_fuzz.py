@@ -42,15 +42,16 @@ def _asked(effort: Effort, make: Any, options: dict[str, Any]) -> tuple[float, s
     """The percentage of illegal contexts, and what else is to be said."""
     examples = max(4, EXAMPLES // effort.rounds_divisor)
     counted = survey(make, examples=examples, **options)
-    found = fuzz(make, examples=examples, **options)
-    told = f"none in {examples} examples"
+    told, found = "", None
+    if options["level"] == "pairs":
+        found = fuzz(make, examples=examples, **options)
+        told = f"none in {examples} examples"
     if found is not None:
         told = f"found by example {found.examples}, shrunk to {len(found.history or ())} items"
-    if counted.raised:
-        told += f", {counted.raised} raised"
-    if counted.refused:
-        told += f", {counted.refused} budgets refused"
-    return 100 * counted.rate, told
+    notes = [told] if told else []
+    notes += [f"{counted.raised} raised"] * bool(counted.raised)
+    notes += [f"{counted.refused} of {examples} budgets refused"] * bool(counted.refused)
+    return 100 * counted.rate, ", ".join(notes)
 
 
 def rows(effort: Effort) -> Iterator[Row]:
@@ -82,5 +83,5 @@ def rows(effort: Effort) -> Iterator[Row]:
                 yield Row(
                     question, "%", Figure(*[ours[rival.policy]] * 3), examples,
                     rival=f"{rival.package} {version(rival.package)}: {name}",
-                    theirs=Figure(*[theirs] * 3), note=f"the rival's: {note}",
+                    theirs=Figure(*[theirs] * 3), note=f"the rival's: {note}" if note else "",
                 )  # fmt: skip
