@@ -7,6 +7,6 @@ __all__, __getattr__, __dir__ = face(
     {
         "measure": "QUESTIONS BenchRow measured",
         "plot": "Bar bar_chart line_chart page",
-        "workload": "Conversation Workload generated read_workload",
+        "workload": "SampleConversation Workload generated read_workload",
     },
 )

@@ -6,7 +6,7 @@ from memcore.bench.plot import Bar as Bar
 from memcore.bench.plot import bar_chart as bar_chart
 from memcore.bench.plot import line_chart as line_chart
 from memcore.bench.plot import page as page
-from memcore.bench.workload import Conversation as Conversation
+from memcore.bench.workload import SampleConversation as SampleConversation
 from memcore.bench.workload import Workload as Workload
 from memcore.bench.workload import generated as generated
 from memcore.bench.workload import read_workload as read_workload
@@ -15,7 +15,7 @@ __all__ = [
     "QUESTIONS",
     "Bar",
     "BenchRow",
-    "Conversation",
+    "SampleConversation",
     "Workload",
     "bar_chart",
     "generated",

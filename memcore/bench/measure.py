@@ -15,7 +15,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any, Final
 
 from memcore._fast import pack_facts
-from memcore.bench.workload import Conversation, Workload
+from memcore.bench.workload import SampleConversation, Workload
 from memcore.compaction import extractive
 from memcore.database import Database, open_database
 from memcore.errors import ContextOverflowError
@@ -95,7 +95,7 @@ class _Setting:
             yield db
 
 
-def _session(db: Database, conversation: Conversation, at: int = 0) -> Session:
+def _session(db: Database, conversation: SampleConversation, at: int = 0) -> Session:
     name = f"{at} {conversation.name}"
     return db.session(name, policy=conversation.pairs, orphans="keep", shape="keep")
 

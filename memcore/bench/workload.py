@@ -16,7 +16,7 @@ from memcore.tokens import get_counter
 from memcore.wire import get_policy
 
 __all__ = [
-    "Conversation",
+    "SampleConversation",
     "Workload",
     "generated",
     "read_workload",
@@ -27,7 +27,7 @@ TURNS: Final = (5, 40)
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class SampleConversation:
     """One conversation: its name, its wire format and its messages."""
 
     name: str
@@ -40,7 +40,7 @@ class Workload:
     """Everything that is measured on."""
 
     source: str
-    conversations: list[Conversation]
+    conversations: list[SampleConversation]
     failures: list[str]
     """Lines that could not be read, with the reason."""
     policy: CompactionPolicy
@@ -69,7 +69,9 @@ def generated(
     get_policy(pairs)
     get_counter(counter)
     made = [
-        Conversation(f"generated {at}", pairs, random_history(policy=pairs, seed=at, turns=TURNS))
+        SampleConversation(
+            f"generated {at}", pairs, random_history(policy=pairs, seed=at, turns=TURNS)
+        )
         for at in range(GENERATED)
     ]
     return Workload(
@@ -128,12 +130,12 @@ def read_workload(
     )
 
 
-def _conversations(db: Database) -> Iterator[Conversation]:
+def _conversations(db: Database) -> Iterator[SampleConversation]:
     for entry in db.sessions():
         session = db.session(entry.session_id, user=entry.user, app=entry.app, orphans="keep")
         messages = [item.message for item in _messages(session.items())]
         if messages:
-            yield Conversation(entry.session_id, entry.policy, messages)
+            yield SampleConversation(entry.session_id, entry.policy, messages)
 
 
 def _messages(items: Iterable[Any]) -> Iterator[Any]:

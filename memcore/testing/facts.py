@@ -132,7 +132,7 @@ def _once(keys: list[Key]) -> tuple[Key, ...]:
 
 
 def classify(item: dict[str, Any]) -> Facts:
-    """What an item of any wire format is; an unknown dict is OPAQUE, never an error.
+    """Facts of an item of any wire format; an unknown dict is OPAQUE, never an error.
 
     Decisions where the formats leave it open:
 

@@ -199,7 +199,7 @@ def _error(name: str, point: str) -> Exception:
     return kind(f"{point}: {os.strerror(number)} (injected)")
 
 
-class _Watched:
+class _WatchedCalls:
     """Stands before an object: each of its calls that is a point is hit before and after."""
 
     __slots__ = ("_area", "_target", "faults")
@@ -225,7 +225,7 @@ class _Watched:
         return run
 
 
-class _WatchedCursor(_Watched):
+class _WatchedCursor(_WatchedCalls):
     __slots__ = ()
 
     def iternext(self) -> Iterator[Any]:
@@ -240,7 +240,7 @@ class _WatchedCursor(_Watched):
             yield row
 
 
-class _WatchedTxn(_Watched):
+class _WatchedTxn(_WatchedCalls):
     __slots__ = ()
 
     def cursor(self) -> _WatchedCursor:
@@ -257,7 +257,7 @@ class _WatchedTxn(_Watched):
         self.faults.hit("txn.commit.after")
 
 
-class _WatchedEnv(_Watched):
+class _WatchedEnv(_WatchedCalls):
     __slots__ = ()
 
     def begin(self, *args: Any, **options: Any) -> _WatchedTxn:
@@ -270,7 +270,7 @@ _file_access = open_file.file_access
 
 
 def failing(rules: str = "") -> Callable[..., Any]:
-    """What ``file_access`` gives, each store's behind fail points of its own with these rules.
+    """Replacement of ``file_access``: each store behind fail points of its own with these rules.
 
     ``faults_of`` finds them again. Without any rule nothing lies between.
 
@@ -290,8 +290,8 @@ def failing(rules: str = "") -> Callable[..., Any]:
 def _watched_access(points: Any, raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
     env: Any = _WatchedEnv(raw, "env", points)
     redo, steady = _file_access(raw, fd, run, **mode)[1:]
-    watched_redo: Any = None if redo is None else _Watched(redo, "redo", points)
-    watched_steady: Any = None if steady is None else _Watched(steady, "steady", points)
+    watched_redo: Any = None if redo is None else _WatchedCalls(redo, "redo", points)
+    watched_steady: Any = None if steady is None else _WatchedCalls(steady, "steady", points)
     return FileAccess(env, watched_redo, watched_steady)
 
 

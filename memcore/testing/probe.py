@@ -56,7 +56,7 @@ def trimmer(trim: Callable[[list[Json], int], Any]) -> Make:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _ProbePlan:
     """The memory to test, and the histories, budgets and rules to test it with."""
 
     make: Make
@@ -84,7 +84,7 @@ class _Plan:
             raise InvalidOptionError(msg)
 
 
-def _plan(make: Make, options: dict[str, Any]) -> _Plan:
+def _plan(make: Make, options: dict[str, Any]) -> _ProbePlan:
     known: dict[str, Any] = {
         "policy": "openai_chat",
         "faults": None,
@@ -99,13 +99,13 @@ def _plan(make: Make, options: dict[str, Any]) -> _Plan:
         raise InvalidOptionError(msg)
     known |= options
     known["faults"] = known["faults"] or Faults()
-    return _Plan(make=make, **known)
+    return _ProbePlan(make=make, **known)
 
 
 class _Probe:
     """A memory under test and the items that it took."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: _ProbePlan) -> None:
         self.plan = plan
         self.history: list[Json] = []
         self.refused = 0
@@ -192,14 +192,14 @@ TRIES: Final = 64
 
 
 @st.composite
-def _trials(draw: st.DrawFn, plan: _Plan) -> tuple[list[Json], list[tuple[int, int]]]:
+def _trials(draw: st.DrawFn, plan: _ProbePlan) -> tuple[list[Json], list[tuple[int, int]]]:
     """A history, and after how many of its items a context is asked for with which budget."""
     history = draw(agent_histories(policy=plan.policy, faults=plan.faults, turns=plan.turns))
     ask = st.tuples(st.integers(1, len(history)), st.integers(*plan.budgets))
     return history, sorted(draw(st.lists(ask, min_size=1, max_size=ASKS_MAX)))
 
 
-def _tried(plan: _Plan, history: Sequence[Json], asks: Iterable[tuple[int, int]]) -> None:
+def _tried(plan: _ProbePlan, history: Sequence[Json], asks: Iterable[tuple[int, int]]) -> None:
     probe = _Probe(plan)
     try:
         done = 0
@@ -267,7 +267,7 @@ def fuzz(
     return None
 
 
-def _smallest(plan: _Plan, found: ContextFinding) -> ContextFinding:
+def _smallest(plan: _ProbePlan, found: ContextFinding) -> ContextFinding:
     """Leave out of a finding's history whatever it does not need, then lower its budget.
 
     hypothesis shortens what it drew; this leaves out items from anywhere, a call always together
@@ -301,7 +301,9 @@ def _answers(history: Sequence[Json], at: int) -> list[int]:
     ]
 
 
-def _finding(plan: _Plan, history: Sequence[Json], known: ContextFinding) -> ContextFinding | None:
+def _finding(
+    plan: _ProbePlan, history: Sequence[Json], known: ContextFinding
+) -> ContextFinding | None:
     """The finding of a history under the rule of another one, if it has one there."""
     asks = [(len(history), known.budget)] if known.budget is not None else []
     try:
@@ -392,7 +394,7 @@ class MemoryMachine(RuleBasedStateMachine):
     ``memory_machine`` makes a subclass for one memory.
     """
 
-    plan: ClassVar[_Plan]
+    plan: ClassVar[_ProbePlan]
 
     def __init__(self) -> None:
         super().__init__()
