@@ -19,7 +19,7 @@ NAMES = (
     "push", "cut", "append", "flush", "relaxed", "threads", "open", "tail", "memory", "bytes",
     "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction", "redaction",
     "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint", "openai_agents", "adk",
-    "security", "search", "learning", "payload", "a2a", "frameworks",
+    "security", "search", "learning", "payload", "a2a", "frameworks", "fuzz",
 )  # fmt: skip
 
 
@@ -28,6 +28,10 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shorter: a look, not a result")
     parser.add_argument("--only", action="append", choices=NAMES, help="one of them; repeatable")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there, as SVG")
+    parser.add_argument(
+        "--from", dest="read", type=Path, metavar="PATH", help="a file of --json: measure nothing"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     return parser.parse_args(given)
 
@@ -45,6 +49,9 @@ def measured(names: tuple[str, ...], effort: Effort) -> list[tuple[str, list[Row
 def main(given: list[str] | None = None) -> int:
     """Measure and print; 0 if it could be measured, whatever came out."""
     arguments = _arguments(given)
+    if arguments.read is not None:
+        _draw(report.read_json(arguments.read), arguments)
+        return 0
     from memcore import _fast
 
     flavour = _fast.build_flavour()
@@ -62,7 +69,16 @@ def main(given: list[str] | None = None) -> int:
     print(report.markdown(groups, facts) if arguments.markdown else report.terminal(groups))
     if arguments.json is not None:
         report.write_json(arguments.json, groups, facts)
+    if arguments.plots is not None:
+        _draw(groups, arguments)
     return 0
+
+
+def _draw(groups: list[tuple[str, list[Row]]], arguments: argparse.Namespace) -> None:
+    """Draw the chosen groups."""
+    chosen = [each for each in groups if not arguments.only or each[0] in arguments.only]
+    for path in report.plotted(chosen, arguments.plots or Path("plots")):
+        print(path, file=sys.stderr)
 
 
 if __name__ == "__main__":

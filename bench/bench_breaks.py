@@ -9,7 +9,8 @@ from typing import Any
 
 from bench_seed import plain_preserve_point
 from harness import Effort, Figure, NotInstalled, Row, absent, at_most
-from histories import WIRES, Signs, broken, random_history, signs_of, wired
+from histories import WIRES, Signs, broken, random_script, signs_of, wired
+from memcore.testing.script import Step
 from rivals_trim import TRIMMERS
 from rules import openhands_condensed
 from trimming import SUMMARY, Message, Trim
@@ -20,13 +21,13 @@ SHARES = (0.05, 0.95)
 COUNTER = "bytes/4"
 ZERO = at_most(0, "ours")
 
-Case = tuple[list[Message], float]
+Case = tuple[list[Step], float]
 
 
 def cases(count: int, *, late: bool) -> list[Case]:
     """Always the same histories and shares."""
     random = Random(400 + late)
-    return [(random_history(random, late=late), random.uniform(*SHARES)) for _ in range(count)]
+    return [(random_script(random, late=late), random.uniform(*SHARES)) for _ in range(count)]
 
 
 # --- rules in our own words ----------------------------------------------------------------------
@@ -58,11 +59,14 @@ def _budgets(messages: list[Message], policy: str, share: float) -> int:
     return max(1, int(whole * share))
 
 
-def fitted(history: list[Message], share: float, policy: str = "openai_chat") -> list[Signs] | None:
+def fitted(script: list[Step], share: float, policy: str = "openai_chat") -> list[Signs] | None:
     """``memcore.fit``; None if it refused: the budget is below the smallest legal context."""
+    return _fitted(wired(script, policy), share, policy)
+
+
+def _fitted(messages: list[Message], share: float, policy: str) -> list[Signs] | None:
     import memcore
 
-    messages = wired(history, policy)
     budget = _budgets(messages, policy, share)
     try:
         found = memcore.fit(messages, budget, policy=policy, counter=COUNTER)
@@ -70,22 +74,22 @@ def fitted(history: list[Message], share: float, policy: str = "openai_chat") ->
         return None
     if found.tokens > budget:
         raise AssertionError(f"{found.tokens} tokens for a budget of {budget}")
-    return signs_of(found.messages, policy)
+    return signs_of(found.messages)
 
 
 def compacted(db: Any, at: int, case: Case, policy: str) -> list[list[Signs] | None]:
     """A session's contexts: compacted, and compacted within a budget (None: refused)."""
     import memcore
 
-    history, share = case
-    messages = wired(history, policy)
+    script, share = case
+    messages = wired(script, policy)
     budget = _budgets(messages, policy, share)
     session = db.session(f"{policy}-{at}", policy=policy)
     session.extend(messages)
     session.compact(lambda _: SUMMARY, keep_tokens=budget)
-    found: list[list[Signs] | None] = [signs_of(session.context().messages, policy)]
+    found: list[list[Signs] | None] = [signs_of(session.context().messages)]
     try:
-        found.append(signs_of(session.context(budget).messages, policy))
+        found.append(signs_of(session.context(budget).messages))
     except memcore.ContextOverflowError:
         found.append(None)
     return found
@@ -134,11 +138,17 @@ class Tally:
 
 
 def judged(trim: Callable[[list[Message], float], list[Signs] | None], given: list[Case]) -> Tally:
-    """What a trimmer makes of the cases."""
+    """What a trimmer of chat messages makes of the cases."""
     tally = Tally()
-    for history, share in given:
+    for script, share in given:
+        history = wired(script)
         tally.take(trim(history, share), len(history))
     return tally
+
+
+def fitted_chat(history: list[Message], share: float) -> list[Signs] | None:
+    """``memcore.fit`` of chat messages."""
+    return _fitted(history, share, "openai_chat")
 
 
 def rows(effort: Effort) -> Iterator[Row]:
@@ -147,7 +157,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     for kind in ("strict", "late"):
         given = cases(count, late=kind == "late")
         question = f"outputs with an orphan result, {kind} results"
-        ours = judged(fitted, given)
+        ours = judged(fitted_chat, given)
         for name, (make, package) in TRIMMERS.items():
             try:
                 theirs, named = judged(make(), given), f"{package} {version(package)}: {name}"
@@ -192,4 +202,4 @@ def _policies(count: int) -> Iterator[Row]:
 
 def test_fit(benchmark):
     given = cases(20, late=True)
-    benchmark(lambda: judged(fitted, given))
+    benchmark(lambda: judged(fitted_chat, given))

@@ -121,7 +121,7 @@ def _in_a_session(effort: Effort, history: list[dict[str, Any]]) -> Row:
     )
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES[:3])
 def test_from_nothing(benchmark, size):
     benchmark(from_nothing, late_history(size))
 

@@ -15,9 +15,19 @@ from time import perf_counter_ns
 from typing import Any
 
 from harness import Effort, Figure, Row, Target, scratch
+from memcore.bench.plot import Bar, bar_chart
 from rivals import SQLITE_VERSION
 
-__all__ = ["COLUMNS", "cells", "machine", "markdown", "terminal", "write_json"]
+__all__ = [
+    "COLUMNS",
+    "cells",
+    "machine",
+    "markdown",
+    "plotted",
+    "read_json",
+    "terminal",
+    "write_json",
+]
 
 COLUMNS = (
     "question", "durability", "memcore", "rival", "the rival's", "ratio", "target", "met", "n",
@@ -213,3 +223,65 @@ def write_json(path: Path, groups: list[tuple[str, list[Row]]], facts: dict[str,
         for row in found
     ]
     path.write_text(json.dumps({"run": facts, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> list[tuple[str, list[Row]]]:
+    """The groups that ``write_json`` wrote."""
+    groups: dict[str, list[Row]] = {}
+    for told in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        name = told.pop("benchmark")
+        told.pop("met")
+        for key, kind in (
+            ("ours", Figure),
+            ("theirs", Figure),
+            ("ratio", Figure),
+            ("target", Target),
+        ):
+            told[key] = None if told[key] is None else kind(**told[key])
+        groups.setdefault(name, []).append(Row(**told))
+    return list(groups.items())
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+_LINEAR = {"%", "share", "×"}
+_OURS, _THEIRS = 0, 1
+
+
+def plotted(groups: list[tuple[str, list[Row]]], folder: Path) -> list[Path]:
+    """A plot a benchmark and unit, ``NAME.svg`` or ``NAME-2.svg``: rows with a rival, or all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for name, rows in groups:
+        units = dict.fromkeys(row.unit for row in rows if row.ours is not None)
+        for number, unit in enumerate(units, 1):
+            shown = [row for row in rows if row.ours is not None and row.unit == unit]
+            bars = _bars([row for row in shown if row.theirs is not None] or shown)
+            title = f"{name} ({unit})"
+            log = unit not in _LINEAR and all(isinstance(bar, str) or bar.value > 0 for bar in bars)
+            path = folder / (f"{name}.svg" if number == 1 else f"{name}-{number}.svg")
+            chart = bar_chart(title, bars, log=log, note="medians, p10 to p90; blue: memcore")
+            path.write_text(chart + "\n", encoding="utf-8")
+            found.append(path)
+    return found
+
+
+def _bars(rows: list[Row]) -> list[Bar | str]:
+    """Each question as a heading, ours once below it, then the rivals'."""
+    bars: list[Bar | str] = []
+    last: tuple[str, str, Figure] | None = None
+    for row in rows:
+        assert row.ours is not None
+        durability = "" if row.durability == "-" else f", {row.durability}"
+        if last != (row.question, row.durability, row.ours):
+            last = (row.question, row.durability, row.ours)
+            bars.append(f"{row.question}{durability}")
+            bars.append(_bar("memcore", row.ours, row.unit, _OURS))
+        if row.theirs is not None:
+            bars.append(_bar(row.rival, row.theirs, row.unit, _THEIRS))
+    return bars
+
+
+def _bar(label: str, figure: Figure, unit: str, color: int) -> Bar:
+    text = f"{_number(figure.median)} {unit}"
+    return Bar(label, figure.median, text, figure.p10, figure.p90, color)

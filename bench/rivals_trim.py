@@ -11,7 +11,7 @@ from rivals_adk import adk_kept
 from rivals_langchain import summarization_kept, tiktoken_counter, trim_messages_kept
 from trimming import Message, Trim, finished, missing
 
-__all__ = ["TRIMMERS", "autogen_kept", "llama_kept"]
+__all__ = ["TRIMMERS", "as_autogen", "autogen_kept", "llama_kept"]
 
 
 # --- LlamaIndex ----------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ def autogen_kept(kind: str) -> Trim:
         )
 
     def trim(history: list[Message], share: float) -> list[Signs]:
-        made = context(_to_autogen(history), share)
+        made = context(as_autogen(history), share)
         return [_of_autogen(message) for message in finished(made.get_messages())]
 
     return trim
 
 
-def _to_autogen(history: list[Message]) -> list[Any]:
+def as_autogen(history: list[Message]) -> list[Any]:
     """Results that follow each other are one message, as AutoGen's agents write them."""
     from autogen_core import FunctionCall, models
 

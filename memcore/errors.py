@@ -6,6 +6,7 @@ MemcoreError
 │   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
 │   ├── OrphanResultError      a tool result whose call is not in the history
 │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
+│   ├── IllegalContextError    a memory under test gave an illegal context, or raised
 │   ├── BlockedError           a guard refused the write
 │   ├── DuplicateRequestError  an idempotency key was reused with different content
 │   ├── RevisionConflict       ``expected_revision`` is not the current revision
@@ -73,6 +74,7 @@ __all__ = [
     "HeldError",
     "HistoryNeededError",
     "HistoryViolationError",
+    "IllegalContextError",
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
@@ -141,6 +143,14 @@ class HistoryViolationError(CallerError):
     def __init__(self, message: str, *, violations: tuple[object, ...]) -> None:
         super().__init__(message)
         self.violations = violations
+
+
+class IllegalContextError(CallerError, AssertionError):
+    """A memory under test gave an illegal context, or raised; ``finding`` says what and where."""
+
+    def __init__(self, message: str, *, finding: object) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 class BlockedError(CallerError):

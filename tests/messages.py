@@ -7,6 +7,7 @@ from typing import Any
 import memcore
 import oracle
 from memcore.codec.values import encode_json
+from memcore.testing.legality import Breach
 from memcore.tokens import get_counter
 
 Message = dict[str, Any]
@@ -82,6 +83,6 @@ def illegal(messages: list[Message], policy: str) -> list[Any]:
         if item.kind == oracle.RESULT:
             keys = [key for key in item.closes if not key[0] & oracle.SECOND]
             if keys and not any((cls, name) in opened for cls, name in keys):
-                found.append((at, "a result without its call"))
+                found.append(Breach(at, "a result without its call"))
         opened |= {(cls & ~oracle.SECOND, name) for cls, name in item.opens}
     return found

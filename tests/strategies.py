@@ -1,331 +1,46 @@
-"""Hypothesis strategies: histories in every wire format, well-formed or as bad as they come.
+"""Hypothesis strategies that only memcore's own tests need: facts, hostile shapes.
 
-A history is a list of dicts (items of a wire format) and ``oracle.Event`` entries. It is drawn as a
-list of steps whose call ids come from a small pool, so parallel, late, interleaved, repeated,
-orphaned and unanswered calls all come up; each format then writes the steps its own way.
-``corpus_like`` needs no hypothesis: deterministic chat conversations with the distribution of the
-corpus of real conversations.
+Histories are those of ``memcore.testing``. ``corpus_like`` needs no hypothesis: deterministic chat
+conversations with the distribution of the corpus of real conversations.
 """
-
-# ruff: noqa: PLR0911 - a return for each kind of step
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from oracle import BY_NAME, EVENT, SECOND, Event, Facts
+from memcore.testing.script import FORMATS, IDS, NAMES, Step, write
+from memcore.testing.strategies import histories, mixed_histories
+from oracle import BY_NAME, EVENT, SECOND, Facts
+
+__all__ = [
+    "FORMATS",
+    "IDS",
+    "NAMES",
+    "HostileDict",
+    "HostileList",
+    "HostileStr",
+    "Role",
+    "Step",
+    "corpus_like",
+    "facts",
+    "histories",
+    "hostile_items",
+    "mixed_histories",
+    "no_deadline",
+    "write",
+]
 
 Item = dict[str, Any]
 
 no_deadline = settings(deadline=None)
 """For tests that also run on traced and sanitized builds, on machines that do other things."""
-
-FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
-
-
-class Step(NamedTuple):
-    """What happens next, in no format yet."""
-
-    what: str
-    ids: tuple[Any, ...] = ()
-    variant: int = 0
-
-
-IDS = ("c0", "c1", "c2", "c3", "c4")
-HOSTILE_IDS = ("", None, 7, "c" * 5_000, "\ud800", "\x00", "ü", ["c0"], {"id": "c0"}, True)
-NAMES = ("search", "fetch")
-
-_ids = st.one_of(*[st.sampled_from(IDS)] * 9, st.sampled_from(HOSTILE_IDS))
-_variant = st.integers(0, 7)
-_some_ids = st.lists(_ids, min_size=1, max_size=4).map(tuple)
-
-
-def _steps(*whats: str) -> st.SearchStrategy[Step]:
-    return st.builds(Step, st.sampled_from(whats), _some_ids, _variant)
-
-
-_scripts = st.lists(
-    st.one_of(
-        _steps("call", "results", "result"),
-        _steps("call", "result"),
-        _steps("user", "assistant", "system"),
-        _steps("event", "abandon", "reasoning", "server", "server_result", "think", "odd"),
-    ),
-    max_size=24,
-)
-
-
-@st.composite
-def _orderly_scripts(draw: st.DrawFn) -> list[Step]:
-    """Scripts in which most calls are answered at once and ids do not come again."""
-    script: list[Step] = []
-    for turn in range(draw(st.integers(0, 6))):
-        script.append(Step("user"))
-        for loop in range(draw(st.integers(0, 3))):
-            size = draw(st.sampled_from((1, 1, 1, 2, 3)))
-            ids = tuple(f"t{turn}-{loop}-{i}" for i in range(size))
-            variant = draw(_variant)
-            if draw(st.booleans()):
-                script.append(Step("reasoning"))
-            script.append(Step("call", ids, variant))
-            answered = draw(st.permutations(ids))
-            fault = draw(st.sampled_from((*"......", "one missing", "one twice")))
-            if fault == "one missing":
-                answered = answered[1:]
-            elif fault == "one twice":
-                answered = [*answered, answered[0]]
-            script.append(Step("results", tuple(answered), variant))
-        script.append(Step("assistant"))
-    noise = draw(
-        st.lists(st.tuples(st.integers(0, 40), _steps("user", "event", "result")), max_size=2)
-    )
-    for at, step in noise:
-        script.insert(at, step)
-    return script
-
-
-def _chat(step: Step) -> list[Item]:
-    ids, variant = step.ids, step.variant
-    match step.what:
-        case "call" if variant == 7:
-            call = {"name": NAMES[len(ids) % 2], "arguments": "{}"}
-            return [{"role": "assistant", "content": None, "function_call": call}]
-        case "call":
-            kind = "custom" if variant == 6 else "function"
-            calls = [{"id": i, "type": kind, "function": {"name": "f"}} for i in ids]
-            return [{"role": "assistant", "content": None, "tool_calls": calls}]
-        case "results" | "result" if variant == 7:
-            return [{"role": "function", "name": NAMES[len(ids) % 2], "content": "ok"}]
-        case "results":
-            return [{"role": "tool", "tool_call_id": i, "content": "ok"} for i in ids]
-        case "result":
-            return [{"role": "tool", "tool_call_id": ids[0], "content": "ok"}]
-        case "system":
-            return [{"role": ("system", "developer")[variant % 2], "content": "be kind"}]
-        case "odd":
-            return [{"role": "critic", "content": "hm"}]
-        case "assistant" | "user":
-            return [{"role": step.what, "content": "hello"}]
-    return []
-
-
-_CLASSES = ("function", "function", "function", "custom_tool", "local_shell", "shell", "computer")
-
-
-def _responses_pair(step: Step, call_id: Any) -> tuple[Item, Item]:
-    """A call and its output."""
-    if step.variant == 7:
-        call = {"type": "tool_search_call", "call_id": call_id, "execution": "client"}
-        return call, {"type": "tool_search_output", "call_id": call_id, "execution": "client"}
-    stem = _CLASSES[step.variant]
-    call = {"type": f"{stem}_call", "call_id": call_id}
-    output = {"type": f"{stem}_call_output", "call_id": call_id, "output": "ok"}
-    if stem == "local_shell":
-        call["id"] = "c1" if call_id == "c0" else f"lsh_{call_id}"
-        if len(step.ids) % 2:
-            output = {"type": "local_shell_call_output", "id": call["id"], "output": "ok"}
-    if step.variant == 2:
-        call["caller"] = {"type": "program", "caller_id": "c4"}
-    return call, output
-
-
-_RESPONSES_ODD: tuple[Item, ...] = (
-    {"type": "compaction", "encrypted_content": "..."},
-    {"type": "item_reference", "id": "msg_1"},
-    {"type": "mcp_approval_request", "id": "c0"},
-    {"type": "mcp_approval_response", "approval_request_id": "c0", "approve": True},
-    {"type": "program", "call_id": "c4", "id": "prog_1"},
-    {"type": "program_output", "call_id": "c4"},
-    {"type": "tool_search_call", "call_id": None, "execution": "client"},
-    {"type": "tool_search_output", "call_id": None},
-)
-
-
-def _responses(step: Step) -> list[Item]:
-    pairs = [_responses_pair(step, i) for i in step.ids]
-    match step.what:
-        case "call":
-            return [call for call, _ in pairs]
-        case "results":
-            return [output for _, output in pairs]
-        case "result":
-            return [pairs[0][1]]
-        case "reasoning" | "think":
-            return [{"type": "reasoning", "id": "rs_1", "summary": []}]
-        case "server" if step.variant == 3:
-            return [{"type": "mcp_call", "id": "mcp_1", "approval_request_id": "c0"}]
-        case "server":
-            return [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]
-        case "odd":
-            return [dict(_RESPONSES_ODD[step.variant])]
-        case "system":
-            return [{"role": "developer", "content": "be kind"}]
-        case "assistant":
-            return [{"type": "message", "role": "assistant", "content": [{"type": "output_text"}]}]
-        case "user":
-            return [{"role": "user", "content": "hello"}]
-    return []
-
-
-def _anthropic_result(step: Step, ids: tuple[Any, ...]) -> Item:
-    blocks = [{"type": "tool_result", "tool_use_id": i, "content": "ok"} for i in ids]
-    text = {"type": "text", "text": "and now"}
-    if step.variant == 6:
-        blocks.append(text)
-    elif step.variant == 7:
-        blocks.insert(0, text)
-    return {"role": "user", "content": blocks}
-
-
-def _anthropic(step: Step) -> list[Item]:
-    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    text = {"type": "text", "text": "hello"}
-    match step.what:
-        case "call" | "think":
-            uses = [{"type": "tool_use", "id": i, "name": "f", "input": {}} for i in step.ids]
-            head = [thinking] if step.what == "think" else []
-            return [{"role": "assistant", "content": [*head, text, *uses]}]
-        case "results" if step.variant == 5:
-            return [_anthropic_result(step, (i,)) for i in step.ids]
-        case "results" | "result":
-            return [_anthropic_result(step, step.ids if step.what == "results" else step.ids[:1])]
-        case "server" | "server_result":
-            use = [{"type": "server_tool_use", "id": i, "name": "web_search"} for i in step.ids]
-            found = [{"type": "web_search_tool_result", "tool_use_id": i} for i in step.ids]
-            blocks = found if step.what == "server_result" else use
-            if step.variant % 2 and step.what == "server":
-                blocks = use + found
-            return [{"role": "assistant", "content": blocks}]
-        case "reasoning":
-            return [{"role": "assistant", "content": [thinking, text]}]
-        case "system" | "odd":
-            return [{"role": "system", "content": "be kind"}]
-        case "user":
-            return [{"role": "user", "content": "hello" if step.variant % 2 else [text]}]
-        case "assistant":
-            return [{"role": "assistant", "content": [text]}]
-    return []
-
-
-def _gemini(step: Step) -> list[Item]:
-    camel = step.variant != 6
-
-    def part(kind: str, key: Any, n: int) -> Item:
-        entry: Item = {"name": NAMES[n % 2]}
-        if step.variant % 2:
-            entry["id"] = key
-        snake = {"functionCall": "function_call", "functionResponse": "function_response"}
-        return {kind if camel else snake[kind]: entry}
-
-    text = {"text": "hello"}
-    match step.what:
-        case "call" | "think":
-            calls = [part("functionCall", key, n) for n, key in enumerate(step.ids)]
-            head = [{"text": "hm", "thought": True}] if step.what == "think" else []
-            return [{"role": "model", "parts": head + calls}]
-        case "results" | "result":
-            ids = step.ids if step.what == "results" else step.ids[:1]
-            answers = [part("functionResponse", key, n) for n, key in enumerate(ids)]
-            role = ("user", "function", "tool")[step.variant % 3]
-            return [{"role": role, "parts": answers + [text] * (step.variant == 7)}]
-        case "assistant" | "reasoning":
-            return [{"role": "model", "parts": [text]}]
-        case "user" | "odd":
-            return [{"role": "user", "parts": [text]}]
-    return []
-
-
-def _langchain_body(step: Step) -> list[tuple[str, Item]]:
-    ids, variant = step.ids, step.variant
-    match step.what:
-        case "call":
-            calls = [{"name": "f", "args": {}, "id": i, "type": "tool_call"} for i in ids]
-            blocks = [{"type": "tool_use", "id": i, "name": "f", "input": {}} for i in ids]
-            bad = [{"name": "f", "args": "{", "id": ids[-1], "type": "invalid_tool_call"}]
-            return [
-                ("ai", {"content": blocks if variant % 2 else "", "tool_calls": calls})
-                if variant < 6
-                else ("ai", {"content": "", "tool_calls": calls[1:], "invalid_tool_calls": bad})
-            ]
-        case "results":
-            return [("tool", {"content": "ok", "tool_call_id": i}) for i in ids]
-        case "result" if variant == 7:
-            return [("function", {"content": "ok", "name": NAMES[0]})]
-        case "result":
-            return [("tool", {"content": "ok", "tool_call_id": ids[0]})]
-        case "think":
-            single = {"function_call": {"name": NAMES[0], "arguments": "{}"}}
-            return [("ai", {"content": "", "additional_kwargs": single})]
-        case "system":
-            return [("system", {"content": "be kind"})]
-        case "user":
-            return [("human", {"content": "hello"})]
-        case "assistant":
-            return [("ai", {"content": "hello"})]
-        case "odd":
-            return [("chat", {"content": "hello", "role": "critic"})]
-    return []
-
-
-def _langchain(step: Step) -> list[Item]:
-    def write(kind: str, body: Item) -> Item:
-        if step.variant % 3 == 0:
-            return {"type": kind, **body}
-        if step.variant % 3 == 1:
-            return {"type": kind, "data": {"type": kind, **body}}
-        name = ("AI" if kind == "ai" else kind.capitalize()) + "Message"
-        path = ["langchain", "schema", "messages", name]
-        return {"lc": 1, "type": "constructor", "id": path, "kwargs": body}
-
-    return [write(kind, body) for kind, body in _langchain_body(step)]
-
-
-_WRITERS: dict[str, Callable[[Step], list[Item]]] = {
-    "openai_chat": _chat,
-    "openai_responses": _responses,
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "langchain": _langchain,
-}
-_ABANDONED_CLASSES = (0, 0, 0, 0, 1, 2, BY_NAME, 9)
-
-
-def write(script: list[Step], fmt: str) -> list[Item | Event]:
-    """The steps as items of a wire format."""
-    history: list[Item | Event] = []
-    for step in script:
-        if step.what == "event":
-            history.append(Event())
-        elif step.what == "abandon":
-            cls = _ABANDONED_CLASSES[step.variant]
-            names = NAMES if cls == BY_NAME else tuple(i for i in step.ids if isinstance(i, str))
-            history.append(Event(tuple((cls, name) for name in names)))
-        else:
-            history += _WRITERS[fmt](step)
-    return history
-
-
-def histories(
-    fmt: str | None = None, *, orderly: bool = False
-) -> st.SearchStrategy[list[Item | Event]]:
-    """Histories of one wire format (None: of any); ``orderly`` ones have few faults."""
-    script = _orderly_scripts() if orderly else st.one_of(_scripts, _orderly_scripts())
-    formats = st.just(fmt) if fmt is not None else st.sampled_from(FORMATS)
-    return st.builds(write, script, formats)
-
-
-def mixed_histories() -> st.SearchStrategy[list[Item | Event]]:
-    """Histories whose items come from all formats at once."""
-    piece = st.lists(_steps("call", "results", "user", "think", "reasoning", "odd"), max_size=4)
-    pieces = st.lists(st.builds(write, piece, st.sampled_from(FORMATS)), max_size=6)
-    return pieces.map(lambda parts: [item for part in parts for item in part])
 
 
 # --- facts without items --------------------------------------------------------------------------

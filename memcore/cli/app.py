@@ -13,6 +13,7 @@ import memcore
 from memcore.cli import (
     audit,
     backup,
+    bench,
     bundle,
     check,
     compact,
@@ -151,6 +152,7 @@ for _name, _verb in (
     ("salvage", salvage.salvage_file),
     ("migrate", migrate.migrate_file),
     ("keys", keys.show_keys),
+    ("bench", bench.run_bench),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from faults import child_env, failing
 from google.adk.events.event import Event
 from google.adk.memory.memory_entry import MemoryEntry
 from google.genai import types
@@ -26,6 +25,7 @@ from memcore.adapters.deepagents.files import Files
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
 from memcore.store import open_file
+from memcore.testing.faults import child_env, failing
 from tests.conformance import retry_work
 from tests.conformance.retry_work import batch, kv, state_merge, user
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
-import faults
-
 import memcore
 from memcore import files, retention
 from memcore import session as sessions
@@ -35,6 +33,7 @@ from memcore.store import redo_log as run
 from memcore.store import steady
 from memcore.store import steady as pin
 from memcore.store import store as handle
+from memcore.testing import faults
 
 from . import frameworks, services
 

@@ -6,8 +6,8 @@ and started again while the others go on; whoever comes back compares the databa
 At the end of a round all are killed, or all are asked to finish (a lock that died with its holder
 would hang them), and everything is compared and checked.
 
-Fail points (``tests/faults.py``) bring some to their end between any two calls into LMDB and the
-redo log: between the record and the commit, inside recovery, while the map grows.
+Fail points (``memcore.testing.faults``) bring some to their end between any two calls into LMDB
+and the redo log: between the record and the commit, inside recovery, while the map grows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults import child_env
-
 from memcore.errors import MemcoreError
+from memcore.testing.faults import child_env
 
 from .ledgers import Ledger, WrongError, check_common
 from .outcome import Outcome, Part, Plan, Say

@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from faults import child_env
 
 import memcore
 from flushcount import compiler, shim
+from memcore.testing.faults import child_env
 from thinned import thinned
 
 TESTS = Path(__file__).parents[1]

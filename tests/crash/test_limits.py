@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults import child_env
 
 import memcore
 from memcore.limits import READERS_MAX
 from memcore.store import open_store
+from memcore.testing.faults import child_env
 from raw import rows
 
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,18 @@ PAIRS = """
 import sys
 sys.path.insert(0, {bench!r})
 from random import Random
-from histories import WIRES, Broken, broken, random_history, signs_of, wired
+from histories import WIRES, Broken, broken, random_script, signs_of, wired
 for seed in range(40):
-    history = random_history(Random(seed), late=seed % 2 == 1)
-    caller = next((at for at, m in enumerate(history) if m.get("tool_calls")), None)
+    script = random_script(Random(seed), late=seed % 2 == 1)
+    caller = next((at for at, step in enumerate(script) if step.what == "call"), None)
     for policy in WIRES:
-        assert broken(signs_of(wired(history, policy), policy)) == Broken(0, 0), (seed, policy)
+        assert broken(signs_of(wired(script, policy))) == Broken(0, 0), (seed, policy)
         if caller is None:
             continue
-        calls = len(history[caller]["tool_calls"])
-        beheaded = signs_of(wired(history[caller + 1 :], policy), policy)
+        calls = len(script[caller].ids)
+        beheaded = signs_of(wired(script[caller + 1 :], policy))
         assert broken(beheaded) == Broken(calls, 0), (seed, policy)
-        stopped = signs_of(wired(history[: caller + 1], policy), policy)
+        stopped = signs_of(wired(script[: caller + 1], policy))
         assert broken(stopped) == Broken(0, calls), (seed, policy)
 """
 
@@ -126,6 +127,38 @@ def test_the_command_prints_and_writes(tmp_path):
     written = json.loads(target.read_text(encoding="utf-8"))
     assert {"date", "cpu", "versions", "build_flavour", "load"} <= set(written["run"])
     assert [row["benchmark"] for row in written["rows"]] == ["push", "push"]
+
+
+def test_the_command_draws(tmp_path):
+    saved, plots = tmp_path / "figures.json", tmp_path / "plots"
+    arguments = ["--quick", "--only", "push", "--json", str(saved), "--plots", str(plots)]
+    done = python(COMMAND.format(flavour="release", arguments=arguments))
+    assert done.returncode == 0, done.stderr
+    first = (plots / "push.svg").read_bytes()
+    root = ET.fromstring(first)
+    assert len(root.findall("{http://www.w3.org/2000/svg}rect")) == 2
+    again = ["--from", str(saved), "--plots", str(tmp_path / "again")]
+    done = python(COMMAND.format(flavour="trace", arguments=again))  # nothing is measured
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "push.svg").read_bytes() == first
+
+
+def test_pytest_runs_every_question(tmp_path):
+    pytest.importorskip("pytest_benchmark")
+    command = [sys.executable, "-m", "pytest", "bench", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **IN_MEMORY}
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
+    listed = subprocess.run([*command, "--collect-only"], check=True, **options).stdout
+    for name in NAMES:
+        assert f"test_question[{name.removeprefix('bench_')}]" in listed
+    assert "bench_push.py::test_push" in listed
+    target = tmp_path / "figures.json"
+    command += ["-k", "push", "--effort", "smoke", f"--benchmark-json={target}"]
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stdout
+    found = {each["name"]: each for each in json.loads(target.read_text("utf-8"))["benchmarks"]}
+    assert found.keys() == {"test_question[push]", "test_push", "test_classify_and_push"}
+    assert found["test_question[push]"]["extra_info"]["rows"][0]["ours"]["median"] > 0
 
 
 def test_only_the_rivals_modules_import_rivals():

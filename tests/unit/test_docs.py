@@ -36,6 +36,7 @@ OPTIONAL = {
     "docs/strands.md": "strands",
     "docs/telemetry.md": "opentelemetry",
     "docs/ui.md": "starlette",
+    "docs/testing.md": "hypothesis",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = [
@@ -58,6 +59,7 @@ RUN = [
             "memory",
             "memory-tools",
             "search",
+            "bench",
         ]
     ),
     *OPTIONAL,

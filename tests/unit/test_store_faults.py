@@ -9,7 +9,6 @@ import threading
 
 import lmdb
 import pytest
-from faults import POINTS, VARIABLE, child_env, failing, faults_of, parse
 
 import memcore
 from memcore.errors import (
@@ -22,6 +21,7 @@ from memcore.errors import (
 )
 from memcore.store import open_file, open_store
 from memcore.store.redo_log import RedoLog
+from memcore.testing.faults import POINTS, VARIABLE, child_env, failing, faults_of, parse
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"

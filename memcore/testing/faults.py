@@ -1,8 +1,7 @@
-"""Fail points at every call into LMDB, the redo log and the steady log.
+"""Faults of stores: failing and slow calls, kills, power cuts; in this process or in a child.
 
-``failing(rules)`` takes the place of ``memcore.store.open_file.file_access``, through which a store
-gets what it reads and writes its file by. Rules are joined by ``;``. A rule is
-``point=action``, then ``@N`` (the N-th hit alone) or ``~P`` (each hit with probability P), or
+Rules name the calls into LMDB, the redo log and the steady log that fail, joined by ``;``. A rule
+is ``point=action``, then ``@N`` (the N-th hit alone) or ``~P`` (each hit with probability P), or
 neither (every hit). ``seed=N`` sets the seed of the probabilities.
 
     txn.put=error:ENOSPC@17; redo.write=kill@3; env.sync=error:EIO; txn.commit=delay:5~0.1
@@ -12,8 +11,8 @@ stands for any part of the name. *Actions*: ``error:NAME`` raises what LMDB (for
 system) would raise, ``NAME`` being that of an errno or of a class of LMDB's errors; ``delay:MS``
 sleeps; ``kill`` is a SIGKILL of this process.
 
-A child process is told its rules by ``child_env``: Python imports ``tests/faulty/sitecustomize.py``
-before it runs anything else.
+Nothing of this is in the way of a store that is opened without it: ``failing_stores`` replaces the
+one function, ``memcore.store.open_file.file_access``, through which a store gets its file.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ import errno
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from random import Random
@@ -32,8 +33,23 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore.errors import InvalidOptionError
 from memcore.store import lmdb as binding
-from memcore.store import open_file
+from memcore.store import open_file, steady
 from memcore.store.open_file import FileAccess
+
+__all__ = [
+    "POINTS",
+    "VARIABLE",
+    "FailPoints",
+    "PowerCut",
+    "child_env",
+    "failing",
+    "failing_stores",
+    "faults_of",
+    "install",
+    "parse",
+    "power_cuts",
+    "restarted",
+]
 
 VARIABLE: Final = "MEMCORE_TEST_FAULTS"
 """Holds the rules of a child process."""
@@ -143,7 +159,7 @@ class FailPoints:
         rules, seed = parse(text)
         with self._lock:
             self._rules = rules
-            self._random = Random(seed)
+            self._random = Random(seed)  # noqa: S311 - made to be repeated
             self._hits = [0] * len(rules)
             self.seen: set[str] = set()
 
@@ -183,7 +199,7 @@ def _error(name: str, point: str) -> Exception:
     return kind(f"{point}: {os.strerror(number)} (injected)")
 
 
-class _Watched:
+class _WatchedCalls:
     """Stands before an object: each of its calls that is a point is hit before and after."""
 
     __slots__ = ("_area", "_target", "faults")
@@ -209,7 +225,7 @@ class _Watched:
         return run
 
 
-class _WatchedCursor(_Watched):
+class _WatchedCursor(_WatchedCalls):
     __slots__ = ()
 
     def iternext(self) -> Iterator[Any]:
@@ -224,7 +240,7 @@ class _WatchedCursor(_Watched):
             yield row
 
 
-class _WatchedTxn(_Watched):
+class _WatchedTxn(_WatchedCalls):
     __slots__ = ()
 
     def cursor(self) -> _WatchedCursor:
@@ -241,7 +257,7 @@ class _WatchedTxn(_Watched):
         self.faults.hit("txn.commit.after")
 
 
-class _WatchedEnv(_Watched):
+class _WatchedEnv(_WatchedCalls):
     __slots__ = ()
 
     def begin(self, *args: Any, **options: Any) -> _WatchedTxn:
@@ -254,7 +270,7 @@ _file_access = open_file.file_access
 
 
 def failing(rules: str = "") -> Callable[..., Any]:
-    """What ``file_access`` gives, each store's behind fail points of its own with these rules.
+    """Replacement of ``file_access``: each store behind fail points of its own with these rules.
 
     ``faults_of`` finds them again. Without any rule nothing lies between.
 
@@ -266,26 +282,152 @@ def failing(rules: str = "") -> Callable[..., Any]:
         return _file_access
 
     def watched(raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
-        points = FailPoints(rules)
-        env: Any = _WatchedEnv(raw, "env", points)
-        redo, steady = _file_access(raw, fd, run, **mode)[1:]
-        watched_redo: Any = None if redo is None else _Watched(redo, "redo", points)
-        watched_steady: Any = None if steady is None else _Watched(steady, "steady", points)
-        return FileAccess(env, watched_redo, watched_steady)
+        return _watched_access(FailPoints(rules), raw, fd, run, **mode)
 
     return watched
 
 
+def _watched_access(points: Any, raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
+    env: Any = _WatchedEnv(raw, "env", points)
+    redo, steady = _file_access(raw, fd, run, **mode)[1:]
+    watched_redo: Any = None if redo is None else _WatchedCalls(redo, "redo", points)
+    watched_steady: Any = None if steady is None else _WatchedCalls(steady, "steady", points)
+    return FileAccess(env, watched_redo, watched_steady)
+
+
 def faults_of(store: Any) -> FailPoints:
     """The fail points of an open store."""
-    found: FailPoints = store._env.raw.faults
+    found: FailPoints = store.environment().raw.faults
     return found
 
 
 def child_env(rules: str, **variables: str) -> dict[str, str]:
-    """The environment of a child process all of whose stores are behind these fail points."""
+    """The environment of a child process all of whose stores are behind these fail points.
+
+    Python imports ``faulty/sitecustomize.py`` before the program. The child finds the modules of
+    this process.
+
+    Raises:
+        InvalidOptionError: a rule is malformed; it is named.
+    """
+    parse(rules)
     env = os.environ | variables | {VARIABLE: rules}
-    tests = Path(__file__).parent
-    paths = [str(tests / "faulty"), str(tests), env.get("PYTHONPATH", "")]
-    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    ours = [str(Path(__file__).parent / "faulty"), str(Path(__file__).parents[2])]
+    here = [path for path in sys.path if path and not path.startswith(_INSTALLED)]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, env.get("PYTHONPATH", ""), *here]))
     return env
+
+
+_INSTALLED: Final = (sys.prefix, sys.base_prefix)
+"""Places that every child of the same interpreter looks in by itself."""
+
+
+def install() -> None:
+    """Put the stores of this process behind the fail points that its environment names."""
+    open_file.file_access = failing(os.environ.get(VARIABLE, ""))
+
+
+@contextmanager
+def failing_stores(rules: str) -> Iterator[None]:
+    """Have the stores that are opened inside the block fail by these rules.
+
+    Raises:
+        InvalidOptionError: a rule is malformed; it is named.
+    """
+    with _access(failing(rules)):
+        yield
+
+
+@contextmanager
+def _access(replacement: Callable[..., Any]) -> Iterator[None]:
+    before = open_file.file_access
+    open_file.file_access = replacement
+    try:
+        yield
+    finally:
+        open_file.file_access = before
+
+
+# --- power cuts -----------------------------------------------------------------------------------
+
+PAGE_BYTES: Final = 4096
+_FLUSHES: Final = ("env.sync.after", "redo.withdraw.after", "steady.write.after")
+_HEAD_BYTES: Final = 2 * PAGE_BYTES
+"""LMDB's meta pages, which a commit writes behind its flush."""
+
+
+class PowerCut:
+    """The file as the last flush left it, and the images that a disk may hold after a power cut."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = Lock()
+        self._flushed = self._now()
+        self._head = b""
+        self.is_synced = False
+        """Commits flush, as in mode ``full``."""
+        self.flushes = 0
+
+    def _now(self) -> bytes:
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def hit(self, point: str) -> None:
+        """Take note of a flush: all that is written by now is durable."""
+        with self._lock:
+            if point == "txn.commit":
+                self._head = self._now()[:_HEAD_BYTES]
+            elif point == "txn.commit.after" and self.is_synced:
+                self._flushed = self._head + self._now()[_HEAD_BYTES:]
+                self.flushes += 1
+            elif point in _FLUSHES:
+                self._flushed = self._now()
+                self.flushes += 1
+
+    def images(self, count: int, *, seed: int = 0) -> Iterator[bytes]:
+        """Yield images of a cut at this moment: any part of the pages written since is on disk.
+
+        The first has none of them and the second all; the others are random.
+        """
+        with self._lock:
+            flushed, now = self._flushed, self._now()
+        random = Random(seed)  # noqa: S311 - made to be repeated
+        pages = range(0, len(now), PAGE_BYTES)
+        written = [at for at in pages if now[at : at + PAGE_BYTES] != flushed[at : at + PAGE_BYTES]]
+        for number in range(count):
+            share = float(number) if number < 2 else random.random()  # noqa: PLR2004 - none, all
+            image = bytearray(flushed.ljust(len(now), b"\0"))
+            for at in written:
+                if random.random() < share:
+                    image[at : at + PAGE_BYTES] = now[at : at + PAGE_BYTES]
+            yield bytes(image)
+
+
+@contextmanager
+def power_cuts(path: str | os.PathLike[str]) -> Iterator[PowerCut]:
+    """Follow the flushes of a store that is opened inside the block; for small files.
+
+    It knows the pages of the data file, each whole or not there, at the moments between two calls.
+    Open an image in ``restarted()``. ``tests/crash`` of memcore's repository goes further: every
+    write, torn pages, and the moments inside of calls.
+    """
+    cut = PowerCut(path)
+
+    def watched(raw: Any, fd: int, run: Any, **mode: Any) -> FileAccess:
+        cut.hit(_FLUSHES[0])  # what opening finds is on disk
+        cut.is_synced = mode["durability"] == "full"
+        return _watched_access(cut, raw, fd, run, **mode)
+
+    with _access(watched):
+        yield cut
+
+
+@contextmanager
+def restarted() -> Iterator[None]:
+    """Have the stores that are opened inside the block believe that the machine was restarted."""
+    before = steady.boot_id
+    another = bytes(byte ^ 0xFF for byte in before())
+    steady.boot_id = lambda: another
+    try:
+        yield
+    finally:
+        steady.boot_id = before

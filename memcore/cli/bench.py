@@ -1,0 +1,177 @@
+"""``memcore bench``: append, cut, context, compaction and tokens on the user's own data."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore._fast import build_flavour
+from memcore.bench.measure import QUESTIONS, BenchRow, measured
+from memcore.bench.plot import Bar, bar_chart, line_chart, number, page
+from memcore.bench.workload import Workload, generated, read_workload
+from memcore.cli.options import AsJson
+from memcore.cli.output import emit_json, escape, print_pairs, print_table, stages, warn
+from memcore.compaction import CompactionPolicy
+
+__all__ = [
+    "run_bench",
+]
+
+FAILURES_SHOWN = 5
+
+
+def run_bench(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="Conversations, one a line, or an export (generated ones)."
+        ),
+    ] = None,
+    *,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET|FILE", help="A compaction preset, or a TOML or JSON file."),
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Pair policy of conversations that name none."),
+    ] = None,
+    counter: Annotated[str, typer.Option(help="The token counter.")] = "o200k_base",
+    budget: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="TOKENS", help="Budget of contexts (a quarter of each)."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="QUESTION", help=f"One of {', '.join(QUESTIONS)}; repeatable."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, max=600.0, help="Time for each measurement.")
+    ] = 2.0,
+    place: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="A directory on the device to measure (temporary)."),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with plots there.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure memcore on your own conversations and compaction policy; your file is only read.
+
+    Without FILE, conversations of agents are generated. Files that are written to measure lie in a
+    temporary directory, and are gone afterwards.
+    """
+    _check_places(place, html)
+    options: dict[str, Any] = {
+        "policy": _policy(policy),
+        "counter": counter,
+        "budget_tokens": budget,
+    }
+    if data is None:
+        workload = generated(pairs=pairs or "openai_chat", **options)
+    else:
+        workload = read_workload(data, pairs=pairs, **options)
+    for failure in workload.failures[:FAILURES_SHOWN]:
+        warn(f"{escape(data or '')}: left out: {failure}")
+    with stages() as report:
+        rows = measured(
+            workload, questions=tuple(only or QUESTIONS), seconds=seconds, place=place,
+            report=report,
+        )  # fmt: skip
+    facts = _facts(workload)
+    if html is not None:
+        Path(html).write_text(_page(rows, facts), encoding="utf-8")
+    if as_json:
+        emit_json("bench", {"run": dict(facts), "rows": [asdict(row) for row in rows]})
+        return
+    print_table(_HEADINGS, map(_cells, rows), flexible=-1)
+    print()
+    print_pairs(facts)
+    if html is not None:
+        print(f"\nplots: {escape(html)}")
+
+
+def _policy(given: str | None) -> CompactionPolicy | None:
+    """A preset by name, else the policy in a file."""
+    if given is None:
+        return None
+    if given in memcore.PRESETS:
+        return memcore.compaction_policy(given)
+    return memcore.read_policy(given)
+
+
+def _check_places(place: str | None, html: str | None) -> None:
+    """Refuse places that cannot be written before anything is measured."""
+    if place is not None and not os.path.isdir(place):
+        msg = f"--place: {place!r} is no directory"
+        raise memcore.InvalidOptionError(msg)
+    if html is not None and not os.path.isdir(os.path.dirname(html) or "."):
+        msg = f"--html: there is no directory {os.path.dirname(html)!r}"
+        raise memcore.InvalidOptionError(msg)
+
+
+_HEADINGS = ("question", "operation", "median", "p10", "p90", "unit", "samples", "note")
+
+
+def _cells(row: BenchRow) -> tuple[object, ...]:
+    figures = (number(each) for each in (row.median, row.p10, row.p90))
+    return (row.question, row.what, *figures, row.unit, row.samples, row.note)
+
+
+def _facts(workload: Workload) -> list[tuple[str, object]]:
+    flavour = build_flavour()
+    if flavour != "release":
+        warn(f"memcore's core is a {flavour} build, whose times mean nothing")
+    return [
+        ("data", workload.source),
+        ("conversations", len(workload.conversations)),
+        ("items", workload.items),
+        ("left out", len(workload.failures)),
+        ("policy", workload.policy.name),
+        ("counter", workload.counter),
+        ("memcore", memcore.__version__),
+        ("build", flavour),
+        ("Python", platform.python_version()),
+        ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("cores", os.cpu_count() or 0),
+        ("date", datetime.now(UTC).isoformat(timespec="seconds")),
+    ]
+
+
+_PER_SECOND = {"ns": 1e-3, "µs": 1.0}
+
+
+def _page(rows: list[BenchRow], facts: list[tuple[str, object]]) -> str:
+    timed = [row for row in rows if row.unit in _PER_SECOND]
+    others = [row for row in rows if row.unit not in _PER_SECOND]
+    charts = []
+    if timed:
+        bars = [_bar(row, _PER_SECOND[row.unit]) for row in timed]
+        charts.append(
+            bar_chart("Time of an operation (µs)", bars, log=True, note="median, p10 to p90")
+        )
+        lines = {
+            row.what: [(5.0 * at, _PER_SECOND[row.unit] * y) for at, y in enumerate(row.spread)]
+            for row in timed
+        }
+        title = "Times of all samples"
+        charts.append(line_chart(title, lines, x="percentile", y="µs", log=True))
+    charts += [
+        bar_chart(f"{row.what} ({row.unit})", [_bar(row, 1.0)], note=row.note) for row in others
+    ]
+    return page(
+        "memcore bench", facts=facts, headings=_HEADINGS, rows=map(_cells, rows), charts=charts
+    )
+
+
+def _bar(row: BenchRow, by: float) -> Bar:
+    text = f"{number(row.median)} {row.unit}"
+    return Bar(row.what, by * row.median, text, by * row.p10, by * row.p90)
