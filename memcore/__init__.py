@@ -43,7 +43,7 @@ __all__, __getattr__, __dir__ = face(
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
             "OutpacedError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
-            "ScopeError StateSchemaError StorageError StoreAccessError StoreFormatError "
+            "ScopeError SourceError StateSchemaError StorageError StoreAccessError StoreFormatError "
             "StoreFullError StoreLockedError SummarizerError TamperedError UnreadableItemsError "
             "WrongKeyError"
         ),

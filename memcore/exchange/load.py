@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
@@ -156,6 +156,8 @@ class Imported:
     conversations: int = 0
     """Sessions from lines of messages, including those that messages were appended to."""
     items: int = 0
+    aside: int = 0
+    """Items outside the live histories."""
     views: int = 0
     skipped: int = 0
     """Sessions that already existed, identical."""
@@ -177,6 +179,16 @@ class Imported:
     """Sessions that were not imported, each with the line and the reason."""
 
 
+class ImportListener(Protocol):
+    """Listener of an import whose lines are made from another source."""
+
+    def where(self, line: int) -> str:
+        """Return the place in the source of a line, for messages."""
+
+    def settled(self, origin: Place, place: Place) -> None:
+        """Note that the session of a title is stored, now or before, and under which name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """Options of an import; see ``Database.import_``.
@@ -192,6 +204,11 @@ class ImportOptions:
     orphans: str = "keep"
     on_conflict: str = "error"
     unnamed: str = "line"
+    listener: ImportListener | None = None
+
+    def where(self, line: int) -> str:
+        """Return the place of a line, for messages."""
+        return f"line {line}" if self.listener is None else self.listener.where(line)
 
     def __post_init__(self) -> None:
         checked_choice("format", self.format, ("auto", *FORMATS))
@@ -369,7 +386,7 @@ class _Import:
             self.session = None
             if session.twin is not None:
                 self.done.skipped += 1
-                self.places[session.twin.origin] = session.twin.place
+                self._settle(session.twin.origin, session.twin.place)
             else:
                 session.finish()
                 self.whole[place_of(session.title)] = session
@@ -523,7 +540,7 @@ class _Import:
                 "and is another one"
             )
             if on_conflict == "skip":
-                self.done.left_out.append(f"line {line}: {told}: left out")
+                self.done.left_out.append(f"{self.options.where(line)}: {told}: left out")
                 return None
             if on_conflict != "rename":
                 msg = (
@@ -578,7 +595,7 @@ class _Import:
 
     def _fail(self, number: int, session: Incoming | None, error: Exception) -> None:
         where = f" (session {session.title.session!r})" if session is not None else ""
-        self.done.failures.append(f"line {number}{where}: {error}")
+        self.done.failures.append(f"{self.options.where(number)}{where}: {error}")
 
     def _give_up(self, session: Incoming, number: int, error: Exception) -> None:
         """Drop a session that cannot be read completely, with its stored parts."""
@@ -704,14 +721,22 @@ class _Import:
         for owner, names_here in renamed.items():
             link_memories(self.engine, owner, names_here)
 
+    def _settle(self, origin: Place, place: Place) -> None:
+        """Note where a session of the file is stored."""
+        self.places[origin] = place
+        if self.options.listener is not None:
+            self.options.listener.settled(origin, place)
+
     def _tell(self, part: _Part) -> None:
         """Count what a commit stored of a session."""
         done, session = self.done, part.session
         if part.is_last:
             origin = self.origins.pop(place_of(session.title), None)
             if origin is not None:
-                self.places[origin] = place_of(session.title)
-        done.items += sum(map(itemgetter(0), part.entries))
+                self._settle(origin, place_of(session.title))
+        live = sum(map(itemgetter(0), part.entries))
+        done.items += live
+        done.aside += len(part.entries) - live
         if session.is_conversation:
             done.conversations += part.is_last
             done.calls += _calls(entry.item for entry in part.entries)
