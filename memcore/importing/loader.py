@@ -36,6 +36,7 @@ from memcore.importing.source import (
     Tree,
     reported,
 )
+from memcore.limits import META_BYTES_MAX
 from memcore.rows import names
 from memcore.rows.head import Head, head_key
 from memcore.state import values_at
@@ -253,12 +254,18 @@ class _Loading:
             self.waiting[place] = _Waiting(record.place, record.branches, tree, live)
         yield title.line()
         for at, item in enumerate(record.items):
-            yield _item_line(at, item, times[at], is_live=at in shown)
+            yield self._item(at, item, times[at], is_live=at in shown)
         for summary in summaries:
             yield _view_line(live.index(summary.last) + 1, summary, times)
         for branch in aside:
             yield _checkpoint_line(branch, tree, times, title.created_ms)
         yield from steps
+
+    def _item(self, at: int, item: SourceItem, created_us: int, *, is_live: bool) -> bytes:
+        if item.meta is not None and not item.event and len(_json_line(item.meta)) > META_BYTES_MAX:
+            self.reading.notes.skip("ids and details of items that are too large beside them")
+            item = item._replace(meta=None)
+        return _item_line(at, item, created_us, is_live=is_live)
 
     # --- memories and threads ---------------------------------------------------------------------
 
@@ -349,7 +356,7 @@ class _Loading:
         report.present += done.skipped
         report.renamed += done.renamed
         report.mended = dict(sorted(notes.mended.items()))
-        report.skipped = dict(sorted(notes.skipped.items()))
+        report.skipped = notes.all_skipped()
         report.left_out += done.left_out
         report.failures += done.failures
         return report
@@ -366,7 +373,7 @@ def _times(record: SourceConversation, known_us: int | None) -> tuple[int, list[
     """
     given = [item.created_us for item in record.items]
     first = next((each for each in (record.created_us, *given, known_us) if each is not None), None)
-    last = began = time.time_ns() // 1000 if first is None else first
+    last = began = time.time_ns() // 1_000_000 * 1000 if first is None else first
     found: list[int] = []
     for each in given:
         last = last if each is None else each

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ __all__ = [
     "checked_message",
     "json_of",
     "micros_of",
+    "name_of_file",
     "refuse_source",
     "reported",
 ]
@@ -178,14 +179,24 @@ class Notes:
     mended: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
 
+    _first: dict[str, str] = field(default_factory=dict)
+
     def mend(self, what: str, count: int = 1) -> None:
         """Count what is stored in another form than the source has."""
         self.mended[what] += count
 
-    def skip(self, what: str, count: int = 1) -> None:
-        """Count what is not stored."""
+    def skip(self, what: str, count: int = 1, *, place: str = "") -> None:
+        """Count what is not stored; the first place is remembered."""
         if count:
             self.skipped[what] += count
+            self._first.setdefault(what, place)
+
+    def all_skipped(self) -> dict[str, int]:
+        """Return the counts of what is not stored, each with its first place if that is known."""
+        return {
+            f"{what} (first: {self._first[what]})" if self._first[what] else what: count
+            for what, count in sorted(self.skipped.items())
+        }
 
 
 def refuse_source(place: str, text: str, cause: BaseException | None = None) -> NoReturn:
@@ -280,18 +291,22 @@ class Tree:
     def __init__(self, place: str) -> None:
         self.place = place
         self.items: list[SourceItem] = []
-        self._children: Counter[int] = Counter()
+        self._children: dict[int, list[int]] = defaultdict(list)
 
     def add(self, item: SourceItem, after: int) -> int:
         """Add an item behind another one (-1: none); return its index."""
         at = len(self.items)
         self.items.append(item._replace(after=after))
-        self._children[after] += 1
+        self._children[after].append(at)
         return at
 
     def leaves(self) -> list[int]:
         """Return the items that nothing follows, in order."""
-        return [at for at in range(len(self.items)) if not self._children[at]]
+        return [at for at in range(len(self.items)) if at not in self._children]
+
+    def followers(self, at: int) -> list[int]:
+        """Return the items directly behind an item."""
+        return self._children.get(at, [])
 
     def path(self, leaf: int) -> list[int]:
         """Return the indexes from the first item to a leaf."""
