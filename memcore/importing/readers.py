@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -76,7 +76,12 @@ class Reading:
 
 
 def read(
-    kind: str, path: str | os.PathLike[str], *, app: str = "default", user: str = "default"
+    kind: str,
+    path: str | os.PathLike[str],
+    *,
+    app: str = "default",
+    user: str = "default",
+    allowed_types: Iterable[tuple[str, str]] = (),
 ) -> Reading:
     """Return a reader of a foreign store's conversations; nothing is read before it is iterated.
 
@@ -85,6 +90,8 @@ def read(
         path: a file; for some kinds a directory, or a connection string.
         app: the application of what has none in the source.
         user: the user of what has none in the source.
+        allowed_types: module and name of types that checkpoints of a graph may hold in addition
+            to safe ones: building them runs their code.
 
     Raises:
         InvalidOptionError: the kind is unknown, or a name is invalid.
@@ -94,4 +101,4 @@ def read(
         raise InvalidOptionError(msg)
     for what, name in (("app", app), ("user", user)):
         check_name(name, what)
-    return Reading(kind, os.fspath(path), Owner(app, user))
+    return Reading(kind, os.fspath(path), Owner(app, user, tuple(allowed_types)))

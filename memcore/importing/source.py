@@ -50,10 +50,14 @@ _SHOWN: Final = 60
 
 
 class Owner(NamedTuple):
-    """Application and user that own what has none in the source."""
+    """Application and user that own what has none in the source, and the types that may be built.
+
+    A type is its module and name; safe ones, such as messages, are always built.
+    """
 
     app: str
     user: str
+    types: tuple[tuple[str, str], ...] = ()
 
 
 class SourceItem(NamedTuple):
