@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
@@ -74,8 +74,10 @@ from memcore.tokens import TokenCounter
 from memcore.wire import policy_name
 
 __all__ = [
+    "ImportListener",
     "ImportOptions",
     "Imported",
+    "ParsedLine",
     "import_lines",
     "remove_leftovers",
     "remove_unfinished",
@@ -179,6 +181,13 @@ class Imported:
     """Sessions that were not imported, each with the line and the reason."""
 
 
+class ParsedLine(NamedTuple):
+    """A line that never was text: its value, and about how many bytes it would have."""
+
+    value: Any
+    size: int
+
+
 class ImportListener(Protocol):
     """Listener of an import whose lines are made from another source."""
 
@@ -219,7 +228,9 @@ class ImportOptions:
             policy_name(self.policy)
 
 
-def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions) -> Imported:
+def import_lines(
+    engine: Engine, lines: Iterable[bytes | ParsedLine], options: ImportOptions
+) -> Imported:
     """Store exported sessions, or conversations; those that fail are listed.
 
     Raises:
@@ -293,18 +304,18 @@ class _Import:
         self.bytes = 0
         """Bytes waiting for the commit."""
 
-    def run(self, lines: Iterable[bytes]) -> Imported:
+    def run(self, lines: Iterable[bytes | ParsedLine]) -> Imported:
         """Read all lines; commit whenever enough was read."""
         for number, line in enumerate(lines, 1):
-            if not isinstance(line, bytes):
+            if not isinstance(line, bytes | ParsedLine):
                 msg = f"lines: expected bytes (a file opened with 'rb'), got {type(line).__name__}"
                 raise InvalidOptionError(msg)
-            if not line.strip():
+            if isinstance(line, bytes) and not line.strip():
                 continue
             self.stand_ins.pay()
-            self.size = len(line)
+            self.size = len(line) if isinstance(line, bytes) else line.size
             try:
-                self._take(parse_line(line), number)
+                self._take(parse_line(line) if isinstance(line, bytes) else line.value, number)
             except CallerError as error:
                 if self.session is None:
                     self._fail(number, None, error)
@@ -312,7 +323,7 @@ class _Import:
                     self._give_up(self.session, number, error)
                     self.session = None
                 continue
-            self._count(len(line))
+            self._count(self.size)
         self._end()
         self._commit()
         self._commit_memories()
@@ -543,9 +554,10 @@ class _Import:
                 self.done.left_out.append(f"{self.options.where(line)}: {told}: left out")
                 return None
             if on_conflict != "rename":
+                ways = _CONFLICTS[1:3] if self.options.listener else _CONFLICTS[1:]
                 msg = (
                     f"{told}: delete it first, or say what to do with --on-conflict "
-                    f"(on_conflict=): {', '.join(_CONFLICTS[1:])}"
+                    f"(on_conflict=): {', '.join(ways)}"
                 )
                 raise InvalidOptionError(msg)
             tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1

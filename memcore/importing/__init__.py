@@ -5,7 +5,7 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
-        "loader": "ImportReport load",
+        "loader": "ImportReport checked_conflict load",
         "readers": "KINDS Reading read",
         "source": (
             "SourceBranch SourceConversation SourceFailure SourceItem SourceMemory SourceState "

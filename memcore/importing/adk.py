@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.adk.events.event import Event
-from pydantic import ValidationError
 
 from memcore.adapters.adk.events import EVENT, REST, encode_event, read_known
 from memcore.adapters.adk.names import fields_of, name_of
@@ -62,10 +61,11 @@ def _fill(
     """Add the events of a session, and the states that they lead to."""
     if not isinstance(state, dict):
         refuse_source(found.place, f"state: expected an object, got {type(state).__name__}")
+    second = "id" if "adk_internal_metadata" in db.tables else "rowid"  # as each service reads them
     sql = (
-        "SELECT id, invocation_id, timestamp, event_data FROM events WHERE app_name = ? AND "
-        "user_id = ? AND session_id = ? ORDER BY timestamp, "
-    ) + ("id" if "adk_internal_metadata" in db.tables else "rowid")  # as each service reads them
+        "SELECT id, invocation_id, timestamp, event_data FROM events WHERE app_name = ? AND "  # noqa: S608
+        f"user_id = ? AND session_id = ? ORDER BY timestamp, {second}"
+    )
     changes: list[tuple[int, dict[str, Any]]] = []
     rows: list[SourceItem] = []
     for number, invocation, at, text in db.rows(sql, "events", place):
@@ -102,7 +102,7 @@ def _event(
         said.setdefault("invocation_id", invocation)
         event = read_known(lambda each: Event.model_validate_json(json.dumps(each)), said, "event")
         encoded = encode_event(event)
-    except (SourceError, ValidationError, InvalidItemError, LookupError, TypeError, ValueError, AttributeError):
+    except (SourceError, InvalidItemError, LookupError, TypeError, ValueError, AttributeError):
         notes.mend("events that this ADK does not read, kept as events of another type")
         told = {"id": number, "text": text if isinstance(text, str) else repr(text)}
         return [SourceItem(told, micros_of(at), event=UNREADABLE)], {}
@@ -110,12 +110,12 @@ def _event(
     created_us = micros_of(event.timestamp)
     author, said_invocation = rest.get("author"), rest.get("invocationId")
     is_told = author and said_invocation and len(author) <= ENVELOPE_TEXT_CHARS_MAX
-    told_by = {"author": author, "request_id": said_invocation} if is_told else {}
+    author, request_id = (author, said_invocation) if is_told else (None, None)
     if content is None:
-        return [SourceItem(rest, created_us, event=EVENT, **told_by)], encoded.delta
-    if len(encode_json({"adk": rest})[0]) <= META_BYTES_MAX:
-        return [SourceItem(content, created_us, {"adk": rest}, **told_by)], encoded.delta
-    return [
-        SourceItem(rest, created_us, event=REST),
-        SourceItem(content, created_us, {"adk": None}, **told_by),
-    ], encoded.delta
+        item = SourceItem(rest, created_us, event=EVENT, author=author, request_id=request_id)
+        return [item], encoded.delta
+    item = SourceItem(content, created_us, {"adk": rest}, author=author, request_id=request_id)
+    if len(encode_json(item.meta)[0]) <= META_BYTES_MAX:
+        return [item], encoded.delta
+    split = [SourceItem(rest, created_us, event=REST), item._replace(meta={"adk": None})]
+    return split, encoded.delta

@@ -12,12 +12,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from memcore.errors import InvalidItemError, SourceError
+from memcore.errors import InvalidItemError
 from memcore.exchange.lines import Conversation
 from memcore.importing.source import (
     Notes,
@@ -46,6 +45,8 @@ __all__ = [
 # --- Values of a JSON file, one at a time ---------------------------------------------------------
 
 _PIECE: Final = 1 << 16
+_LINE_MAX: Final = 1 << 22
+"""Longest first line that is told from an array."""
 _VALUE_CHARS_MAX: Final = 512 * 1024**2
 """Longest value: a compressed file may hold any number of equal bytes."""
 _BLANK: Final = " \t\r\n"
@@ -88,7 +89,9 @@ class _Values:
 
     def _is_line_of_lists(self) -> bool:
         """Return whether the file is a list of messages a line, and not one array."""
-        while "\n" not in self._text[self._at :] and not self._ended and len(self._text) < _PIECE * 64:
+        while "\n" not in self._text[self._at :] and not self._ended:
+            if len(self._text) > _LINE_MAX:
+                return False
             self._fill()
         line = self._text[self._at :].split("\n", 1)
         if len(line) < 2 or not line[1].lstrip(_BLANK).startswith("["):  # noqa: PLR2004
@@ -207,9 +210,9 @@ def _plain(place: str, found: Any, name: str, notes: Notes) -> Record:
         return SourceFailure(place, str(error))
     owner = found.get("metadata") if isinstance(found, dict) else None
     has_owner = isinstance(owner, dict) and "memcore" in owner
-    items = []
-    for message in said.messages:
-        items.append(SourceItem(checked_message(message, notes), _time_of(message)))
+    items = [
+        SourceItem(checked_message(message, notes), _time_of(message)) for message in said.messages
+    ]
     return SourceConversation(
         place,
         said.name or name,
@@ -232,7 +235,7 @@ def _time_of(found: dict[str, Any]) -> int | None:
 def policy_of(messages: list[dict[str, Any]]) -> str:
     """Return the pair policy of the format that messages are written in."""
     found = {wire_of(message) for message in messages} - {"plain"}
-    names = {get_policy(name).wire: name for name in _POLICIES}
+    names: dict[str, str] = {get_policy(name).wire: name for name in _POLICIES}
     return names.get(next(iter(found), ""), "openai_chat") if len(found) <= 1 else "openai_chat"
 
 
@@ -299,9 +302,9 @@ def _turn(turn: Any, number: int, waiting: list[str], notes: Notes) -> dict[str,
     if role is None or (value is None and "tool_calls" not in turn):
         return None
     if "role" in turn and "from" not in turn and role != "call":
-        for call in turn.get("tool_calls") or ():
-            if isinstance(call, dict) and isinstance(call.get("id"), str):
-                waiting.append(call["id"])
+        calls = turn.get("tool_calls")
+        made = [call.get("id") for call in calls if isinstance(call, dict)] if calls else []
+        waiting += [call_id for call_id in made if isinstance(call_id, str)]
         return turn
     text = value if isinstance(value, str) else json.dumps(value)
     if role == "call":
@@ -473,11 +476,14 @@ class _Chat:
         return {"role": role, "content": text}, calls
 
 
+_TEXTS: Final = ("text", "result", "user_profile", "user_instructions", "content")
+
+
 def _text_in(content: Any) -> str:
     """Return the text of a message; parts that are none are named."""
     if not isinstance(content, dict):
         return content if isinstance(content, str) else ""
-    found = []
+    found: list[Any] = []
     parts = content.get("parts")
     for part in parts if isinstance(parts, list) else []:
         if isinstance(part, str):
@@ -485,12 +491,10 @@ def _text_in(content: Any) -> str:
         elif isinstance(part, dict):
             kind, asset = part.get("content_type"), part.get("asset_pointer")
             text = part.get("text")
-            found.append(text if isinstance(text, str) else f"[{kind} {asset or ''}]".replace(" ]", "]"))
-    for name in ("text", "result", "user_profile", "user_instructions", "content"):
-        if isinstance(content.get(name), str):
-            found.append(content[name])
+            named = f"[{kind} {asset}]" if asset else f"[{kind}]"
+            found.append(text if isinstance(text, str) else named)
+    found += [content.get(name) for name in _TEXTS]
     thoughts = content.get("thoughts")
-    for thought in thoughts if isinstance(thoughts, list) else []:
-        if isinstance(thought, dict) and isinstance(thought.get("content"), str):
-            found.append(thought["content"])
-    return "\n".join(text for text in found if text)
+    listed = thoughts if isinstance(thoughts, list) else []
+    found += [thought.get("content") for thought in listed if isinstance(thought, dict)]
+    return "\n".join(text for text in found if isinstance(text, str) and text)

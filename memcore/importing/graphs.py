@@ -47,7 +47,7 @@ def _coder(owner: Owner) -> Any:
     try:
         serde = import_module("memcore.adapters.langgraph.serde")
     except ModuleNotFoundError as exc:
-        msg = f'checkpoints need LangGraph: install it with pip install "memcore[langgraph]" ({exc})'
+        msg = f'checkpoints need LangGraph: pip install "memcore[langgraph]" ({exc})'
         raise ImportError(msg, name=exc.name) from exc
     return serde.coder_of(serde.default_serde(), frozenset(owner.types))
 
@@ -103,10 +103,8 @@ def _thread(
         unknown = [name for name in values if name not in versions]
         if unknown:
             refuse_source(place, f"channel {unknown[0]!r:.60} has a value and no version")
-    return SourceThread(
-        place, thread, namespace, checkpoint, parent if isinstance(parent, str) and parent else None,
-        body, metadata, writes,
-    )  # fmt: skip
+    above = parent if isinstance(parent, str) and parent else None
+    return SourceThread(place, thread, namespace, checkpoint, above, body, metadata, writes)
 
 
 def _tasks(rows: Iterable[tuple[Any, ...]], values: _Values, place: str) -> list[SourceWrites]:

@@ -18,10 +18,10 @@ import orjson
 
 from memcore.codec.values import encode_json
 from memcore.database import Database, Scope
-from memcore.errors import CallerError, CorruptValueError, InvalidOptionError, SourceError
+from memcore.errors import CallerError, CorruptValueError, SourceError
 from memcore.exchange import ImportOptions, import_lines
-from memcore.exchange.lines import CREATED_US_END, TIME_MS_END, VERSION, Title, portable_json
-from memcore.exchange.load import Imported
+from memcore.exchange.lines import TIME_MS_END, VERSION, Title, portable_json
+from memcore.exchange.load import Imported, ParsedLine
 from memcore.importing.readers import Reading
 from memcore.importing.source import (
     Owner,
@@ -37,6 +37,7 @@ from memcore.importing.source import (
     reported,
 )
 from memcore.limits import META_BYTES_MAX
+from memcore.options import checked_choice
 from memcore.rows import names
 from memcore.rows.head import Head, head_key
 from memcore.state import values_at
@@ -45,9 +46,12 @@ from memcore.tokens import TokenCounter
 
 __all__ = [
     "ImportReport",
+    "checked_conflict",
     "load",
 ]
 
+_LINE_BYTES: Final = 300
+"""About what a line has beside its content."""
 _ID: Final = "source_id"
 """Label of a memory with its id in the source."""
 Place = tuple[str, str, str]
@@ -116,9 +120,7 @@ def load(
         SourceError: nothing of the source can be read; an error after the first record is listed.
         InvalidOptionError, ReadOnlyError, AccessDeniedError, StorageError
     """
-    if on_conflict not in ("error", "skip", "rename"):
-        msg = f"on_conflict: expected error, skip or rename; got {on_conflict!r}"
-        raise InvalidOptionError(msg)
+    checked_conflict(on_conflict)
     if db.engine.access is not None:
         db.engine.access.need("import", app=None, user=None, name=None)
     loading = _Loading(db, reading, prefix, progress)
@@ -129,6 +131,15 @@ def load(
     done = import_lines(db.engine, loading.lines(), options)
     loading.fork_all()
     return loading.finish(done)
+
+
+def checked_conflict(given: str) -> str:
+    """Return what to do with a session whose name another one has.
+
+    Raises:
+        InvalidOptionError: it is unknown.
+    """
+    return checked_choice("on_conflict", given, ("error", "skip", "rename"))
 
 
 @dataclass(slots=True)
@@ -185,7 +196,7 @@ class _Loading:
 
     # --- records as lines -------------------------------------------------------------------------
 
-    def lines(self) -> Iterator[bytes]:
+    def lines(self) -> Iterator[ParsedLine]:
         """Yield the lines of all records."""
         for record in reported(self.reading):
             self.report.read += not isinstance(record, SourceFailure)
@@ -197,7 +208,7 @@ class _Loading:
             if self.progress is not None:
                 self.progress(self.report.read)
 
-    def _lines(self, record: Record) -> Iterator[bytes]:
+    def _lines(self, record: Record) -> Iterator[ParsedLine]:
         match record:
             case SourceConversation():
                 yield from self._conversation(record)
@@ -205,7 +216,7 @@ class _Loading:
                 self.report.present += 1
             case SourceState():
                 body = {"app": record.app, "user": record.user, "values": record.values}
-                yield portable_json({"memcore": VERSION, "shared": body})
+                yield ParsedLine({"memcore": VERSION, "shared": body}, _LINE_BYTES)
             case SourceMemory():
                 self._remember(record)
             case SourceThread():
@@ -213,7 +224,7 @@ class _Loading:
             case SourceFailure():
                 self.report.failures.append(f"{record.place}: {record.reason}")
 
-    def _conversation(self, record: SourceConversation) -> Iterator[bytes]:
+    def _conversation(self, record: SourceConversation) -> Iterator[ParsedLine]:
         """Yield the lines of a conversation: title, items, views, checkpoints, state."""
         tree = Tree(record.place)
         tree.items = record.items
@@ -252,7 +263,7 @@ class _Loading:
         )
         if record.branches:
             self.waiting[place] = _Waiting(record.place, record.branches, tree, live)
-        yield title.line()
+        yield ParsedLine(title.fields(), _LINE_BYTES)
         for at, item in enumerate(record.items):
             yield self._item(at, item, times[at], is_live=at in shown)
         for summary in summaries:
@@ -261,11 +272,13 @@ class _Loading:
             yield _checkpoint_line(branch, tree, times, title.created_ms)
         yield from steps
 
-    def _item(self, at: int, item: SourceItem, created_us: int, *, is_live: bool) -> bytes:
-        if item.meta is not None and not item.event and len(_json_line(item.meta)) > META_BYTES_MAX:
+    def _item(self, at: int, item: SourceItem, created_us: int, *, is_live: bool) -> ParsedLine:
+        meta_size = 0 if item.meta is None else _size_of(item.meta)
+        if meta_size > META_BYTES_MAX and not item.event:
             self.reading.notes.skip("ids and details of items that are too large beside them")
-            item = item._replace(meta=None)
-        return _item_line(at, item, created_us, is_live=is_live)
+            item, meta_size = item._replace(meta=None), 0
+        body = _item_body(at, item, created_us, is_live=is_live)
+        return ParsedLine(body, _size_of(item.message) + meta_size)
 
     # --- memories and threads ---------------------------------------------------------------------
 
@@ -381,7 +394,7 @@ def _times(record: SourceConversation, known_us: int | None) -> tuple[int, list[
     return min(began, *found) if found else began, found
 
 
-def _item_line(at: int, item: SourceItem, created_us: int, *, is_live: bool) -> bytes:
+def _item_body(at: int, item: SourceItem, created_us: int, *, is_live: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"seq": at + 1, "kind": "event" if item.event else "item"}
     body["created_us"] = created_us
     if not is_live:
@@ -396,17 +409,18 @@ def _item_line(at: int, item: SourceItem, created_us: int, *, is_live: bool) -> 
         body["request_id"] = item.request_id
     message = {"type": item.event, "payload": item.message} if item.event else item.message
     body["item"] = message
-    return _json_line(body)
+    return body
 
 
-def _json_line(body: dict[str, Any]) -> bytes:
+def _size_of(value: Any) -> int:
+    """Return about how many bytes a value has as JSON."""
     try:
-        return orjson.dumps(body)
+        return len(orjson.dumps(value))
     except (orjson.JSONEncodeError, RecursionError):  # large numbers, lone surrogates
-        return portable_json(body)
+        return len(portable_json(value))
 
 
-def _view_line(covered: int, summary: Any, times: list[int]) -> bytes:
+def _view_line(covered: int, summary: Any, times: list[int]) -> ParsedLine:
     body = {
         "cut_seq": summary.last + 1,
         "covered": covered,
@@ -418,12 +432,12 @@ def _view_line(covered: int, summary: Any, times: list[int]) -> bytes:
         "created_ms": min(times[summary.last] // 1000, TIME_MS_END - 1),
         "reason": "import",
     }
-    return portable_json({"view": body})
+    return ParsedLine({"view": body}, _LINE_BYTES + len(summary.text))
 
 
 def _checkpoint_line(
     branch: SourceBranch, tree: Tree, times: list[int], created_ms: int
-) -> bytes:
+) -> ParsedLine:
     segments: list[list[int]] = []
     for at in tree.path(branch.leaf):
         if segments and segments[-1][1] == at:
@@ -438,10 +452,10 @@ def _checkpoint_line(
         "tokens": 0,
         "created_ms": times[branch.leaf] // 1000 or created_ms,
     }
-    return portable_json({"checkpoint": body})
+    return ParsedLine({"checkpoint": body}, _LINE_BYTES)
 
 
-def _state_lines(record: SourceConversation) -> Iterator[bytes]:
+def _state_lines(record: SourceConversation) -> Iterator[ParsedLine]:
     """Yield the values of the state: none before the first item, then each change."""
     now: dict[str, tuple[bytes, int]] = {}
     changes: list[tuple[int, dict[str, Any]]] = []
@@ -454,9 +468,11 @@ def _state_lines(record: SourceConversation) -> Iterator[bytes]:
     if not changes:
         return
     moments = [[at + 2, number] for number, (at, _) in enumerate(changes, 1)]
-    yield portable_json({"state": {"counter": 0, "values": {}, "floor": 0, "moments": moments}})
+    first = {"counter": 0, "values": {}, "floor": 0, "moments": moments}
+    yield ParsedLine({"state": first}, _LINE_BYTES)
     for number, (_, values) in enumerate(changes, 1):
-        yield portable_json({"state": {"counter": number, "set": values, "deleted": []}})
+        body = {"counter": number, "set": values, "deleted": []}
+        yield ParsedLine({"state": body}, _LINE_BYTES + _size_of(values))
 
 
 def _has_state(txn: ReadTxn, record: SourceState) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.importing.source import Notes, Owner, Record
 from memcore.rows.names import check_name
 
@@ -63,6 +63,16 @@ class Reading:
     owner: Owner
     notes: Notes = field(default_factory=Notes)
     """What was mended and left out so far."""
+
+    def check(self) -> None:
+        """Check that the source exists, where it is a file or a directory.
+
+        Raises:
+            NotFoundError: it does not.
+        """
+        if self.kind != "langgraph-pg" and not os.path.exists(self.path):
+            msg = f"{self.path}: no such file or directory"
+            raise NotFoundError(msg)
 
     def __iter__(self) -> Iterator[Record]:
         """Read the source.

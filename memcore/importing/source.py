@@ -13,7 +13,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from memcore.codec.values import check_json
@@ -171,9 +172,7 @@ class SourceConversation:
     updated_us: int | None = None
 
 
-Record: TypeAlias = (
-    SourceConversation | SourceState | SourceMemory | SourceThread | SourceFailure
-)
+Record: TypeAlias = SourceConversation | SourceState | SourceMemory | SourceThread | SourceFailure
 
 
 @dataclass(slots=True)
@@ -265,17 +264,27 @@ def checked_message(found: Any, notes: Notes) -> dict[str, Any]:
         return {**labels, _TEXT: "null"}
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION: Final = re.compile(r"(\.\d{1,6})\d*")
+
+
+@lru_cache(256)
+def _micros_in(text: str) -> int:
+    """Parse a time; neighbouring rows often have the same one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    moment = datetime.fromisoformat(_FRACTION.sub(r"\1", text.strip().replace("Z", "+00:00")))
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def micros_of(found: Any) -> int | None:
     """Return a time as microseconds since 1970, without a zone as UTC; None if it is none."""
     try:
         if isinstance(found, str):
-            text = _FRACTION.sub(r"\1", found.strip().replace("Z", "+00:00"))
-            moment = datetime.fromisoformat(text)
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            micros = round(moment.timestamp() * 1_000_000)
+            micros = _micros_in(found)
         elif isinstance(found, int | float) and not isinstance(found, bool):
             seconds = found / 1000 if abs(found) >= _SECONDS_MAX else found
             micros = round(seconds * 1_000_000)

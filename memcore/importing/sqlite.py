@@ -53,6 +53,7 @@ __all__ = [
 # --- A SQLite file, opened so that neither it nor its directory changes ---------------------------
 
 MAGIC: Final = b"SQLite format 3\0"
+_HEAD_BYTES: Final = 20
 _WAL: Final = 2
 _BESIDE: Final = ("-wal", "-journal")
 _LOCK_SECONDS: Final = 2.0
@@ -69,9 +70,9 @@ class SqliteSource:
         self._connection = connection
         self.tables: dict[str, list[str]] = {}
         """Columns of each table, lower-case."""
-        rows = self.rows("SELECT name, sql FROM sqlite_master WHERE type = 'table'", "sqlite_master")
-        for name, sql in list(rows):
-            if str(sql).lstrip().upper().startswith("CREATE VIRTUAL"):
+        sql = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+        for name, made_by in list(self.rows(sql, "sqlite_master")):
+            if str(made_by).lstrip().upper().startswith("CREATE VIRTUAL"):
                 continue
             found = self.rows(f"PRAGMA table_info({quoted(name)})", name)
             self.tables[name] = [str(row[1]).lower() for row in found]
@@ -132,10 +133,10 @@ def opened(path: str) -> Iterator[SqliteSource]:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(20)
+            head = file.read(_HEAD_BYTES)
     except OSError as exc:
         refuse_source(path, exc.strerror or str(exc), exc)
-    if not head.startswith(MAGIC) or len(head) < 20:
+    if not head.startswith(MAGIC) or len(head) < _HEAD_BYTES:
         refuse_source(path, "is no SQLite database")
     if head[18] != _WAL and not any(os.path.exists(path + ending) for ending in _BESIDE):
         with _connected(path, path, "ro") as found:
@@ -402,9 +403,7 @@ def _messages_of(
     sql = f"SELECT {quoted(column)}, min(id) FROM {quoted(table)} GROUP BY 1 ORDER BY 2"  # noqa: S608
     for name, _ in list(db.rows(sql, table)):
         place = f"{db.path}: table {table}, session {name!r:.80}"
-        sql = (
-            f"SELECT id, message FROM {quoted(table)} WHERE {quoted(column)} IS ? ORDER BY id"  # noqa: S608
-        )
+        sql = f"SELECT id, message FROM {quoted(table)} WHERE {quoted(column)} IS ? ORDER BY id"  # noqa: S608
         items = []
         for number, text in db.rows(sql, table, (name,)):
             try:
@@ -457,8 +456,10 @@ def _check_schema(db: SqliteSource) -> None:
             refuse_source(db.path, "table adk_internal_metadata has no schema_version")
     if version == "0" or ("actions" in columns and "event_data" not in columns):
         command = _MIGRATE.format(path=db.path)
-        text = "has ADK's schema 0, whose events are pickled; pickles are never read. Migrate a copy"
-        refuse_source(db.path, f"{text} first: {command}")
+        text = (
+            "has ADK's schema 0, whose events are pickled, and pickles are never read; migrate it"
+        )
+        refuse_source(db.path, f"{text}: {command}")
     if version not in (None, _VERSION):
         refuse_source(db.path, f"has ADK's schema {version!r:.20}; this memcore reads schema 1")
 
@@ -481,7 +482,7 @@ def _shared_states(db: SqliteSource) -> Iterator[Record]:
                 continue
             if values:
                 names = import_module("memcore.adapters.adk.names")
-                fields = {key: value for key, value in names.fields_of(values).items()}
+                fields = dict(names.fields_of(values))
                 mapped = None if user_name is None else names.name_of(user_name)
                 yield SourceState(place, names.name_of(app_name), mapped, fields)
 
@@ -524,7 +525,8 @@ def _mem0_memory(place: str, row: Any, owner: Owner) -> Record:
     if not isinstance(key, str) or not key:
         return SourceFailure(place, "the memory has no id")
     user = row.get("user_id")
-    rest = {name: value for name, value in row.items() if name not in ("memory", "user_id", "score")}
+    shown = ("memory", "user_id", "score")
+    rest = {name: value for name, value in row.items() if name not in shown}
     created = micros_of(row.get("created_at"))
     return SourceMemory(
         place,

@@ -58,9 +58,8 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[str]:
         return [path]
     if not os.path.isdir(path):
         refuse_source(path, "no such file or directory")
-    found = sorted(
-        str(each) for each in Path(path).rglob("*") if str(each).endswith(endings) and each.is_file()
-    )
+    every = (str(each) for each in Path(path).rglob("*") if each.is_file())
+    found = sorted(each for each in every if each.endswith(endings))
     if not found:
         refuse_source(path, f"holds no file that ends in {' or '.join(endings)}")
     return found
@@ -359,8 +358,11 @@ class _Nodes:
         after = self._after(entry)
         body = entry.body
         message = body.get("message")
-        has_content = isinstance(message, dict) and isinstance(message.get("content"), str | list)
-        if not entry.is_message or not has_content:
+        if (
+            not entry.is_message
+            or not isinstance(message, dict)
+            or not isinstance(message.get("content"), str | list)
+        ):
             if entry.is_message:
                 self._notes.mend("messages without content, kept as events")
             self._at[key] = self.tree.add(_event(entry.line, body), after)
@@ -462,9 +464,7 @@ class _Nodes:
 
     def ends(self) -> Iterator[tuple[int, str]]:
         """Yield the items that nothing follows, each with the uuid of its last line."""
-        keys: dict[int, str] = {}
-        for key, at in self._at.items():
-            keys[at] = key
+        keys = {at: key for key, at in self._at.items()}
         for at in self.tree.leaves():
             if at in keys and any(not self.tree.items[each].event for each in self._own(at)):
                 yield at, keys[at]
