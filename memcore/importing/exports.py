@@ -118,14 +118,14 @@ class _Values:
             except RecursionError as exc:
                 refuse_source(f"{self._path}: value {number}", "is nested too deeply", exc)
             except ValueError as exc:
+                if len(self._text) - self._at > _VALUE_CHARS_MAX:
+                    self._refuse(f"a value is longer than {_VALUE_CHARS_MAX:,} characters")
                 if self._ended or not isinstance(exc, json.JSONDecodeError):
                     self._refuse(f"no JSON, or cut off ({str(exc)[:60]})", exc)
             else:
                 if end < len(self._text) or self._ended:  # a number may go on
                     self._at = end
                     return value
-            if len(self._text) - self._at > _VALUE_CHARS_MAX:
-                self._refuse(f"a value is longer than {_VALUE_CHARS_MAX:,} characters")
             self._fill()
 
     def _peek(self) -> str:

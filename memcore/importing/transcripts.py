@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -102,25 +102,36 @@ def _plain(path: str, file: BinaryIO) -> Any:
         return closing(file)
     try:
         zstd = import_module("compression.zstd")
+        begin = zstd.ZstdDecompressor
     except ModuleNotFoundError:
         try:
             zstd = import_module("zstandard")
         except ModuleNotFoundError as exc:
             msg = f'{path}: is compressed with zstd: pip install "memcore[zstd]"'
             raise ImportError(msg, name=exc.name) from exc
-        return io.BufferedReader(_Decompressed(path, zstd.ZstdDecompressor().stream_reader(
-            file, read_across_frames=True), zstd.ZstdError))  # fmt: skip
-    return io.BufferedReader(_Decompressed(path, zstd.ZstdFile(file), zstd.ZstdError))
+        begin = zstd.ZstdDecompressor().decompressobj
+    return io.BufferedReader(_Decompressed(path, file, begin, zstd.ZstdError))
+
+
+_PIECE: Final = 1024
+"""Bytes that are decompressed at a time; they may become some megabytes."""
 
 
 class _Decompressed(io.RawIOBase):
-    """Decompressed content whose errors are SourceErrors."""
+    """Decompressed content of a file, of one frame or several."""
 
-    def __init__(self, path: str, source: Any, error: type[Exception]) -> None:
+    def __init__(
+        self, path: str, file: BinaryIO, begin: Callable[[], Any], error: type[Exception]
+    ) -> None:
         super().__init__()
         self._path = path
-        self._source = source
+        self._file = file
+        self._begin = begin
         self._error = error
+        self._frame: Any = None
+        self._plain = b""
+        self._at = 0
+        """Bytes of these that were handed out."""
 
     def readable(self) -> bool:
         """Return True."""
@@ -132,12 +143,29 @@ class _Decompressed(io.RawIOBase):
         Raises:
             SourceError: the compressed content is damaged or ends early.
         """
+        while self._at >= len(self._plain):
+            piece = self._file.read(_PIECE)
+            if not piece:
+                if self._frame is not None:
+                    refuse_source(self._path, "is cut off: its compressed content ends early")
+                return 0
+            self._plain, self._at = b"".join(self._frames(piece)), 0
+        count = min(len(buffer), len(self._plain) - self._at)
+        buffer[:count] = self._plain[self._at : self._at + count]
+        self._at += count
+        return count
+
+    def _frames(self, piece: bytes) -> Iterator[bytes]:
         try:
-            piece = self._source.read(len(buffer))
+            while piece:
+                if self._frame is None:
+                    self._frame = self._begin()
+                yield self._frame.decompress(piece)
+                piece = b""
+                if self._frame.eof:
+                    piece, self._frame = self._frame.unused_data, None
         except (self._error, EOFError) as exc:
             refuse_source(self._path, f"its compression is damaged ({exc})", exc)
-        buffer[: len(piece)] = piece
-        return len(piece)
 
 
 # --- Claude Code ----------------------------------------------------------------------------------
