@@ -759,12 +759,20 @@ class _Import:
             done.views += len(session.views)
 
     def _write(self, txn: Txn, parts: list[_Part]) -> None:
-        taken = [part.session for part in parts if _is_taken(txn, part.session.title)]
+        titles = [part.session.title for part in parts]
+        owners = dict.fromkeys((title.app, title.user) for title in titles)
+        scopes = {owner: names.ensure_scope(txn, *owner) for owner in owners}
+        places = [scopes[title.app, title.user] for title in titles]
+        taken = [
+            part.session
+            for part, scope in zip(parts, places, strict=True)
+            if names.session_of(txn, scope, part.session.title.session) is not None
+        ]
         if taken:
             raise _Lost(taken, "a session of this name was made meanwhile; import again")
-        for part in parts:
+        for part, scope in zip(parts, places, strict=True):
             session, title = part.session, part.session.title
-            draft = self._draft(txn, part)
+            draft = self._draft(txn, part, scope)
             for group in _runs(part.entries):
                 items = [entry.item for entry in group]
                 if group[0].live:
@@ -785,10 +793,9 @@ class _Import:
             now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
             draft.finish(now_ms=now_ms, revised=not part.is_last)
             if part.is_last and session.number is not None:
-                scope = session.number[0]
-                names.rename_session(txn, scope, session.growing_name, title.session)
+                names.rename_session(txn, session.number[0], session.growing_name, title.session)
 
-    def _draft(self, txn: Txn, part: _Part) -> SessionTxn:
+    def _draft(self, txn: Txn, part: _Part, scope: int) -> SessionTxn:
         """Return the session's draft; its first part creates the session."""
         session, title = part.session, part.session.title
         if session.number is not None:
@@ -796,7 +803,6 @@ class _Import:
             if draft is None:
                 raise _Lost([session], "it was deleted while it was imported; import again")
             return draft
-        scope = names.ensure_scope(txn, title.app, title.user)
         name = title.session
         head = Head(policy=title.policy, counter=session.counter.id, now_ms=title.created_ms)
         if not part.is_last:

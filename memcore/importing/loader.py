@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import orjson
 
 from memcore.codec.values import encode_json
 from memcore.database import Database, Scope
-from memcore.errors import CallerError, CorruptValueError, SourceError
+from memcore.errors import CallerError, CorruptValueError, InvalidOptionError
 from memcore.exchange import ImportOptions, import_lines
 from memcore.exchange.lines import TIME_MS_END, VERSION, Title, portable_json
 from memcore.exchange.load import Imported, ParsedLine
@@ -50,6 +50,8 @@ __all__ = [
     "load",
 ]
 
+_PAGE: Final = 64
+_PAGE_ITEMS: Final = 256
 _LINE_BYTES: Final = 300
 """About what a line has beside its content."""
 _ID: Final = "source_id"
@@ -148,8 +150,8 @@ class _Waiting:
 
     place: str
     branches: list[SourceBranch]
-    tree: Tree
-    live: list[int]
+    positions: list[int | None]
+    """Seq of the last item of each, if it is live; None: the checkpoint of the branch's name."""
 
 
 class _Loading:
@@ -198,20 +200,41 @@ class _Loading:
 
     def lines(self) -> Iterator[ParsedLine]:
         """Yield the lines of all records."""
-        for record in reported(self.reading):
-            self.report.read += not isinstance(record, SourceFailure)
-            self.starts.append(self.number + 1)
-            self.places.append(record.place)
-            for line in self._lines(record):
-                self.number += 1
-                yield line
-            if self.progress is not None:
-                self.progress(self.report.read)
+        for records in _pages(reported(self.reading)):
+            heads = self._heads(records)
+            for record in records:
+                self.report.read += not isinstance(record, SourceFailure)
+                self.starts.append(self.number + 1)
+                self.places.append(record.place)
+                for line in self._lines(record, heads):
+                    self.number += 1
+                    yield line
+                if self.progress is not None:
+                    self.progress(self.report.read)
 
-    def _lines(self, record: Record) -> Iterator[ParsedLine]:
+    def _heads(self, records: list[Record]) -> dict[Place, Head]:
+        """Return the heads of the conversations that are stored already, from one snapshot."""
+        wanted = [self._place(each) for each in records if isinstance(each, SourceConversation)]
+
+        def look(txn: ReadTxn) -> dict[Place, Head]:
+            found = ((place, _head_of(txn, place)) for place in wanted)
+            return {place: head for place, head in found if head is not None}
+
+        return self.db.engine.store.read(look) if wanted else {}
+
+    def _place(self, record: SourceConversation) -> Place:
+        owner = self.reading.owner
+        return (
+            owner.app if record.app is None else record.app,
+            owner.user if record.user is None else record.user,
+            self.prefix + record.name,
+        )
+
+    def _lines(self, record: Record, heads: Mapping[Place, Head]) -> Iterator[ParsedLine]:
         match record:
             case SourceConversation():
-                yield from self._conversation(record)
+                place = self._place(record)
+                yield from self._conversation(record, place, heads.get(place))
             case SourceState() if self.db.engine.store.read(lambda txn: _has_state(txn, record)):
                 self.report.present += 1
             case SourceState():
@@ -224,27 +247,23 @@ class _Loading:
             case SourceFailure():
                 self.report.failures.append(f"{record.place}: {record.reason}")
 
-    def _conversation(self, record: SourceConversation) -> Iterator[ParsedLine]:
-        """Yield the lines of a conversation: title, items, views, checkpoints, state."""
+    def _conversation(
+        self, record: SourceConversation, place: Place, head: Head | None
+    ) -> Iterator[ParsedLine]:
+        """Yield the lines of a conversation: title, items, views, checkpoints, state.
+
+        ``head``: of the session of this name that is stored already.
+        """
         tree = Tree(record.place)
         tree.items = record.items
-        leaf = len(record.items) - 1 if record.leaf is None else record.leaf
-        live = tree.path(leaf)
-        owner = self.reading.owner
-        place = (
-            owner.app if record.app is None else record.app,
-            owner.user if record.user is None else record.user,
-            self.prefix + record.name,
-        )
-        head = self.db.engine.store.read(lambda txn: _head_of(txn, place))
-        began, times = _times(record, None if head is None else head.created_ms * 1000)
+        live = tree.path(len(record.items) - 1 if record.leaf is None else record.leaf)
         shown = set(live)
-        aside = [branch for branch in record.branches if branch.leaf not in shown]
-        aside = [branch for branch in aside if branch.leaf >= 0]
+        began, times = _times(record, None if head is None else head.created_ms * 1000)
         steps = list(_state_lines(record))
         created, updated = began // 1000, max((record.updated_us or 0, began, *times)) // 1000
         if head is not None:  # a fork renews its parent's time, and unknown times are those of then
             created, updated = head.created_ms, head.updated_ms
+        aside = [each for each in record.branches if each.leaf >= 0 and each.leaf not in shown]
         summaries = [each for each in record.summaries if each.last in shown]
         title = Title(
             session=place[2],
@@ -262,7 +281,11 @@ class _Loading:
             state=len(steps),
         )
         if record.branches:
-            self.waiting[place] = _Waiting(record.place, record.branches, tree, live)
+            on_path = shown | {-1}
+            positions = [
+                each.leaf + 1 if each.leaf in on_path else None for each in record.branches
+            ]
+            self.waiting[place] = _Waiting(record.place, record.branches, positions)
         yield ParsedLine(title.fields(), _LINE_BYTES)
         for at, item in enumerate(record.items):
             yield self._item(at, item, times[at], is_live=at in shown)
@@ -332,27 +355,25 @@ class _Loading:
         for place, waiting in self.forks:
             app, user, name = place
             scope = self.db.scope(app=app, user=user)
-            for branch in waiting.branches:
-                fork = self.prefix + branch.name
+            for branch, position in zip(waiting.branches, waiting.positions, strict=True):
                 try:
-                    self._fork(scope, name, fork, branch, waiting)
+                    self._fork(scope, name, branch, position)
                 except CallerError as error:
-                    self.report.failures.append(f"{waiting.place}: branch {fork!r}: {error}")
+                    told = f"{waiting.place}: branch {branch.name!r}: {error}"
+                    self.report.failures.append(told)
 
-    def _fork(
-        self, scope: Scope, name: str, fork: str, branch: SourceBranch, waiting: _Waiting
-    ) -> None:
-        seq = branch.leaf + 1
+    def _fork(self, scope: Scope, name: str, branch: SourceBranch, position: int | None) -> None:
+        fork = self.prefix + branch.name
         found = self.db.engine.store.read(
-            lambda txn: _parent_of(txn, scope.app, scope.user, name, fork)
+            lambda txn: _parent_of(txn, (scope.app, scope.user, name), fork)
         )
         if found is None:
-            is_live = branch.leaf < 0 or branch.leaf in set(waiting.live)
-            scope.session(name, orphans="keep").fork(fork, at=seq if is_live else branch.name)
+            at = branch.name if position is None else position
+            scope.session(name, orphans="keep").fork(fork, at=at)
             self.report.forks += 1
-        elif found != (True, seq):
+        elif found != (True, branch.leaf + 1):
             msg = f"session {fork!r} exists and is another one"
-            raise SourceError(msg, place=waiting.place)
+            raise InvalidOptionError(msg)
         if branch.settle is not None:
             branch.settle(scope)
 
@@ -373,6 +394,19 @@ class _Loading:
         report.left_out += done.left_out
         report.failures += done.failures
         return report
+
+
+def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield some records at a time, few if they are large."""
+    page: list[Record] = []
+    items = 0
+    for record in records:
+        page.append(record)
+        items += len(record.items) if isinstance(record, SourceConversation) else 1
+        if items >= _PAGE_ITEMS or len(page) >= _PAGE:
+            yield page
+            page, items = [], 0
+    yield page
 
 
 # --- Lines of one conversation --------------------------------------------------------------------
@@ -497,10 +531,10 @@ def _head_of(txn: ReadTxn, place: Place) -> Head | None:
     return None if value is None else Head.unpack(key, value)
 
 
-def _parent_of(txn: ReadTxn, app: str, user: str, name: str, fork: str) -> tuple[bool, int] | None:
+def _parent_of(txn: ReadTxn, place: Place, fork: str) -> tuple[bool, int] | None:
     """Return whether a session was forked from another one, and at which seq; None: it is new."""
-    head = _head_of(txn, (app, user, fork))
-    scope = names.scope_of(txn, app, user)
+    head = _head_of(txn, (*place[:2], fork))
+    scope = names.scope_of(txn, *place[:2])
     if head is None or scope is None:
         return None
-    return head.parent_session == names.session_of(txn, scope, name), head.parent_seq
+    return head.parent_session == names.session_of(txn, scope, place[2]), head.parent_seq
