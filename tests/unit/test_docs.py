@@ -49,6 +49,7 @@ RUN = [
             "erasure",
             "extraction",
             "format",
+            "importing",
             "state",
             "retention",
             "redaction",
