@@ -48,37 +48,43 @@ class Renaming:
         )
 
 
+SourcePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A .jsonl file, - for standard input; with --from what that kind is in.",
+    ),
+]
+NewStore = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="MEMCORE_STORE",
+        metavar="PATH",
+        help="The database; made if missing.",
+        callback=store_path,
+    ),
+]
+SourceKind = Annotated[
+    str | None,
+    typer.Option("--from", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}."),
+]
+AllowedTypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-type",
+        metavar="MODULE:NAME",
+        help="With --from langgraph: a type that checkpoints may hold; its code will run.",
+    ),
+]
+
+
 def import_file(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A .jsonl file, - for standard input; with --from what that kind is in.",
-        ),
-    ],
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            envvar="MEMCORE_STORE",
-            metavar="PATH",
-            help="The database; made if missing.",
-            callback=store_path,
-        ),
-    ],
+    file: SourcePath,
+    store: NewStore,
     *,
-    kind: Annotated[
-        str | None,
-        typer.Option("--from", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}."),
-    ] = None,
-    allowed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-type",
-            metavar="MODULE:NAME",
-            help="With --from langgraph: a type that checkpoints may hold; its code will run.",
-        ),
-    ] = None,
+    kind: SourceKind = None,
+    allowed: AllowedTypes = None,
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}.")
     ] = "auto",
@@ -135,10 +141,9 @@ def import_file(
             prefix=prefix, on_conflict=on_conflict, as_json=as_json,
         )  # fmt: skip
         return
-    by = None if counter is None else memcore.get_counter(counter)
     options: dict[str, Any] = {
         "rename": Renaming(user, app, prefix),
-        "counter": by,
+        "counter": None if counter is None else memcore.get_counter(counter),
         "format": form,
         "policy": _policy(form, policy),
         "orphans": orphans,
@@ -146,8 +151,15 @@ def import_file(
         "unnamed": "stdin" if file == "-" else Path(file).stem,
     }
     ImportOptions(**options)  # invalid ones fail before a file is created
-    started = time.perf_counter()
     opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
+    _import_lines(file, store, opening, options, as_json=as_json)
+
+
+def _import_lines(
+    file: str, store: str, opening: dict[str, Any], options: dict[str, Any], *, as_json: bool
+) -> None:
+    """Load lines; exit with code 1 if any could not be loaded."""
+    started = time.perf_counter()
     with (
         _lines(file) as (source, total),
         memcore.open(store, **opening) as db,

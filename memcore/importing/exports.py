@@ -26,7 +26,7 @@ from memcore.importing.source import (
     SourceConversation,
     SourceFailure,
     SourceItem,
-    Tree,
+    ItemTree,
     checked_message,
     micros_of,
     name_of_file,
@@ -53,7 +53,7 @@ _BLANK: Final = " \t\r\n"
 _DECODER: Final = json.JSONDecoder()
 
 
-class _Values:
+class _JsonValues:
     """Values of a text: the elements of its array, or those that follow each other."""
 
     def __init__(self, path: str, file: io.TextIOBase) -> None:
@@ -152,7 +152,7 @@ class _Values:
 
 
 @contextmanager
-def _text(path: str, member: str | None = None) -> Iterator[_Values]:
+def _text(path: str, member: str | None = None) -> Iterator[_JsonValues]:
     """Open the values of a file, or of a file in a zip.
 
     Raises:
@@ -162,10 +162,10 @@ def _text(path: str, member: str | None = None) -> Iterator[_Values]:
     try:
         if member is None:
             with open(path, encoding="utf-8-sig") as file:
-                yield _Values(place, file)
+                yield _JsonValues(place, file)
             return
         with zipfile.ZipFile(path) as archive, archive.open(member) as raw:
-            yield _Values(place, io.TextIOWrapper(raw, encoding="utf-8-sig"))
+            yield _JsonValues(place, io.TextIOWrapper(raw, encoding="utf-8-sig"))
     except UnicodeDecodeError as exc:
         refuse_source(place, f"is not UTF-8 at byte {exc.start}", exc)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as exc:
@@ -377,7 +377,7 @@ class _Chat:
         self._body = body
         self._notes = notes
         self._nodes: dict[str, Any] = body["mapping"]
-        self._tree = Tree(place)
+        self._tree = ItemTree(place)
         self._at: dict[str, int] = {}
         """Index of the last item at or above a node."""
         self._calls: dict[int, tuple[str, ...]] = {-1: ()}

@@ -52,7 +52,7 @@ def _coder(owner: Owner) -> Any:
     return serde.coder_of(serde.default_serde(), frozenset(owner.types))
 
 
-class _Values:
+class _Decoder:
     """Decodes the values of a source."""
 
     def __init__(self, owner: Owner) -> None:
@@ -107,7 +107,7 @@ def _thread(
     return SourceThread(place, thread, namespace, checkpoint, above, body, metadata, writes)
 
 
-def _tasks(rows: Iterable[tuple[Any, ...]], values: _Values, place: str) -> list[SourceWrites]:
+def _tasks(rows: Iterable[tuple[Any, ...]], values: _Decoder, place: str) -> list[SourceWrites]:
     """Return the writes of a checkpoint by task; rows: task, path, index, channel, type, value."""
     found = []
     for (path, task), several in groupby(rows, key=lambda row: (row[1], row[0])):
@@ -148,7 +148,7 @@ _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id", "parent_che
 
 def read_sqlite(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
     """Yield the checkpoints of all threads, those of a namespace by their ids."""
-    values = _Values(owner)
+    values = _Decoder(owner)
     with opened(path) as db:
         db.need("SqliteSaver", *_CHECKPOINT, "type", "checkpoint", "metadata")
         if "writes" not in db.tables:
@@ -170,7 +170,7 @@ def _place_of(path: str, row: tuple[Any, ...]) -> str:
 
 
 def _sqlite_thread(
-    db: SqliteSource, row: tuple[Any, ...], values: _Values, place: str
+    db: SqliteSource, row: tuple[Any, ...], values: _Decoder, place: str
 ) -> Iterator[SourceThread]:
     body = values.decode(place, row[4], row[5])
     metadata = {} if row[6] is None else json_of(row[6], place)
@@ -178,7 +178,7 @@ def _sqlite_thread(
 
 
 def _sqlite_writes(
-    db: SqliteSource, row: tuple[Any, ...], values: _Values, place: str
+    db: SqliteSource, row: tuple[Any, ...], values: _Decoder, place: str
 ) -> list[SourceWrites]:
     if "writes" not in db.tables:
         return []
@@ -190,7 +190,7 @@ def _sqlite_writes(
     return _tasks(db.rows(sql, "writes", row[:3]), values, place)
 
 
-def _loose_writes(db: SqliteSource, values: _Values) -> Iterator[Record]:
+def _loose_writes(db: SqliteSource, values: _Decoder) -> Iterator[Record]:
     """Yield the writes for checkpoints that the source does not hold yet."""
     if "writes" not in db.tables:
         return
@@ -203,7 +203,7 @@ def _loose_writes(db: SqliteSource, values: _Values) -> Iterator[Record]:
 
 
 def _loose(
-    db: SqliteSource, row: tuple[Any, ...], values: _Values, place: str
+    db: SqliteSource, row: tuple[Any, ...], values: _Decoder, place: str
 ) -> Iterator[SourceThread]:
     yield _thread(place, (*row, None), None, {}, _sqlite_writes(db, row, values, place))
 
@@ -216,7 +216,7 @@ _PAGE: Final = 200
 
 def read_postgres(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
     """Yield the checkpoints of a PostgreSQL database, of one snapshot; ``path`` is its DSN."""
-    values = _Values(owner)
+    values = _Decoder(owner)
     with _connected(path) as connection:
         name = _shown(connection)
         threads = _Threads()
@@ -284,7 +284,7 @@ def _shown(connection: Any) -> str:
 class _Blobs:
     """Values and writes of checkpoints, read from their own tables."""
 
-    def __init__(self, connection: Any, values: _Values) -> None:
+    def __init__(self, connection: Any, values: _Decoder) -> None:
         self._connection = connection
         self._values = values
         self._last: tuple[Any, Any] | None = None

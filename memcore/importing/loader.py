@@ -33,7 +33,7 @@ from memcore.importing.source import (
     SourceMemory,
     SourceState,
     SourceThread,
-    Tree,
+    ItemTree,
     reported,
 )
 from memcore.limits import META_BYTES_MAX
@@ -92,7 +92,7 @@ class ImportReport:
     left_out: list[str] = field(default_factory=list)
     """Conversations left out because another one has their name (``on_conflict="skip"``)."""
     failures: list[str] = field(default_factory=list)
-    """What could not be read or stored, each with its place and the reason."""
+    """Failures to read or to store, each with the place and the reason."""
 
 
 def load(
@@ -254,7 +254,7 @@ class _Loading:
 
         ``head``: of the session of this name that is stored already.
         """
-        tree = Tree(record.place)
+        tree = ItemTree(record.place)
         tree.items = record.items
         live = tree.path(len(record.items) - 1 if record.leaf is None else record.leaf)
         shown = set(live)
@@ -470,7 +470,7 @@ def _view_line(covered: int, summary: Any, times: list[int]) -> ParsedLine:
 
 
 def _checkpoint_line(
-    branch: SourceBranch, tree: Tree, times: list[int], created_ms: int
+    branch: SourceBranch, tree: ItemTree, times: list[int], created_ms: int
 ) -> ParsedLine:
     segments: list[list[int]] = []
     for at in tree.path(branch.leaf):

@@ -62,7 +62,7 @@ class Reading:
     path: str
     owner: Owner
     notes: Notes = field(default_factory=Notes)
-    """What was mended and left out so far."""
+    """Counts of mended and left out parts so far."""
 
     def check(self) -> None:
         """Check that the source exists, where it is a file or a directory.

@@ -34,7 +34,7 @@ __all__ = [
     "SourceSummary",
     "SourceThread",
     "SourceWrites",
-    "Tree",
+    "ItemTree",
     "checked_message",
     "json_of",
     "micros_of",
@@ -155,7 +155,7 @@ class SourceConversation:
     """One conversation."""
 
     place: str
-    """Where it begins in the source, for messages."""
+    """Beginning of it in the source, for messages."""
     name: str
     policy: str
     items: list[SourceItem]
@@ -298,7 +298,7 @@ def micros_of(found: Any) -> int | None:
 # --- A conversation as a tree: items by parent, paths, forks --------------------------------------
 
 
-class Tree:
+class ItemTree:
     """Items of a conversation that follow each other in more than one way."""
 
     def __init__(self, place: str) -> None:

@@ -33,7 +33,7 @@ from memcore.importing.source import (
     SourceItem,
     SourceMemory,
     SourceState,
-    Tree,
+    ItemTree,
     checked_message,
     json_of,
     micros_of,
@@ -334,7 +334,7 @@ class _AgentTables:
         branches: Mapping[str, list[int]],
     ) -> None:
         """Lay out branches that share messages as a tree."""
-        tree = Tree(found.place)
+        tree = ItemTree(found.place)
         nodes: dict[tuple[int, int], int] = {}
         leaves = {}
         for branch in sorted(branches, key=lambda each: (each != _MAIN, min(branches[each]))):

@@ -27,7 +27,7 @@ from memcore.importing.source import (
     SourceFailure,
     SourceItem,
     SourceSummary,
-    Tree,
+    ItemTree,
     checked_message,
     json_of,
     micros_of,
@@ -203,7 +203,7 @@ def read_claude_code(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _TranscriptLine:
     """A line of the graph."""
 
     line: int
@@ -241,9 +241,9 @@ def _transcript(
 
 def _sorted(
     file: str, lines: list[tuple[int, Any]], notes: Notes
-) -> tuple[dict[str, _Entry], list[tuple[int, dict[str, Any]]]]:
+) -> tuple[dict[str, _TranscriptLine], list[tuple[int, dict[str, Any]]]]:
     """Return the lines of the graph by uuid, and those about the session as a whole."""
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, _TranscriptLine] = {}
     rest: list[tuple[int, dict[str, Any]]] = []
     for number, line in lines:
         kind = line.get("type") if isinstance(line, dict) else None
@@ -260,7 +260,7 @@ def _sorted(
             if key in entries:
                 key = f"{key}#{number}"
                 notes.mend("different lines with one uuid")
-            entries[key] = _Entry(number, line)
+            entries[key] = _TranscriptLine(number, line)
         else:
             if kind not in _BESIDE:
                 notes.mend(f"lines of unknown type {kind[:40]!r}, kept as events")
@@ -269,7 +269,7 @@ def _sorted(
     return entries, rest
 
 
-def _link(entries: dict[str, _Entry], notes: Notes) -> None:
+def _link(entries: dict[str, _TranscriptLine], notes: Notes) -> None:
     """Give each entry its parent, which is always an earlier line."""
     has_parents = any(_parent_in(entry.body) in entries for entry in entries.values())
     seen: dict[str, int] = {}
@@ -298,10 +298,12 @@ def _parent_in(body: Mapping[str, Any]) -> str | None:
     return parent if isinstance(parent, str) else None
 
 
-def _components(entries: Mapping[str, _Entry], side: set[str]) -> Iterator[dict[str, _Entry]]:
+def _components(
+    entries: Mapping[str, _TranscriptLine], side: set[str]
+) -> Iterator[dict[str, _TranscriptLine]]:
     """Yield the sidechains: entries that hang together, without the main conversation."""
     roots: dict[str, str] = {}
-    found: dict[str, dict[str, _Entry]] = {}
+    found: dict[str, dict[str, _TranscriptLine]] = {}
     for key in entries:
         if key not in side:
             continue
@@ -326,12 +328,12 @@ def _name_of_transcript(file: str, root: str) -> str:
 def _conversation(
     file: str,
     name: str,
-    entries: Mapping[str, _Entry],
+    entries: Mapping[str, _TranscriptLine],
     rest: list[tuple[int, dict[str, Any]]],
     notes: Notes,
 ) -> SourceConversation:
     """Return the conversation of some entries: the path to the newest leaf, and forks."""
-    tree = Tree(f"{file}:{min((entry.line for entry in entries.values()), default=1)}")
+    tree = ItemTree(f"{file}:{min((entry.line for entry in entries.values()), default=1)}")
     nodes = _Nodes(tree, entries, notes)
     for key in entries:
         nodes.place(key)
@@ -368,7 +370,9 @@ def checked_payload(found: Any) -> Any:
 class _Nodes:
     """Items of a conversation's graph, made of its lines."""
 
-    def __init__(self, tree: Tree, entries: Mapping[str, _Entry], notes: Notes) -> None:
+    def __init__(
+        self, tree: ItemTree, entries: Mapping[str, _TranscriptLine], notes: Notes
+    ) -> None:
         self.tree = tree
         self.summaries: list[SourceSummary] = []
         self._entries = entries
@@ -406,11 +410,11 @@ class _Nodes:
             if body["type"] == "assistant" and isinstance(message.get("id"), str):
                 self._messages[message["id"]] = self._at[key]
 
-    def _after(self, entry: _Entry) -> int:
+    def _after(self, entry: _TranscriptLine) -> int:
         """Return the index of the item behind which a line belongs."""
         return -1 if entry.parent is None else self._at.get(entry.parent, -1)
 
-    def _join(self, key: str, entry: _Entry, message: dict[str, Any], after: int) -> bool:
+    def _join(self, key: str, entry: _TranscriptLine, message: dict[str, Any], after: int) -> bool:
         """Add a line to the message that it is a part of, or whose parallel results it adds to."""
         body = entry.body
         if body["type"] == "assistant":
@@ -459,7 +463,7 @@ class _Nodes:
                 return at
         return None
 
-    def _item(self, entry: _Entry, message: dict[str, Any]) -> SourceItem:
+    def _item(self, entry: _TranscriptLine, message: dict[str, Any]) -> SourceItem:
         body = entry.body
         shown = {name: value for name, value in message.items() if name in ("role", "content")}
         shown["role"] = body["type"]
@@ -515,7 +519,7 @@ class _Nodes:
         return leaf
 
 
-def _continues(tree: Tree, at: int, after: int) -> bool:
+def _continues(tree: ItemTree, at: int, after: int) -> bool:
     """Return whether an item is the last or the one before it on the way to ``after``."""
     if after == at:
         return True
@@ -591,7 +595,7 @@ class _Rollout:
     """A rollout being read."""
 
     def __init__(self, file: str, notes: Notes) -> None:
-        self.tree = Tree(f"{file}:1")
+        self.tree = ItemTree(f"{file}:1")
         self._file = file
         self._notes = notes
         self._name = ""
