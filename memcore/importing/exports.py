@@ -19,6 +19,7 @@ from typing import Any, Final
 from memcore.errors import InvalidItemError
 from memcore.exchange.lines import Conversation
 from memcore.importing.source import (
+    ItemTree,
     Notes,
     Owner,
     Record,
@@ -26,7 +27,6 @@ from memcore.importing.source import (
     SourceConversation,
     SourceFailure,
     SourceItem,
-    ItemTree,
     checked_message,
     micros_of,
     name_of_file,

@@ -24,6 +24,7 @@ from memcore.exchange.lines import TIME_MS_END, VERSION, Title, portable_json
 from memcore.exchange.load import Imported, ParsedLine
 from memcore.importing.readers import Reading
 from memcore.importing.source import (
+    ItemTree,
     Owner,
     Record,
     SourceBranch,
@@ -33,7 +34,6 @@ from memcore.importing.source import (
     SourceMemory,
     SourceState,
     SourceThread,
-    ItemTree,
     reported,
 )
 from memcore.limits import META_BYTES_MAX

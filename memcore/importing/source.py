@@ -22,6 +22,7 @@ from memcore.errors import SourceError
 from memcore.exchange.lines import CREATED_US_END
 
 __all__ = [
+    "ItemTree",
     "Notes",
     "Owner",
     "Record",
@@ -34,7 +35,6 @@ __all__ = [
     "SourceSummary",
     "SourceThread",
     "SourceWrites",
-    "ItemTree",
     "checked_message",
     "json_of",
     "micros_of",
@@ -177,7 +177,7 @@ Record: TypeAlias = SourceConversation | SourceState | SourceMemory | SourceThre
 
 @dataclass(slots=True)
 class Notes:
-    """What readers mended and left out, by reason."""
+    """Counts of parts that readers mended or left out, by reason."""
 
     mended: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote
 
 from memcore.errors import SourceError
 from memcore.importing.source import (
+    ItemTree,
     Notes,
     Owner,
     Record,
@@ -33,7 +34,6 @@ from memcore.importing.source import (
     SourceItem,
     SourceMemory,
     SourceState,
-    ItemTree,
     checked_message,
     json_of,
     micros_of,

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from memcore.errors import SourceError
 from memcore.importing.source import (
+    ItemTree,
     Notes,
     Owner,
     Record,
@@ -27,7 +28,6 @@ from memcore.importing.source import (
     SourceFailure,
     SourceItem,
     SourceSummary,
-    ItemTree,
     checked_message,
     json_of,
     micros_of,
