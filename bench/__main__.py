@@ -19,7 +19,7 @@ NAMES = (
     "push", "cut", "append", "flush", "relaxed", "threads", "open", "tail", "memory", "bytes",
     "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction", "redaction",
     "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint", "openai_agents", "adk",
-    "security", "search", "learning", "payload", "a2a", "frameworks", "fuzz",
+    "security", "search", "learning", "payload", "a2a", "frameworks", "fuzz", "importing",
 )  # fmt: skip
 
 

@@ -43,9 +43,9 @@ __all__, __getattr__, __dir__ = face(
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
             "OutpacedError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
-            "ScopeError StateSchemaError StorageError StoreAccessError StoreFormatError "
-            "StoreFullError StoreLockedError SummarizerError TamperedError UnreadableItemsError "
-            "WrongKeyError"
+            "ScopeError SourceError StateSchemaError StorageError StoreAccessError "
+            "StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
+            "UnreadableItemsError WrongKeyError"
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",

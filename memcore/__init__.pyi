@@ -65,6 +65,7 @@ from memcore.errors import PolicyMismatchError as PolicyMismatchError
 from memcore.errors import ReadOnlyError as ReadOnlyError
 from memcore.errors import RevisionConflict as RevisionConflict
 from memcore.errors import ScopeError as ScopeError
+from memcore.errors import SourceError as SourceError
 from memcore.errors import StateSchemaError as StateSchemaError
 from memcore.errors import StorageError as StorageError
 from memcore.errors import StoreAccessError as StoreAccessError
@@ -354,6 +355,7 @@ __all__ = [
     "SessionState",
     "SharedState",
     "Source",
+    "SourceError",
     "Stage",
     "StateChanges",
     "StateSchema",

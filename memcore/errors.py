@@ -36,7 +36,8 @@ MemcoreError
 │   ├── AuditError             no key for an audited file, or its audit cannot be anchored
 │   ├── EmbedderError          the embedder failed, or its answer is not a vector for each text
 │   ├── SummarizerError        the model's answer is not a summary; a fallback is used
-│   └── ExtractorError         the model's answer holds no memories; the job is tried again
+│   ├── ExtractorError         the model's answer holds no memories; the job is tried again
+│   └── SourceError            what is to be imported is of another kind, damaged or not trusted
 ├── StorageError               the file or the device failed
 │   ├── StoreFullError         no space on the device, or the map cannot grow
 │   ├── StoreAccessError       the operating system refused to open or write the file
@@ -93,6 +94,7 @@ __all__ = [
     "ReadOnlyError",
     "RevisionConflict",
     "ScopeError",
+    "SourceError",
     "StaleParentError",
     "StateSchemaError",
     "StorageError",
@@ -374,6 +376,17 @@ class ExtractorError(CallerError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class SourceError(CallerError, ValueError):
+    """A source to import is of another kind or version, damaged, locked, or must not be read.
+
+    ``place`` is the file, with the table and row or the line if it is one; the source is unchanged.
+    """
+
+    def __init__(self, message: str, *, place: str) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class StorageError(MemcoreError):

@@ -1,28 +1,33 @@
-"""``memcore import``: conversations, one per line, or the output of ``memcore export``."""
+"""``memcore import``: conversations, the output of ``memcore export``, other programs' stores."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
 import memcore
+from memcore import importing
 from memcore.cli.options import ExitCode, Redact, is_judged, key_options, store_path
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
+from memcore.importing import KINDS, ImportReport
 from memcore.wire import get_policy
 
 __all__ = [
     "import_file",
 ]
+
+_ALWAYS: Final = ("kind", "path", "read", "present")
+"""Counts that are printed even if they are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +48,43 @@ class Renaming:
         )
 
 
+SourcePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A .jsonl file, - for standard input; with --from what that kind is in.",
+    ),
+]
+NewStore = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="MEMCORE_STORE",
+        metavar="PATH",
+        help="The database; made if missing.",
+        callback=store_path,
+    ),
+]
+SourceKind = Annotated[
+    str | None,
+    typer.Option("--from", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}."),
+]
+AllowedTypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-type",
+        metavar="MODULE:NAME",
+        help="With --from langgraph: a type that checkpoints may hold; its code will run.",
+    ),
+]
+
+
 def import_file(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .jsonl file; - for standard input.")
-    ],
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            envvar="MEMCORE_STORE",
-            metavar="PATH",
-            help="The database; made if missing.",
-            callback=store_path,
-        ),
-    ],
+    file: SourcePath,
+    store: NewStore,
     *,
+    kind: SourceKind = None,
+    allowed: AllowedTypes = None,
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}.")
     ] = "auto",
@@ -99,12 +126,24 @@ def import_file(
     out, rename creates NAME (2), append adds the messages that the session lacks. Lines that cannot
     be loaded, and anything left out, are reported, and the rest is loaded; the exit code is 1 if
     anything failed.
+
+    With --from, the histories of another program's store are copied; it is only read. Its ids and
+    times are kept, and a second run adds nothing. --user and --app then own what has none there.
     """
     _check_places(store, user=user, app=app)
-    by = None if counter is None else memcore.get_counter(counter)
+    if kind is not None:
+        given = {"--format": form != "auto", "--policy": policy, "--orphans": orphans != "keep"}
+        _need_none(kind, given)
+        owner = {"user": user or "default", "app": app or "default"}
+        reading = importing.read(kind, file, allowed_types=_types(allowed), **owner)
+        _import_from(
+            reading, store, {"counter": counter, "redact": redact},
+            prefix=prefix, on_conflict=on_conflict, as_json=as_json,
+        )  # fmt: skip
+        return
     options: dict[str, Any] = {
         "rename": Renaming(user, app, prefix),
-        "counter": by,
+        "counter": None if counter is None else memcore.get_counter(counter),
         "format": form,
         "policy": _policy(form, policy),
         "orphans": orphans,
@@ -112,8 +151,15 @@ def import_file(
         "unnamed": "stdin" if file == "-" else Path(file).stem,
     }
     ImportOptions(**options)  # invalid ones fail before a file is created
-    started = time.perf_counter()
     opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
+    _import_lines(file, store, opening, options, as_json=as_json)
+
+
+def _import_lines(
+    file: str, store: str, opening: dict[str, Any], options: dict[str, Any], *, as_json: bool
+) -> None:
+    """Load lines; exit with code 1 if any could not be loaded."""
+    started = time.perf_counter()
     with (
         _lines(file) as (source, total),
         memcore.open(store, **opening) as db,
@@ -125,6 +171,69 @@ def import_file(
         done, file, as_json=as_json, bytes=read.bytes, file_bytes=os.path.getsize(store),
         seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _need_none(kind: str, given: Mapping[str, object]) -> None:
+    """Refuse options for lines where another program's store is imported."""
+    for name, is_given in given.items():
+        if is_given:
+            msg = f"{name}: has no meaning with --from {kind}; leave it out"
+            raise memcore.InvalidOptionError(msg)
+
+
+def _types(given: list[str] | None) -> list[tuple[str, str]]:
+    found = []
+    for each in given or []:
+        module, separator, name = each.partition(":")
+        if not (module and separator and name):
+            msg = f"--allow-type: expected MODULE:NAME, got {each!r:.60}"
+            raise memcore.InvalidOptionError(msg)
+        found.append((module, name))
+    return found
+
+
+def _import_from(
+    reading: importing.Reading,
+    store: str,
+    opening: dict[str, Any],
+    *,
+    prefix: str,
+    on_conflict: str,
+    as_json: bool,
+) -> None:
+    """Copy another program's store; exit with code 1 if anything failed."""
+    importing.checked_conflict(on_conflict)
+    reading.check()  # a missing file fails before a database is created
+    started = time.perf_counter()
+    with (
+        memcore.open(store, verify=is_judged(), **opening, **key_options()) as db,
+        progress("importing") as shown,
+    ):
+        told = None if shown is None else (lambda count: shown(count, count))
+        report = importing.load(db, reading, prefix=prefix, on_conflict=on_conflict, progress=told)
+    _tell(report, as_json=as_json, seconds=time.perf_counter() - started)
+
+
+def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
+    """Print a report: what was stored, mended and left out, and each failure."""
+    for text in (*report.left_out, *report.failures):
+        warn(text)
+    if as_json:
+        emit_json("import", asdict(report) | {"seconds": seconds})
+    else:
+        counts = asdict(report)
+        lists = {name: counts.pop(name) for name in ("mended", "skipped", "left_out", "failures")}
+        pairs = [(name, value) for name, value in counts.items() if value or name in _ALWAYS]
+        pairs += [
+            (name, f"{count:,} {what}")
+            for name in ("mended", "skipped")
+            for what, count in lists[name].items()
+        ]
+        pairs += [(name, len(lists[name])) for name in ("left_out", "failures")]
+        pairs.append(("seconds", f"{seconds:.2f}"))
+        print_pairs((name.replace("_", " "), value) for name, value in pairs)
+    if report.failures:
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _check_places(store: str, **owner: str | None) -> None:

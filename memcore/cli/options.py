@@ -51,7 +51,8 @@ Exit codes:
   2  usage: an option is missing, unknown or out of range, or needs a package that is missing
   3  not found: no such file or session
   4  conflict: another process holds the file, or the session changed meanwhile
-  5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one
+  5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one; a source of
+     an import that is so
   6  refused: needs --yes, the target exists, or the budget cannot be met
   7  storage trouble: disk full, I/O error, no permission
   70  a bug in memcore
@@ -70,6 +71,7 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.StoreFormatError, ExitCode.CORRUPT),
     (errors.CorruptStoreError, ExitCode.CORRUPT),
     (errors.CorruptValueError, ExitCode.CORRUPT),
+    (errors.SourceError, ExitCode.CORRUPT),
     (errors.CallerError, ExitCode.REFUSED),
     (errors.StorageError, ExitCode.STORAGE),
     (ImportError, ExitCode.USAGE),

@@ -315,12 +315,16 @@ class Title:
 
     def line(self) -> bytes:
         """Return the line, without its newline."""
+        return portable_json(self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the line."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         if self.forked_from is None:
             del fields["forked_from"]
         if not self.state:
             del fields["state"]
-        return portable_json({"memcore": VERSION, **fields})
+        return {"memcore": VERSION, **fields}
 
     @classmethod
     def begins(cls, place: tuple[str, str, str], head: Head, **counts: Any) -> Title:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
@@ -74,8 +74,10 @@ from memcore.tokens import TokenCounter
 from memcore.wire import policy_name
 
 __all__ = [
+    "ImportListener",
     "ImportOptions",
     "Imported",
+    "ParsedLine",
     "import_lines",
     "remove_leftovers",
     "remove_unfinished",
@@ -156,6 +158,8 @@ class Imported:
     conversations: int = 0
     """Sessions from lines of messages, including those that messages were appended to."""
     items: int = 0
+    aside: int = 0
+    """Items outside the live histories."""
     views: int = 0
     skipped: int = 0
     """Sessions that already existed, identical."""
@@ -177,6 +181,23 @@ class Imported:
     """Sessions that were not imported, each with the line and the reason."""
 
 
+class ParsedLine(NamedTuple):
+    """A line that never was text: its value, and about how many bytes it would have."""
+
+    value: Any
+    size: int
+
+
+class ImportListener(Protocol):
+    """Listener of an import whose lines are made from another source."""
+
+    def where(self, line: int) -> str:
+        """Return the place in the source of a line, for messages."""
+
+    def settled(self, origin: Place, place: Place) -> None:
+        """Note that the session of a title is stored, now or before, and under which name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """Options of an import; see ``Database.import_``.
@@ -192,6 +213,11 @@ class ImportOptions:
     orphans: str = "keep"
     on_conflict: str = "error"
     unnamed: str = "line"
+    listener: ImportListener | None = None
+
+    def where(self, line: int) -> str:
+        """Return the place of a line, for messages."""
+        return f"line {line}" if self.listener is None else self.listener.where(line)
 
     def __post_init__(self) -> None:
         checked_choice("format", self.format, ("auto", *FORMATS))
@@ -202,7 +228,9 @@ class ImportOptions:
             policy_name(self.policy)
 
 
-def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions) -> Imported:
+def import_lines(
+    engine: Engine, lines: Iterable[bytes | ParsedLine], options: ImportOptions
+) -> Imported:
     """Store exported sessions, or conversations; those that fail are listed.
 
     Raises:
@@ -276,18 +304,18 @@ class _Import:
         self.bytes = 0
         """Bytes waiting for the commit."""
 
-    def run(self, lines: Iterable[bytes]) -> Imported:
+    def run(self, lines: Iterable[bytes | ParsedLine]) -> Imported:
         """Read all lines; commit whenever enough was read."""
         for number, line in enumerate(lines, 1):
-            if not isinstance(line, bytes):
+            if not isinstance(line, bytes | ParsedLine):
                 msg = f"lines: expected bytes (a file opened with 'rb'), got {type(line).__name__}"
                 raise InvalidOptionError(msg)
-            if not line.strip():
+            if isinstance(line, bytes) and not line.strip():
                 continue
             self.stand_ins.pay()
-            self.size = len(line)
+            self.size = len(line) if isinstance(line, bytes) else line.size
             try:
-                self._take(parse_line(line), number)
+                self._take(parse_line(line) if isinstance(line, bytes) else line.value, number)
             except CallerError as error:
                 if self.session is None:
                     self._fail(number, None, error)
@@ -295,7 +323,7 @@ class _Import:
                     self._give_up(self.session, number, error)
                     self.session = None
                 continue
-            self._count(len(line))
+            self._count(self.size)
         self._end()
         self._commit()
         self._commit_memories()
@@ -369,7 +397,7 @@ class _Import:
             self.session = None
             if session.twin is not None:
                 self.done.skipped += 1
-                self.places[session.twin.origin] = session.twin.place
+                self._settle(session.twin.origin, session.twin.place)
             else:
                 session.finish()
                 self.whole[place_of(session.title)] = session
@@ -523,12 +551,13 @@ class _Import:
                 "and is another one"
             )
             if on_conflict == "skip":
-                self.done.left_out.append(f"line {line}: {told}: left out")
+                self.done.left_out.append(f"{self.options.where(line)}: {told}: left out")
                 return None
             if on_conflict != "rename":
+                ways = _CONFLICTS[1:3] if self.options.listener else _CONFLICTS[1:]
                 msg = (
                     f"{told}: delete it first, or say what to do with --on-conflict "
-                    f"(on_conflict=): {', '.join(_CONFLICTS[1:])}"
+                    f"(on_conflict=): {', '.join(ways)}"
                 )
                 raise InvalidOptionError(msg)
             tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1
@@ -578,7 +607,7 @@ class _Import:
 
     def _fail(self, number: int, session: Incoming | None, error: Exception) -> None:
         where = f" (session {session.title.session!r})" if session is not None else ""
-        self.done.failures.append(f"line {number}{where}: {error}")
+        self.done.failures.append(f"{self.options.where(number)}{where}: {error}")
 
     def _give_up(self, session: Incoming, number: int, error: Exception) -> None:
         """Drop a session that cannot be read completely, with its stored parts."""
@@ -704,14 +733,22 @@ class _Import:
         for owner, names_here in renamed.items():
             link_memories(self.engine, owner, names_here)
 
+    def _settle(self, origin: Place, place: Place) -> None:
+        """Note where a session of the file is stored."""
+        self.places[origin] = place
+        if self.options.listener is not None:
+            self.options.listener.settled(origin, place)
+
     def _tell(self, part: _Part) -> None:
         """Count what a commit stored of a session."""
         done, session = self.done, part.session
         if part.is_last:
             origin = self.origins.pop(place_of(session.title), None)
             if origin is not None:
-                self.places[origin] = place_of(session.title)
-        done.items += sum(map(itemgetter(0), part.entries))
+                self._settle(origin, place_of(session.title))
+        live = sum(map(itemgetter(0), part.entries))
+        done.items += live
+        done.aside += len(part.entries) - live
         if session.is_conversation:
             done.conversations += part.is_last
             done.calls += _calls(entry.item for entry in part.entries)
@@ -722,12 +759,20 @@ class _Import:
             done.views += len(session.views)
 
     def _write(self, txn: Txn, parts: list[_Part]) -> None:
-        taken = [part.session for part in parts if _is_taken(txn, part.session.title)]
+        titles = [part.session.title for part in parts]
+        owners = dict.fromkeys((title.app, title.user) for title in titles)
+        scopes = {owner: names.ensure_scope(txn, *owner) for owner in owners}
+        places = [scopes[title.app, title.user] for title in titles]
+        taken = [
+            part.session
+            for part, scope in zip(parts, places, strict=True)
+            if names.session_of(txn, scope, part.session.title.session) is not None
+        ]
         if taken:
             raise _Lost(taken, "a session of this name was made meanwhile; import again")
-        for part in parts:
+        for part, scope in zip(parts, places, strict=True):
             session, title = part.session, part.session.title
-            draft = self._draft(txn, part)
+            draft = self._draft(txn, part, scope)
             for group in _runs(part.entries):
                 items = [entry.item for entry in group]
                 if group[0].live:
@@ -748,10 +793,9 @@ class _Import:
             now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
             draft.finish(now_ms=now_ms, revised=not part.is_last)
             if part.is_last and session.number is not None:
-                scope = session.number[0]
-                names.rename_session(txn, scope, session.growing_name, title.session)
+                names.rename_session(txn, session.number[0], session.growing_name, title.session)
 
-    def _draft(self, txn: Txn, part: _Part) -> SessionTxn:
+    def _draft(self, txn: Txn, part: _Part, scope: int) -> SessionTxn:
         """Return the session's draft; its first part creates the session."""
         session, title = part.session, part.session.title
         if session.number is not None:
@@ -759,7 +803,6 @@ class _Import:
             if draft is None:
                 raise _Lost([session], "it was deleted while it was imported; import again")
             return draft
-        scope = names.ensure_scope(txn, title.app, title.user)
         name = title.session
         head = Head(policy=title.policy, counter=session.counter.id, now_ms=title.created_ms)
         if not part.is_last:

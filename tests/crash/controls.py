@@ -430,6 +430,19 @@ def late_rows() -> None:
     Rows.commit = torn  # type: ignore[method-assign]
 
 
+@control("full", "imports")
+def torn_import() -> None:
+    """An imported conversation is stored in a commit for each of its items."""
+    from . import imports
+
+    def torn(place: Any, reading: Any) -> None:
+        *_, new = reading
+        for item in new.items:
+            place.session(new.name).append(item.message)
+
+    imports.load_from = torn
+
+
 @control("full", "quarantines")
 def late_drop() -> None:
     """A released original leaves the quarantine in a commit of its own."""

@@ -14,6 +14,7 @@ from . import erasures as _erasures  # noqa: F401 - registers its verb
 from . import expiries as _expiries  # noqa: F401 - registers its verbs
 from . import frameworks as _frameworks  # noqa: F401 - as above
 from . import graphs as _graphs  # noqa: F401 - as above
+from . import imports as _imports  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
 from . import lines as _lines  # noqa: F401 - as above
 from . import memories as _memories  # noqa: F401 - as above
@@ -613,6 +614,17 @@ def leases(lane: Lane) -> Iterator[Operation]:
         if turn % 4 == 2:
             yield "give_up", name
             yield "append", name, 300
+
+
+@workload(threads=2, processes=2, kills=6)
+def imports(lane: Lane) -> Iterator[Operation]:
+    """A source that grows and is imported again and again, by processes that are killed."""
+    for turn in range(7):
+        sizes = [lane.rng.choice((60, 900, 9000)) for _ in range(lane.rng.randint(2, 5))]
+        if turn % 3 == 2:
+            sizes.append(40 * KIB)
+        yield "bring_in", f"i{turn}", *sizes
+        yield "append", f"s{turn % 2}", 200
 
 
 @workload(threads=2, processes=2, kills=6, guarded=True)

@@ -50,6 +50,7 @@ RUN = [
             "erasure",
             "extraction",
             "format",
+            "importing",
             "state",
             "retention",
             "redaction",

@@ -1,0 +1,437 @@
+"""Imports of transcripts, chats and plain JSON: trees, compactions, ids, times, second runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import child_env
+from typer.testing import CliRunner
+
+import memcore
+from made_transcripts import (
+    BYE,
+    HELLO,
+    OWNED,
+    SESSION,
+    Transcript,
+    chat,
+    result,
+    rollout,
+    text,
+    transcript,
+    use,
+    write_chats,
+    write_rollout,
+)
+from memcore import importing
+from memcore.cli.app import app
+from memcore.cli.options import ExitCode
+from memcore.errors import InvalidOptionError, NotFoundError, SourceError
+
+
+def imported(db: memcore.Database, kind: str, path: Path, **options: Any) -> importing.ImportReport:
+    """Import twice: the second time nothing is added, and the source is as it was."""
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    before = {each: each.read_bytes() for each in files}
+    first = importing.load(db, importing.read(kind, path, **options))
+    again = importing.load(db, importing.read(kind, path, **options))
+    assert {each: each.read_bytes() for each in files} == before
+    assert (again.conversations, again.items, again.aside, again.forks) == (0, 0, 0, 0)
+    assert again.present == first.conversations + first.present
+    assert again.failures == first.failures
+    assert db.check() == []
+    return first
+
+
+def messages(session: memcore.Session) -> list[Any]:
+    return [item.message for item in session.items() if item.kind != memcore.ItemKind.EVENT]
+
+
+def events(session: memcore.Session) -> list[str]:
+    found = [item for item in session.items() if item.kind == memcore.ItemKind.EVENT]
+    return [item.message["type"] for item in found]
+
+
+# --- Claude Code ----------------------------------------------------------------------------------
+
+
+def test_a_transcript_is_a_tree(open_db, tmp_path) -> None:
+    path = transcript().write(tmp_path / f"{SESSION}.jsonl", end='{"type": "user", "uu')
+    db = open_db()
+    report = imported(db, "claude-code", path)
+    assert (report.conversations, report.forks, report.summaries, report.aside) == (2, 1, 1, 2)
+    assert report.mended == {
+        "lines of unknown type 'a-kind-to-come', kept as events": 1,
+        "results of parallel calls, joined into one message": 1,
+    }
+    assert list(report.skipped.values()) == [1]
+    assert f"{path}:21" in next(iter(report.skipped))
+    session = db.session(SESSION)
+    assert messages(session) == [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [*text("both"), use(1), use(2)]},
+        {"role": "user", "content": [result(1), result(2)]},
+        {"role": "assistant", "content": text("first answer")},
+        {"role": "user", "content": text("second attempt")},
+        {"role": "assistant", "content": text("second reply")},
+        {"role": "user", "content": text("after")},
+        {"role": "assistant", "content": text("final")},
+    ]
+    branch = db.session(f"{SESSION}/branch-b2")
+    assert [each["content"] for each in messages(branch)[3:]] == [
+        text("first answer"), text("first attempt"), text("first reply"),
+    ]  # fmt: skip
+    assert len(messages(db.session(f"{SESSION}/sidechain-1"))) == 2
+    assert events(session) == [
+        "claude_code.system", "claude_code.user", "claude_code.progress", "claude_code.summary",
+        "claude_code.a-kind-to-come",
+    ]  # fmt: skip
+
+
+def test_a_compaction_of_a_transcript_is_a_view(open_db, tmp_path) -> None:
+    db = open_db()
+    imported(db, "claude-code", transcript().write(tmp_path / "s.jsonl"))
+    session = db.session("s")
+    (view,) = session.views()
+    assert (view.summary, view.reason, view.covered) == ("Summary: a plan.", "import", 7)
+    shown = session.context().messages
+    assert [each["role"] for each in shown] == ["user", "user", "assistant"]
+    assert "Summary: a plan." in json.dumps(shown[0])
+
+
+def test_ids_and_times_of_a_transcript_are_kept(open_db, tmp_path) -> None:
+    db = open_db()
+    imported(db, "claude-code", transcript().write(tmp_path / "s.jsonl"))
+    first, second, *_ = db.session("s").items()
+    assert first.created_at == 1767323040.5
+    assert first.meta["claude_code"]["uuid"] == "u1"
+    lines = [each["uuid"] for each in second.meta["claude_code"]["lines"]]
+    assert [second.meta["claude_code"]["uuid"], *lines] == ["a1", "a2", "a3"]
+    assert second.meta["claude_code"]["message"]["id"] == "m1"
+
+
+def test_a_project_has_its_subagents(open_db, tmp_path) -> None:
+    transcript().write(tmp_path / "project" / f"{SESSION}.jsonl")
+    agent = Transcript()
+    agent.add("user", "x1", None, "look", isSidechain=True, agentId="a7")
+    agent.add("assistant", "x2", "x1", text("seen"), isSidechain=True, agentId="a7")
+    agent.write(tmp_path / "project" / SESSION / "subagents" / "agent-a7.jsonl")
+    db = open_db()
+    assert imported(db, "claude-code", tmp_path / "project", user="ann").conversations == 3
+    session = db.session(f"{SESSION}/agent-a7", user="ann")
+    assert [each["role"] for each in messages(session)] == ["user", "assistant"]
+
+
+def test_old_transcripts_without_parents_keep_their_order(open_db, tmp_path) -> None:
+    made = Transcript()
+    for number in range(4):
+        made.add(("user", "assistant")[number % 2], f"x{number}", None, text(str(number)))
+    db = open_db()
+    report = imported(db, "claude-code", made.write(tmp_path / "old.jsonl"))
+    assert (report.items, report.forks, sum(report.mended.values())) == (4, 0, 3)
+
+
+@pytest.mark.parametrize("parents", [("x2", "x0", "x1"), ("x0", "x1", "x2"), ("no", "no", "no")])
+def test_circles_and_lost_parents_lose_nothing(open_db, tmp_path, parents) -> None:
+    made = Transcript()
+    for number, parent in enumerate(parents):
+        made.add("user", f"x{number}", parent, str(number))
+    db = open_db()
+    report = imported(db, "claude-code", made.write(tmp_path / "odd.jsonl"))
+    assert report.items + report.aside == 3
+    assert sum(report.mended.values()) > 0
+
+
+# --- Codex ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rollout-x.jsonl", "rollout-x.jsonl.zst"])
+def test_a_rollout(open_db, tmp_path, name) -> None:
+    directory = tmp_path / "sessions"
+    directory.mkdir()
+    write_rollout(directory / name)
+    db = open_db()
+    report = imported(db, "codex", directory)
+    assert (report.conversations, report.forks, report.summaries, report.aside) == (1, 1, 1, 2)
+    assert report.skipped == {
+        "lines of type event_msg": 1, "lines of unknown type 'a_type_to_come'": 1,
+    }  # fmt: skip
+    session = db.session(SESSION)
+    assert session.policy == "openai_responses"
+    expected = [line["payload"] for line in rollout() if line["type"] == "response_item"]
+    assert messages(session) == [*expected[:5], expected[7]]
+    assert messages(db.session(f"{SESSION}/rolled-back-1")) == expected[:7]
+    assert events(session) == ["codex.session_meta", "codex.compacted"]
+    assert [view.summary for view in session.views()] == ["Short."]
+    assert "right way" in json.dumps(session.context().messages)
+
+
+@pytest.mark.parametrize("damage", [lambda made: made[:-9], lambda made: made[:20] + b"\xff" * 30])
+def test_a_damaged_compression_is_named(open_db, tmp_path, damage) -> None:
+    path = tmp_path / "rollout-x.jsonl.zst"
+    path.write_bytes(damage(write_rollout(path)))
+    report = importing.load(open_db(), importing.read("codex", path))
+    (failure,) = report.failures
+    assert failure.startswith(f"{path}: ")
+    assert "cut off" in failure or "damaged" in failure
+
+
+# --- ChatGPT, ShareGPT, JSON ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["export.zip", "conversations.json"])
+def test_chats(open_db, tmp_path, name) -> None:
+    path = write_chats(tmp_path / name, [chat("c1"), chat("c2"), 7])
+    db = open_db()
+    report = imported(db, "chatgpt", path)
+    assert (report.conversations, report.forks, len(report.failures)) == (2, 2, 1)
+    assert "value 3" in report.failures[0]
+    session = db.session("c1")
+    user, call, answer, last = messages(session)
+    assert user["content"] == "hi\n[image_asset_pointer file-service://x]"
+    assert answer == {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "1"}
+    assert last == {"role": "assistant", "content": "done"}
+    assert session.context().repairs == ()
+    assert messages(db.session("c1/branch-a1"))[1]["content"] == "one"
+    first = next(iter(session.items()))
+    assert first.created_at == 1700000000.5
+    assert first.meta["chatgpt"]["content"]["parts"][1]["asset_pointer"] == "file-service://x"
+
+
+def test_shared_conversations(open_db, tmp_path) -> None:
+    turns = [
+        {"from": "human", "value": "hi"},
+        {"from": "function_call", "value": '{"name": "f", "arguments": {"a": 1}}'},
+        {"from": "observation", "value": "1"},
+        {"from": "gpt", "value": "yes"},
+        {"from": "who?", "value": "?"},
+    ]
+    rows = [{"id": "q", "system": "s", "tools": "[]", "conversations": turns}, {"messages": []}, 7]
+    array, lines = tmp_path / "data.json", tmp_path / "lines.jsonl"
+    array.write_text(json.dumps(rows))
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    for path in (array, lines):
+        with memcore.open(":memory:") as db:
+            report = imported(db, "sharegpt", path)
+            assert (report.conversations, len(report.failures)) == (2, 1)
+            session = db.session("q")
+            roles = [each["role"] for each in messages(session)]
+            assert roles == ["system", "user", "assistant", "tool", "assistant"]
+            assert events(session) == ["sharegpt.row", "sharegpt.turn"]
+            assert session.context().repairs == ()
+            assert len(db.session(f"{path.stem}-000002")) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (json.dumps([HELLO, BYE]), ["plain"]),
+        (f"{json.dumps(HELLO)}\n{json.dumps(BYE)}\n", ["plain"]),
+        (json.dumps([[HELLO], [BYE]]), ["plain-000001", "plain-000002"]),
+        (f"{json.dumps([HELLO])}\n{json.dumps([BYE])}\n", ["plain-000001", "plain-000002"]),
+        (json.dumps([{"id": 7, "messages": [HELLO, BYE]}]), ["7"]),
+        (json.dumps({"id": "y", "messages": [HELLO, BYE]}, indent=1), ["y"]),
+        ("[]", []),
+        ("", []),
+    ],
+)
+def test_plain_json(open_db, tmp_path, content, names) -> None:
+    path = tmp_path / "plain.json"
+    path.write_text(content)
+    db = open_db()
+    report = imported(db, "json", path)
+    assert [each.session_id for each in db.sessions()] == names
+    assert report.items == 2 * bool(names)
+
+
+def test_owners_and_policies_of_plain_json(open_db, tmp_path) -> None:
+    gemini = {"role": "user", "parts": [{"text": "hi"}]}
+    path = tmp_path / "plain.json"
+    path.write_text(json.dumps([OWNED, {"id": "g", "messages": [gemini]}]))
+    db = open_db()
+    imported(db, "json", path, app="a", user="u")
+    found = {(each.app, each.user, each.session_id, each.policy) for each in db.sessions()}
+    assert found == {("shop", "ann", "x", "anthropic"), ("a", "u", "g", "gemini")}
+
+
+def test_an_export_carries_user_and_app(open_db) -> None:
+    db = open_db()
+    db.session("s", app="shop", user="ann").append(HELLO)
+    for form in ("jsonl", "openai-chat"):
+        line = json.loads(b"".join(db.export(format=form)).splitlines()[0])
+        owner = line if form == "jsonl" else line["metadata"]["memcore"]
+        assert (owner["app"], owner["user"]) == ("shop", "ann")
+
+
+# --- Runs: conflicts, interruptions, the command line ---------------------------------------------
+
+
+def write_plain(path: Path, count: int, items: int = 1, suffix: str = "") -> Path:
+    rows = [
+        {"id": f"c{at:04d}", "messages": [{"role": "user", "content": f"{n}{suffix}"}
+                                          for n in range(items)]}
+        for at in range(count)
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_another_content_under_an_id_is_reported(open_db, tmp_path) -> None:
+    path, db = tmp_path / "plain.jsonl", open_db()
+    importing.load(db, importing.read("json", write_plain(path, 3)))
+    write_plain(path, 4, suffix=" changed")
+    report = importing.load(db, importing.read("json", path))
+    assert (report.conversations, report.present, len(report.failures)) == (1, 0, 3)
+    assert "value 1" in report.failures[0]
+    assert "exists and is another one" in report.failures[0]
+    skipped = importing.load(db, importing.read("json", path), on_conflict="skip")
+    assert (skipped.present, len(skipped.left_out), skipped.failures) == (1, 3, [])
+    renamed = importing.load(db, importing.read("json", path), on_conflict="rename")
+    assert (renamed.renamed, renamed.conversations) == (3, 3)
+    assert messages(db.session("c0000 (2)")) == [{"role": "user", "content": "0 changed"}]
+    with pytest.raises(InvalidOptionError, match="on_conflict"):
+        importing.load(db, importing.read("json", path), on_conflict="append")
+
+
+def test_a_fork_of_another_origin_is_reported(open_db, tmp_path) -> None:
+    path, db = write_chats(tmp_path / "c.json", [chat("c1")]), open_db()
+    db.session("c1/branch-a1").append(HELLO)
+    report = importing.load(db, importing.read("chatgpt", path))
+    assert (report.conversations, report.forks) == (1, 0)
+    assert "branch 'c1/branch-a1'" in report.failures[0]
+
+
+def test_what_is_read_is_filtered_like_any_write(open_db, tmp_path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([{"role": "user", "content": "write to eve@example.com"}]))
+    db = open_db(redact={"classes": ["email"]})
+    importing.load(db, importing.read("json", path))
+    assert "eve@" not in json.dumps(messages(db.session("p")))
+    assert importing.load(db, importing.read("json", path)).present == 1
+
+
+KILLED = """
+import os, signal, sys
+import memcore
+from memcore import importing
+
+path, kind, store, stop = sys.argv[1:]
+
+
+def killed(count):
+    if count == int(stop):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+with memcore.open(store) as db:
+    importing.load(db, importing.read(kind, path), progress=killed)
+"""
+
+
+def run_killed(kind: str, path: Path, store: Path, stop: int, rules: str = "") -> int:
+    said = [sys.executable, "-c", KILLED, str(path), kind, str(store), str(stop)]
+    env = child_env(rules) if rules else None
+    return subprocess.run(said, env=env, check=False, stderr=subprocess.DEVNULL).returncode
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_killed_import_is_run_again(open_db, path, tmp_path, stop) -> None:
+    source = write_plain(tmp_path / "plain.jsonl", 7, items=400)
+    assert run_killed("json", source, path, stop) == -9
+    db = open_db()
+    there = len([each for each in db.sessions() if each.session_id.startswith("c")])
+    report = importing.load(db, importing.read("json", source))
+    assert (report.conversations, report.present) == (7 - there, there)
+    found = [each.items for each in db.sessions() if each.session_id.startswith("c")]
+    assert found == [400] * 7
+    assert importing.load(db, importing.read("json", source)).present == 7
+
+
+@pytest.mark.parametrize("point", ["txn.commit=kill", "txn.commit.after=kill", "redo.write=kill"])
+@pytest.mark.parametrize("hit", [1, 2, 3, 4])
+def test_an_import_killed_in_any_commit_is_run_again(open_db, path, tmp_path, point, hit) -> None:
+    with memcore.open(path):
+        pass
+    source = write_chats(tmp_path / "c.json", [chat("c1"), chat("c2")])
+    run_killed("chatgpt", source, path, -1, f"{point}@{hit}")
+    db = open_db()
+    importing.load(db, importing.read("chatgpt", source))
+    names = [each.session_id for each in db.sessions()]
+    assert names == ["c1", "c1/branch-a1", "c2", "c2/branch-a1"]
+    assert imported(db, "chatgpt", source).conversations == 0
+    assert [len(messages(db.session(name))) for name in names] == [4, 2, 4, 2]
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_the_verb_prints_the_report(path, tmp_path) -> None:
+    source = transcript().write(tmp_path / "s.jsonl")
+    ran = run("import", "--from", "claude-code", source, "--store", path, "--user", "ann")
+    assert ran.exit_code == 0
+    shown = dict(line.split(maxsplit=1) for line in ran.stdout.splitlines())
+    assert (shown["conversations"], shown["forks"], shown["failures"]) == ("2", "1", "0")
+    again = run(
+        "import", "--from", "claude-code", source, "--store", path, "--user", "ann", "--json"
+    )
+    found = json.loads(again.stdout)
+    assert (found["present"], found["conversations"], found["kind"]) == (2, 0, "claude-code")
+    assert found["mended"]
+    with memcore.open(path) as db:
+        assert {each.user for each in db.sessions()} == {"ann"}
+
+
+def test_the_verb_fails_with_what_failed(path, tmp_path) -> None:
+    source = write_chats(tmp_path / "c.json", [chat("c1"), 7])
+    ran = run("import", "--from", "chatgpt", source, "--store", path, "--prefix", "old/")
+    assert ran.exit_code == ExitCode.FINDINGS
+    assert "value 2" in ran.stderr
+    with memcore.open(path) as db:
+        assert [each.session_id for each in db.sessions()] == ["old/c1", "old/c1/branch-a1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--from", "nothing-known"], ExitCode.USAGE),
+        (["--from", "json", "--policy", "anthropic"], ExitCode.USAGE),
+        (["--from", "json", "--format", "anthropic"], ExitCode.USAGE),
+        (["--from", "json", "--on-conflict", "append"], ExitCode.USAGE),
+        (["--from", "langgraph", "--allow-type", "no-colon"], ExitCode.USAGE),
+        (["--from", "openai-agents"], ExitCode.CORRUPT),
+    ],
+)
+def test_the_verb_refuses(path, tmp_path, options, code) -> None:
+    source = write_plain(tmp_path / "p.json", 1)
+    ran = run("import", *options, source, "--store", path)
+    assert ran.exit_code == code
+    assert ran.stderr.count("\n") == 1
+    missing = run("import", "--from", "json", tmp_path / "no", "--store", path)
+    assert missing.exit_code == ExitCode.NOT_FOUND
+
+
+def test_arguments_are_checked(open_db) -> None:
+    with pytest.raises(InvalidOptionError, match="kind"):
+        importing.read("zip", "x")
+    with pytest.raises(InvalidOptionError, match="user"):
+        importing.read("json", "x", user="")
+    with pytest.raises(NotFoundError):
+        importing.read("json", "missing").check()
+    with pytest.raises(SourceError, match="missing"):
+        importing.load(open_db(), importing.read("json", "missing"))
+
+
+def test_every_kind_has_a_reader() -> None:
+    for kind in importing.KINDS:
+        home, name = importing.KINDS[kind].reader.split(".")
+        module = __import__(f"memcore.importing.{home}", fromlist=[name])
+        assert isinstance(getattr(module, name), Callable)
+        assert os.fspath(importing.read(kind, Path("x")).path) == "x"
