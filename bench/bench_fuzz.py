@@ -18,11 +18,10 @@ MIXES = {
     "prompt results": Faults(late=0),
     "late results": Faults(),
     "late and injected": Faults(injected=0.3),
-    "every fault": Faults(
-        late=0.2, missing=0.2, repeated=0.2, idless=0.2, injected=0.2, orphaned=0.2
-    ),
+    "every fault but ids": Faults(late=0.2, missing=0.2, repeated=0.2, injected=0.2, orphaned=0.2),
 }
-"""Parallel calls and reasoning are in all of them."""
+"""Parallel calls and reasoning are in all. Calls without ids are in none: the rivals' types of
+messages have no place for them, and a conversion's loss is not the memory's."""
 LEVELS = {"pairs": "a pair that the memory broke", "provider": "refused by the provider"}
 OURS = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
 BUDGETS = (40, 400)

@@ -16,6 +16,9 @@ import turned_on
 
 import memcore
 from memcore.store import LmdbStore, open_store
+from pytest_memcore import memcore_db, memcore_history
+
+__all__ = ["memcore_db", "memcore_history"]  # of a checkout that is not installed
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus" / "conversations.jsonl"
 

@@ -7,7 +7,7 @@ import itertools
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -228,6 +228,18 @@ def test_the_judge_sees_what_memcores_own_validator_sees(policy) -> None:
     assert broken > 10
 
 
+@pytest.mark.parametrize("policy", FORMATS)
+def test_contexts_of_a_file_are_legal_and_the_file_is_sound(
+    memcore_db, memcore_history, policy
+) -> None:
+    session = memcore_db.session("s", policy=policy, orphans="keep")
+    history = memcore_history(policy=policy, faults=ALL)
+    session.extend(history)
+    for level in ("pairs", "provider"):
+        shown = session.context().messages
+        assert_legal(shown, policy=policy, history=history, level=level)
+
+
 # --- the fuzzer -----------------------------------------------------------------------------------
 
 
@@ -341,7 +353,10 @@ def test_memcore_passes_the_machine(policy) -> None:
 
 def test_the_machine_finds_the_naive_trimmer() -> None:
     machine = memory_machine(trimmer(last), budgets=(1, 12))
-    run = settings(max_examples=100, stateful_step_count=20, deadline=None, database=None)
+    run = settings(
+        max_examples=100, stateful_step_count=20, deadline=None, database=None,
+        phases=(Phase.generate,),
+    )  # fmt: skip
     with pytest.raises(IllegalContextError) as error:
         run_state_machine_as_test(machine, settings=run)
     assert error.value.finding.rule in {
@@ -397,7 +412,6 @@ def test_a_power_cut_loses_nothing_acknowledged_or_a_suffix(tmp_path, durability
 
 def test_the_power_cuts_see_a_store_that_flushes_nothing(tmp_path) -> None:
     path = tmp_path / "a.memcore"
-    memcore.open(path).close()
     unsafe = {"durability": "none", "allow_unsafe": True}
     lost = 0
     with power_cuts(path) as cut, memcore.open(path, **unsafe) as db:
