@@ -79,10 +79,10 @@ def _race(effort: Effort, place: Path, number: int) -> tuple[Race, list[float]]:
     known = place / "known.memcore"
     ours(known)
     found = Race()
-    for _ in range(effort.rounds(3)):
+    for _ in range(effort.rounds(2)):
         mine = measure(ours, rounds=1, ops=number)
         found.add(mine, measure(lambda: asyncio.run(copied()), rounds=1, ops=part))
-    return found, measure(lambda: ours(known), rounds=2, ops=number)
+    return found, measure(lambda: ours(known), rounds=1, ops=number)
 
 
 def test_import(benchmark, place):

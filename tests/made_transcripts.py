@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -72,6 +73,72 @@ def transcript() -> Transcript:
     made.lines.append({"type": "summary", "summary": "Plan", "leafUuid": "p2"})
     made.lines.append({"type": "a-kind-to-come", "x": 1})
     return made
+
+
+class Wandering:
+    """A transcript of a session that goes on at random: rewinds, parallel calls, compactions."""
+
+    def __init__(self, rng: Random) -> None:
+        self.transcript = Transcript()
+        self._rng = rng
+        self._at: str | None = None
+        self._places: list[str] = []
+        self._count = 0
+
+    def write(self, path: Path, steps: int) -> Path:
+        """Go some steps, and write the lines."""
+        weights = (3, 2, 2, 1, 1, 1, 1)
+        ways = (
+            self._say, self._call, self._reply, self._rewind, self._compact, self._note, self._meta,
+        )  # fmt: skip
+        self._say()
+        for way in self._rng.choices(ways, weights, k=steps):
+            way()
+        return self.transcript.write(path)
+
+    def _add(self, kind: str, said: Any = None, *, parent: Any = ..., **more: Any) -> str:
+        self._count += 1
+        uuid = f"{kind[0]}{self._count}"
+        self.transcript.add(kind, uuid, self._at if parent is ... else parent, said, **more)
+        return uuid
+
+    def _go(self, uuid: str) -> None:
+        self._at = uuid
+        self._places.append(uuid)
+
+    def _say(self) -> None:
+        self._go(self._add("user", text(f"say {self._count}")))
+
+    def _reply(self) -> None:
+        self._go(self._add("assistant", text("reply"), message_id=f"m{self._count}"))
+
+    def _call(self) -> None:
+        message_id, made, above = f"m{self._count}", [], self._at
+        for _ in range(self._rng.randint(1, 3)):
+            number = self._count
+            above = self._add("assistant", [use(number)], parent=above, message_id=message_id)
+            made.append((above, number))
+        answers = {
+            call: self._add("user", [result(number)], parent=call)
+            for call, number in self._rng.sample(made, len(made))
+        }
+        self._go(answers[above])
+
+    def _rewind(self) -> None:
+        self._at = self._rng.choice(self._places)
+
+    def _compact(self) -> None:
+        more = {"subtype": "compact_boundary", "logicalParentUuid": self._at}
+        self._at = self._add("system", parent=None, **more)
+        self._places = []
+        self._go(self._add("user", text("Summary."), isCompactSummary=True))
+
+    def _note(self) -> None:
+        uuid = self._add("progress", data={})
+        self._at = self._rng.choice((uuid, self._at))
+
+    def _meta(self) -> None:
+        self._at = self._add("user", text("meta"), isMeta=True)
 
 
 def rollout() -> list[dict[str, Any]]:

@@ -287,8 +287,11 @@ class _Loading:
             ]
             self.waiting[place] = _Waiting(record.place, record.branches, positions)
         yield ParsedLine(title.fields(), _LINE_BYTES)
+        held = {at for branch in aside for at in tree.path(branch.leaf)}
         for at, item in enumerate(record.items):
-            yield self._item(at, item, times[at], is_live=at in shown)
+            # What an item of no path follows is in no export either.
+            placed = item if at in held else item._replace(after=None)
+            yield self._item(at, placed, times[at], is_live=at in shown)
         for summary in summaries:
             yield _view_line(live.index(summary.last) + 1, summary, times)
         for branch in aside:

@@ -210,6 +210,8 @@ class _TranscriptLine:
     body: dict[str, Any]
     parent: str | None = None
     children: list[str] = field(default_factory=list)
+    is_end: bool = True
+    """False if a line follows it, other than the first one behind a compaction."""
 
     @property
     def is_message(self) -> bool:
@@ -277,7 +279,8 @@ def _link(entries: dict[str, _TranscriptLine], notes: Notes) -> None:
     for key, entry in entries.items():
         parent = _parent_in(entry.body)
         logical = entry.body.get("logicalParentUuid")
-        if parent is None and isinstance(logical, str):
+        is_compacted = parent is None and isinstance(logical, str)
+        if is_compacted:
             parent = logical if logical in seen else last
         if parent is None and not has_parents:
             if last is not None:
@@ -289,6 +292,7 @@ def _link(entries: dict[str, _TranscriptLine], notes: Notes) -> None:
         entry.parent = parent
         if parent is not None:
             entries[parent].children.append(key)
+            entries[parent].is_end &= is_compacted
         seen[key] = entry.line
         last = key
 
@@ -477,13 +481,18 @@ class _Nodes:
 
     def leaf(self) -> int:
         """Return the last item of the path to the last message that the user sees."""
-        ends = [key for key, entry in self._entries.items() if not entry.children]
-        found = [(leaf, key) for key in ends if (leaf := self._message_above(key)) is not None]
-        shown = [pair for pair in found if self._entries[pair[0]].is_main] or found
+        ends = [key for key, entry in self._entries.items() if entry.is_end]
+        found = [leaf for key in ends if (leaf := self._message_above(key)) is not None]
+        shown = [leaf for leaf in found if self._entries[leaf].is_main] or found
         if not shown:
             return len(self.tree.items) - 1
-        _, end = max(shown, key=lambda pair: [self._entries[key].line for key in pair])
-        return self._at[end]
+        leaf = max(shown, key=lambda key: self._entries[key].line)
+        below = {leaf}
+        for key, entry in self._entries.items():  # what goes on behind it: events, a compaction
+            if entry.parent in below:
+                below.add(key)
+        last = [key for key in below if not self._entries[key].children]
+        return self._at[max(last, key=lambda key: self._entries[key].line)]
 
     def _message_above(self, key: str) -> str | None:
         """Return the nearest message at or before a line; parents are earlier lines."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from made_transcripts import (
     OWNED,
     SESSION,
     Transcript,
+    Wandering,
     chat,
     result,
     rollout,
@@ -34,6 +36,7 @@ from memcore import importing
 from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.errors import InvalidOptionError, NotFoundError, SourceError
+from thinned import thinned
 
 
 def imported(db: memcore.Database, kind: str, path: Path, **options: Any) -> importing.ImportReport:
@@ -147,6 +150,47 @@ def test_circles_and_lost_parents_lose_nothing(open_db, tmp_path, parents) -> No
     report = imported(db, "claude-code", made.write(tmp_path / "odd.jsonl"))
     assert report.items + report.aside == 3
     assert sum(report.mended.values()) > 0
+
+
+def uuids(session: memcore.Session) -> list[str]:
+    """Uuids of the lines that a session holds, in order."""
+    found: list[str] = []
+    for item in session.items():
+        if item.kind == memcore.ItemKind.EVENT:
+            found.append(item.message["payload"]["uuid"])
+        else:
+            told = item.meta["claude_code"]
+            found += [told["uuid"], *(line["uuid"] for line in told.get("lines", ()))]
+    return found
+
+
+@pytest.mark.parametrize("seed", thinned(range(200), 20))
+def test_no_line_of_any_transcript_is_lost(tmp_path, seed) -> None:
+    rng = Random(seed)
+    wandering = Wandering(rng)
+    path = wandering.write(tmp_path / "s.jsonl", rng.randint(1, 12))
+    with memcore.open(":memory:") as db:
+        imported(db, "claude-code", path)
+        held = {uuid for each in db.sessions() for uuid in uuids(db.session(each.session_id))}
+        lines = wandering.transcript.lines
+        assert {line["uuid"] for line in lines if "message" in line} <= held
+        for each in db.sessions():
+            assert db.session(each.session_id).context().repairs == ()
+
+
+@pytest.mark.parametrize("seed", thinned(range(200), 20))
+def test_the_live_history_has_what_the_sdk_shows(tmp_path, monkeypatch, seed) -> None:
+    sdk = pytest.importorskip("claude_agent_sdk")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    rng = Random(seed)
+    path = tmp_path / "projects" / "-x" / f"{SESSION}.jsonl"
+    Wandering(rng).write(path, rng.randint(1, 12))
+    shown = [message.uuid for message in sdk.get_session_messages(SESSION)]
+    assert shown
+    with memcore.open(":memory:") as db:
+        imported(db, "claude-code", path)
+        found = [uuid for uuid in uuids(db.session(SESSION)) if uuid in shown]
+    assert found == shown
 
 
 # --- Codex ----------------------------------------------------------------------------------------
