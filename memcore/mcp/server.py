@@ -392,7 +392,7 @@ def _bound(fn: Callable[..., BaseModel], scope: Scope) -> Callable[..., CallTool
         data = found.model_dump(mode="json", exclude_none=True)
         body = json.dumps(data, ensure_ascii=False)
         blocks = [TextContent(type="text", text=text) for text in (NOTICE, body)]
-        return CallToolResult(content=[*blocks], structured_content=found.model_dump(mode="json"))
+        return CallToolResult(content=[*blocks], structured_content=data)
 
     parameters = [each for name, each in given.parameters.items() if name != "scope"]
     run.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]

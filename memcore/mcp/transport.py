@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+import orjson
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.stdio import stdio_server
@@ -47,6 +48,8 @@ _TOO_LARGE: Final = f"the message has more than {MESSAGE_BYTES_MAX} bytes; send 
 _CHUNK: Final = 64 * 1024
 _ATOMIC: Final = 4096
 """Bytes that a pipe which is ready takes without blocking (PIPE_BUF)."""
+_GRACE_SECONDS: Final = 5
+"""Time that a request which has begun gets when the server ends."""
 _END: Final = 512
 """Bytes at both ends of a refused message in which its id is looked for."""
 _HEAD_ID: Final = re.compile(
@@ -57,16 +60,50 @@ _TAIL_ID: Final = re.compile(
 )
 
 
+class _Pending:
+    """Requests of the client that have no reply yet: what has begun is answered before the end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = anyio.Event()
+
+    def ask(self, line: str) -> None:
+        """Note a message of the client."""
+        try:
+            found = orjson.loads(line)
+        except ValueError:
+            return  # it gets no reply by an id
+        if isinstance(found, dict) and "method" in found and found.get("id") is not None:
+            self._count += 1
+
+    def answer(self) -> None:
+        """Note a reply."""
+        self._count -= 1
+        if self._count <= 0:
+            self._none.set()
+
+    async def wait(self) -> None:
+        """Wait for the replies that are due; not for ever, since the client may be gone."""
+        if self._count > 0:
+            self._none = anyio.Event()
+            with anyio.move_on_after(_GRACE_SECONDS):
+                await self._none.wait()
+
+
 class _Lines:
     """Lines of a descriptor, read without a thread, so that waiting for one can be cancelled.
 
     Args:
         fd: the descriptor.
+        pending: is told of each line.
         refuse: is told of each line that is too long, with the id of its request if it shows.
     """
 
-    def __init__(self, fd: int, refuse: Callable[[int | str | None], Awaitable[None]]) -> None:
+    def __init__(
+        self, fd: int, pending: _Pending, refuse: Callable[[int | str | None], Awaitable[None]]
+    ) -> None:
         self._fd = fd
+        self._pending = pending
         self._refuse = refuse
         self._waits = _can_wait(fd)
 
@@ -86,16 +123,17 @@ class _Lines:
                 if size > MESSAGE_BYTES_MAX:
                     await self._refuse(_id_in(head or line, line))
                 elif line.strip():
-                    yield line.decode("utf-8", "replace")
+                    text = line.decode("utf-8", "replace")
+                    self._pending.ask(text)
+                    yield text
                 parts, size, head = [], 0, b""
-            if at_end:
-                break
             parts.append(rest)
             size += len(rest)
             if size > MESSAGE_BYTES_MAX:  # keep both ends of it alone
                 line = b"".join(parts)
                 head = head or line[:_END]
                 parts = [line[-_END:]]
+        await self._pending.wait()
 
 
 def _can_wait(fd: int) -> bool:
@@ -127,8 +165,9 @@ class _Replies:
     prints gets between them.
     """
 
-    def __init__(self, fd: int, gone: Callable[[], None]) -> None:
+    def __init__(self, fd: int, pending: _Pending, gone: Callable[[], None]) -> None:
         self._fd = fd
+        self._pending = pending
         self._gone = gone
         self._waits = _can_wait(fd)
 
@@ -142,6 +181,7 @@ class _Replies:
                 left = left[os.write(self._fd, left[:_ATOMIC]) :]
         except BrokenPipeError:
             self._gone()
+        self._pending.answer()
 
     async def flush(self) -> None:
         """Do nothing: what is written has left the process."""
@@ -175,7 +215,8 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
             async def refuse(request: int | str | None) -> None:
                 await refusals[0](request)
 
-            lines, replies = _Lines(0, refuse), _Replies(out, scope.cancel)
+            pending = _Pending()
+            lines, replies = _Lines(0, pending, refuse), _Replies(out, pending, scope.cancel)
             async with stdio_server(lines, replies) as (read, write):  # type: ignore[arg-type]
 
                 async def send(request: int | str | None) -> None:
@@ -194,7 +235,6 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
 PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _CONNECTIONS_MAX: Final = 64
-_GRACE_SECONDS: Final = 5
 _TOKEN_CHARS_MIN: Final = 16
 
 _Message = MutableMapping[str, Any]

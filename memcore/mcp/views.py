@@ -214,7 +214,7 @@ class MemoryPage(BaseModel):
 class CallView(BaseModel):
     """A call of a tool."""
 
-    id: str | None = Field(description="None: its provider gives calls no ids.")
+    id: str | None = Field(default=None, description="None: its provider gives calls no ids.")
     name: str
     arguments: str = Field(description="Cut where it is long.")
     seq: int = Field(description="The item that makes the call.")
