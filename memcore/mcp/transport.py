@@ -235,6 +235,9 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
 PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _CONNECTIONS_MAX: Final = 64
+_TOO_LONG: Final = 413
+_DRAINED_MAX: Final = 16 * MESSAGE_BYTES_MAX
+_MORE_HEADERS: Final = {401: ((b"www-authenticate", b"Bearer"),), 405: ((b"allow", b"POST"),)}
 _TOKEN_CHARS_MIN: Final = 16
 
 _Message = MutableMapping[str, Any]
@@ -295,13 +298,15 @@ class _Guard:
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] == "http":
-            refusal = self._refusal([*scope["headers"]])
+            refusal = self._refusal(scope["method"], [*scope["headers"]])
             if refusal is not None:
+                if refusal[0] == _TOO_LONG:  # who sends on meanwhile would see a reset, no reply
+                    await _drain(receive)
                 await _refuse(send, *refusal)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: list[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+    def _refusal(self, method: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """Return the status and the words by which a request is refused; None: it is not."""
         given: dict[bytes, list[bytes]] = {}
         for name, value in headers:
@@ -316,10 +321,22 @@ class _Guard:
         scheme, _, token = (told[0] if len(told) == 1 else b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             return 401, "the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'"
+        if method != "POST":  # a stream that nothing is ever sent on would be held for nothing
+            return 405, "only POST is served here: there are no sessions and no streams"
         lengths = given.get(b"content-length", [])
         if any(each.isdigit() and int(each[:20]) > MESSAGE_BYTES_MAX for each in lengths):
-            return 413, _TOO_LARGE
+            return _TOO_LONG, _TOO_LARGE
         return None
+
+
+async def _drain(receive: _Receive) -> None:
+    """Read what is left of a request and keep nothing of it, up to a bound."""
+    left = _DRAINED_MAX
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
 
 
 async def _refuse(send: _Send, status: int, words: str) -> None:
@@ -331,8 +348,7 @@ async def _refuse(send: _Send, status: int, words: str) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    if status == 401:  # noqa: PLR2004 - the status that names a scheme
-        headers.append((b"www-authenticate", b"Bearer"))
+    headers += _MORE_HEADERS.get(status, ())
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
