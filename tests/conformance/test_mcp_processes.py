@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -18,13 +19,14 @@ import pytest
 pytest.importorskip("mcp")
 
 import httpx2
-from mcp import StdioServerParameters
-from mcp.client.client import Client
+import lmdb
+from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 import memcore
 from memcore.mcp.transport import MESSAGE_BYTES_MAX
+from memcore.store.datafile import FORMAT_KEY, Format
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "memcore", "mcp"]
@@ -476,10 +478,28 @@ def test_files_that_cannot_be_served(store, tmp_path) -> None:
     assert fail(damaged)[0] == 5
 
 
+def test_a_file_that_somebody_holds_is_locked(store) -> None:
+    with store.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert fail(store)[0] == 4
+        assert fail(store, "--write")[0] == 4
+
+
+def test_a_newer_file_is_refused(store) -> None:
+    with (
+        lmdb.open(str(store), subdir=False, map_size=2**24) as env,
+        env.begin(write=True) as txn,
+    ):
+        row = Format.unpack(bytes(txn.get(FORMAT_KEY)), "")
+        txn.put(FORMAT_KEY, row._replace(version=9, reader_version=9).pack())
+    code, line = fail(store)
+    assert (code, "upgrade memcore" in line) == (5, True)
+
+
 def test_an_encrypted_file_needs_its_key(tmp_path) -> None:
     pytest.importorskip("cryptography")
     path, key = tmp_path / "sealed", "01" * 32
-    with memcore.open(path, key=key) as db:
+    with memcore.open(path, key=bytes.fromhex(key)) as db:
         db.session("chat", user="alice").append({"role": "user", "content": "sealed words"})
     code, line = fail(path)
     assert code == 6
@@ -499,6 +519,20 @@ def test_a_file_is_made_on_request(tmp_path) -> None:
         assert peer.end() == (0, "")
     with memcore.open(path) as db:
         assert len(db.scope(user="alice").memory.quarantined()) == 1
+
+
+def test_a_token_file_is_made_for_its_owner_alone(store, tmp_path) -> None:
+    token = tmp_path / "token"
+    with listening(store, "--token-file", str(token)) as (url, _):
+        told = token.read_text().strip()
+        assert len(told) >= 32
+        assert token.stat().st_mode & 0o777 == 0o600
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        headers = {"Accept": "application/json, text/event-stream"}
+        for word, status in ((told, 200), (TOKEN, 401)):
+            given = {**headers, "Authorization": f"Bearer {word}"}
+            answer = httpx2.post(url, json=ping, headers=given, timeout=PATIENCE)
+            assert answer.status_code == status
 
 
 def test_places_that_cannot_be_served(store, tmp_path) -> None:

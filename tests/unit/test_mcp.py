@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from mcp.client.client import Client
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceTemplateReference
 
