@@ -316,7 +316,7 @@ def session_delete(scope: Scope, *, session: Name) -> changes.DeletedSession:
     return changes.delete_session(scope, session)
 
 
-class _Rule(NamedTuple):
+class _ToolEntry(NamedTuple):
     """One tool: its title and its function, and what a client may think of it."""
 
     title: str
@@ -325,23 +325,25 @@ class _Rule(NamedTuple):
 
 
 _READS: Final = (
-    _Rule("Search memories", memory_search),
-    _Rule("List memories", memory_list),
-    _Rule("Why is this remembered?", memory_get),
-    _Rule("List sessions", session_list),
-    _Rule("Search sessions", session_search),
-    _Rule("Read a session", session_items),
-    _Rule("Context of a session", session_context),
+    _ToolEntry("Search memories", memory_search),
+    _ToolEntry("List memories", memory_list),
+    _ToolEntry("Why is this remembered?", memory_get),
+    _ToolEntry("List sessions", session_list),
+    _ToolEntry("Search sessions", session_search),
+    _ToolEntry("Read a session", session_items),
+    _ToolEntry("Context of a session", session_context),
 )
 _WRITES: Final = (
-    _Rule("Remember", memory_remember, is_idempotent=True),  # an equal statement is stored once
-    _Rule("Correct a memory", memory_update, is_idempotent=True),
-    _Rule("Append to a session", session_append, is_idempotent=False),
-    _Rule("Log an event", session_record, is_idempotent=False),
+    _ToolEntry(
+        "Remember", memory_remember, is_idempotent=True
+    ),  # an equal statement is stored once
+    _ToolEntry("Correct a memory", memory_update, is_idempotent=True),
+    _ToolEntry("Append to a session", session_append, is_idempotent=False),
+    _ToolEntry("Log an event", session_record, is_idempotent=False),
 )
 _DELETES: Final = (
-    _Rule("Forget a memory", memory_forget),
-    _Rule("Delete a session", session_delete),
+    _ToolEntry("Forget a memory", memory_forget),
+    _ToolEntry("Delete a session", session_delete),
 )
 
 
@@ -361,7 +363,7 @@ class BoundedTool(Tool):
             return _refusal("invalid_arguments", _invalid(error.__cause__, known))
 
 
-def _tool(rule: _Rule, scope: Scope, hints: ToolAnnotations) -> Tool:
+def _tool(rule: _ToolEntry, scope: Scope, hints: ToolAnnotations) -> Tool:
     """Return a tool over a scope; its arguments are those of the function, and no others."""
     made = BoundedTool.from_function(
         _bound(rule.run, scope),
@@ -408,7 +410,7 @@ def _tools(scope: Scope, *, writes: bool, deletes: bool) -> Iterator[Tool]:
         yield _tool(rule, scope, _hints(rule, destroys=True))
 
 
-def _hints(rule: _Rule, *, reads: bool = False, destroys: bool = False) -> ToolAnnotations:
+def _hints(rule: _ToolEntry, *, reads: bool = False, destroys: bool = False) -> ToolAnnotations:
     return ToolAnnotations(
         title=rule.title,
         read_only_hint=reads,

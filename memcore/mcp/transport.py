@@ -60,7 +60,7 @@ _TAIL_ID: Final = re.compile(
 )
 
 
-class _Pending:
+class _Unanswered:
     """Requests of the client that have no reply yet: what has begun is answered before the end."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Lines:
     """
 
     def __init__(
-        self, fd: int, pending: _Pending, refuse: Callable[[int | str | None], Awaitable[None]]
+        self, fd: int, pending: _Unanswered, refuse: Callable[[int | str | None], Awaitable[None]]
     ) -> None:
         self._fd = fd
         self._pending = pending
@@ -165,7 +165,7 @@ class _Replies:
     prints gets between them.
     """
 
-    def __init__(self, fd: int, pending: _Pending, gone: Callable[[], None]) -> None:
+    def __init__(self, fd: int, pending: _Unanswered, gone: Callable[[], None]) -> None:
         self._fd = fd
         self._pending = pending
         self._gone = gone
@@ -215,7 +215,7 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
             async def refuse(request: int | str | None) -> None:
                 await refusals[0](request)
 
-            pending = _Pending()
+            pending = _Unanswered()
             lines, replies = _Lines(0, pending, refuse), _Replies(out, pending, scope.cancel)
             async with stdio_server(lines, replies) as (read, write):  # type: ignore[arg-type]
 
