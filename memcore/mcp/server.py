@@ -79,6 +79,15 @@ def _told(error: errors.MemcoreError) -> tuple[str, str]:
     return reason, plain if len(plain) <= _ERROR_CHARS else plain[:_ERROR_CHARS] + "…"
 
 
+class CallRefusedError(ToolError):
+    """A call that memcore refuses: the reason and the words that the model is told."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(f"{reason}: {words}")
+        self.reason = reason
+        self.words = words
+
+
 def _refusal(reason: str, words: str) -> CallToolResult:
     text = TextContent(type="text", text=f"Error ({reason}): {words}")
     return CallToolResult(content=[text], is_error=True)
@@ -348,19 +357,22 @@ _DELETES: Final = (
 
 
 class BoundedTool(Tool):
-    """A tool that refuses arguments that it does not have, and says in one line what is wrong."""
+    """A tool that says in one line what is wrong with a call."""
 
     async def run(
         self, arguments: dict[str, Any], context: Any, convert_result: bool = False
     ) -> Any:
-        """Run the tool; wrong arguments are a result that the model can read."""
+        """Run the tool; what is wrong with a call is a result that the model can read."""
         try:
             return await super().run(arguments, context, convert_result)
         except ToolError as error:
-            if not isinstance(error.__cause__, ValidationError):
-                raise
-            known = list(self.parameters.get("properties", ()))
-            return _refusal("invalid_arguments", _invalid(error.__cause__, known))
+            cause = error.__cause__
+            if isinstance(cause, CallRefusedError):
+                return _refusal(cause.reason, cause.words)
+            if isinstance(cause, ValidationError):
+                known = list(self.parameters.get("properties", ()))
+                return _refusal("invalid_arguments", _invalid(cause, known))
+            raise
 
 
 def _tool(rule: _ToolEntry, scope: Scope, hints: ToolAnnotations) -> Tool:
@@ -380,7 +392,11 @@ def _tool(rule: _ToolEntry, scope: Scope, hints: ToolAnnotations) -> Tool:
 
 
 def _bound(fn: Callable[..., BaseModel], scope: Scope) -> Callable[..., CallToolResult]:
-    """Return a function of a scope as one without it, whose errors are results."""
+    """Return a function of a scope as one without it.
+
+    Raises:
+        CallRefusedError: memcore refuses the call.
+    """
     given = inspect.signature(fn, eval_str=True)
 
     @functools.wraps(fn)
@@ -390,7 +406,7 @@ def _bound(fn: Callable[..., BaseModel], scope: Scope) -> Callable[..., CallTool
         except errors.InternalError:
             raise
         except errors.MemcoreError as error:
-            return _refusal(*_told(error))
+            raise CallRefusedError(*_told(error)) from error
         data = found.model_dump(mode="json", exclude_none=True)
         body = json.dumps(data, ensure_ascii=False)
         blocks = [TextContent(type="text", text=text) for text in (NOTICE, body)]

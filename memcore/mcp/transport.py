@@ -278,7 +278,7 @@ class HttpPlace:
     def hosts(self, port: int) -> list[str]:
         """Return what the header Host may say of a server at a port."""
         own = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
-        return sorted({*own, *self.names})
+        return sorted({*own, *(name.lower() for name in self.names)})
 
 
 class _Guard:

@@ -99,6 +99,8 @@ CONTEXT_BYTES: Final = 128 * 1024
 SOURCES_SHOWN: Final = 8
 """Most items that are shown of those that a memory rests on."""
 VERSIONS_SHOWN: Final = 16
+READ_TOKENS: Final = 200_000
+"""Tokens of items after which no more are read for a page: an item may be of many megabytes."""
 LOOK_BACK: Final = 64
 """Items before a page among which its calls without ids are looked for."""
 
@@ -325,6 +327,7 @@ class ProfileView(BaseModel):
 
     fields: dict[str, Any]
     ids: dict[str, int] = Field(description="The memory of each field.")
+    left_out: int = Field(default=0, description="Fields for which there is no room.")
 
 
 # --- Memories -------------------------------------------------------------------------------------
@@ -477,17 +480,21 @@ def profile_view(scope: Scope) -> ProfileView:
     Raises:
         CorruptValueError
     """
-    found = [
-        each
-        for each in scope.memory.list(status="active", subject=_PROFILE, valid_at=time())
-        if each.slot is not None and _is_vouched(each)
-    ][:_FIELDS_MAX]
-    values = {str(each.slot): each.attributes.get(str(each.slot), each.text) for each in found}
-    return ProfileView(fields=values, ids={str(each.slot): each.id for each in found})
+    shown = ProfileView(fields={}, ids={})
+    size = 0
+    for each in scope.memory.list(status="active", subject=_PROFILE, valid_at=time()):
+        if each.slot is None or not _is_vouched(each):
+            continue
+        value = each.attributes.get(each.slot, each.text)
+        size += len(each.slot) + len(json.dumps(value))
+        if size > PAGE_CHARS:
+            shown.left_out += 1
+            continue
+        shown.fields[each.slot], shown.ids[each.slot] = value, each.id
+    return shown
 
 
 _PROFILE: Final = "profile"
-_FIELDS_MAX: Final = 256
 
 
 # --- Sessions -------------------------------------------------------------------------------------
@@ -609,13 +616,15 @@ def item_page(
     listed, damaged = _read(session, begin, most + 1)
     paired = _pairings(session, _before(session, begin), listed)
     page = ItemPage(session=name, items=[], damaged=damaged)
-    size = 0
+    size, tokens = 0, 0
     for at, (item, pair) in enumerate(zip(listed, paired, strict=True)):
         shown = None if pair is None else _view(item, pair, room)
         size += 0 if shown is None else _size(shown)
-        if at == most or (page.items and size > PAGE_CHARS):
+        is_full = at == most or tokens > READ_TOKENS
+        if is_full or (page.items and size > PAGE_CHARS):
             page.next_cursor = seal_cursor("items", asked, [item.seq])
             break
+        tokens += item.tokens
         if shown is None:
             page.orphans.append(item.seq)
         else:
@@ -626,9 +635,21 @@ def item_page(
 def _read(session: Session, begin: int, count: int) -> tuple[list[Item], bool]:
     """Return the items from a seq on, and True if damaged ones are left out."""
     try:
-        return list(islice(session.items(begin), count)), False
+        return _some(session.items(begin), count), False
     except CorruptValueError:
-        return list(islice(session.items(begin, skip_corrupt=True), count)), True
+        return _some(session.items(begin, skip_corrupt=True), count), True
+
+
+def _some(items: Iterable[Item], count: int) -> list[Item]:
+    """Return up to so many items, and fewer of large ones: one more than a page has room for."""
+    found: list[Item] = []
+    tokens = 0
+    for item in islice(items, count):
+        found.append(item)
+        if tokens > READ_TOKENS:
+            break
+        tokens += item.tokens
+    return found
 
 
 def _size(shown: ItemView) -> int:
