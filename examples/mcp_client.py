@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mcp import Client, StdioServerParameters
+from mcp import Client, StdioServerParameters, stdio_client
 
 import memcore
 
@@ -40,7 +40,7 @@ async def talk(path: Path) -> None:
         args=["-m", "memcore", "mcp", "--store", str(path), "--user", "alice", "--write"],
         env=dict(os.environ),
     )
-    async with Client(server) as client:
+    async with Client(stdio_client(server)) as client:
         tools = (await client.list_tools()).tools
         names = sorted(tool.name for tool in tools if tool.name.startswith("memory_"))
         print("tools of memory:", ", ".join(names))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -65,21 +64,16 @@ def serve(
         raise typer.Exit(ExitCode.USAGE)
     if create and not os.path.lexists(store):
         memcore.open(store, **key_options()).close()
-    with ExitStack() as opened:
-        changes = write or allow_delete
-        db = opened.enter_context(writing(store) if changes else reading(store))
-        scope = db.scope(app=app, user=user)
-        server = _server(scope, write, allow_delete)
+    token, is_new = _token(token_file) if http else ("", False)
+    changes = write or allow_delete
+    with writing(store) if changes else reading(store) as db:
+        from memcore.mcp import build_server
+
+        server = build_server(db.scope(app=app, user=user), writes=write, deletes=allow_delete)
         if not http:
             _serve_stdio(server)
         else:
-            _serve_http(server, host, port, token_file, tuple(allow_host or ()))
-
-
-def _server(scope: memcore.Scope, write: bool, delete: bool) -> Any:
-    from memcore.mcp import build_server
-
-    return build_server(scope, writes=write, deletes=delete)
+            _serve_http(server, (token, host, port, tuple(allow_host or ())), tell=is_new)
 
 
 def _serve_stdio(server: Any) -> None:
@@ -90,24 +84,21 @@ def _serve_stdio(server: Any) -> None:
     anyio.run(serve_stdio, server)
 
 
-def _serve_http(
-    server: Any, host: str, port: int, token_file: str | None, names: tuple[str, ...]
-) -> None:
+def _serve_http(server: Any, place: tuple[str, str, int, tuple[str, ...]], *, tell: bool) -> None:
     from memcore.mcp import HttpPlace, serve_http
 
-    token, is_new = _token(token_file)
-    place = HttpPlace(token, host, port, names)
+    where = HttpPlace(*place)
 
     def ready(url: str) -> None:
         warn(f"MCP at {url}, stopped by Ctrl-C")
-        if is_new:
-            warn(f"clients send the header 'Authorization: Bearer {token}'")
+        if tell:
+            warn(f"clients send the header 'Authorization: Bearer {where.token}'")
 
-    serve_http(server, place, ready=ready)
+    serve_http(server, where, ready=ready)
 
 
 def _token(path: str | None) -> tuple[str, bool]:
-    """Return the token of HTTP clients, and True if nobody could know it yet.
+    """Return the token of HTTP clients, and True if it is new and in no file.
 
     Raises:
         InvalidOptionError: others may read the file.

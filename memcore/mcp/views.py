@@ -755,8 +755,8 @@ def _view(item: Item, paired: _Pairing, room: int) -> ItemView:
     return ItemView(
         seq=item.seq,
         kind=_kind(item),
-        type=item.type,
-        author=None if item.envelope is None else item.envelope.by,
+        type=visible_text(item.type),
+        author=visible_text((item.envelope and item.envelope.by) or "") or None,
         text=text,
         cut=cut,
         calls=_calls(item)[:CALLS_SHOWN],

@@ -20,7 +20,7 @@ pytest.importorskip("mcp")
 
 import httpx2
 import lmdb
-from mcp import Client, StdioServerParameters
+from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
@@ -135,7 +135,7 @@ def test_the_sdks_client_over_pipes(store) -> None:
     )
 
     async def talk() -> None:
-        async with Client(server) as client:
+        async with Client(stdio_client(server)) as client:
             assert client.server_info.name == "memcore"
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert {"memory_search", "memory_remember"} < names
@@ -223,6 +223,7 @@ def test_a_client_that_goes_away_loses_nothing(store) -> None:
     assert sorted(items(store)[1:]) == sorted(f"line {number}" for number in range(1, 30))
 
 
+@pytest.mark.long
 def test_a_killed_server_leaves_no_lock(store) -> None:
     with talking(store, "--write") as peer:
         said = [{"role": "user", "content": "kept"}]
@@ -266,21 +267,21 @@ def test_no_line_ends_it_or_prints_anything_else(store) -> None:
         assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("place", ["first", "last", "nowhere"])
-def test_ten_megabytes_are_refused_in_a_clear_line(store, place) -> None:
+def test_ten_megabytes_are_refused_in_a_clear_line(store) -> None:
     params = {"name": "memory_search", "arguments": {"query": "x" * 10_000_000}}
     request: dict[str, Any] = {"jsonrpc": "2.0", "method": "tools/call", "params": params}
-    if place == "first":
-        request = {"jsonrpc": "2.0", "id": 77, **request}
-    elif place == "last":
-        request["id"] = 77
     with talking(store) as peer:
-        peer.send(request)
-        found = peer.read()
-        assert found["error"]["message"] == (
-            f"the message has more than {MESSAGE_BYTES_MAX} bytes; send less at once"
-        )
-        assert found["id"] == (None if place == "nowhere" else 77)
+        for sent, number in (
+            ({"jsonrpc": "2.0", "id": 77, **request}, 77),
+            (request | {"id": "a-76"}, "a-76"),
+            (request, None),
+        ):
+            peer.send(sent)
+            found = peer.read()
+            assert found["id"] == number
+            assert found["error"]["message"] == (
+                f"the message has more than {MESSAGE_BYTES_MAX} bytes; send less at once"
+            )
         assert peer.call(78, "memory_search", query="seats")["result"]["isError"] is False
         # Less than that, and more than a tool takes, is a result that a model can read.
         found = peer.call(79, "memory_search", query="x" * 3_000_000)
@@ -297,7 +298,7 @@ def test_two_servers_write_one_session(store) -> None:
             args=[*PROGRAM[1:], "--store", str(store), "--user", "alice", "--write"],
             env=environment(),
         )
-        async with Client(server) as client:
+        async with Client(stdio_client(server)) as client:
 
             async def append(number: int) -> None:
                 said = [{"role": "user", "content": f"{name} {number}"}]
@@ -319,6 +320,7 @@ def test_two_servers_write_one_session(store) -> None:
         assert len(db.scope(user="alice").memory.quarantined()) == 10
 
 
+@pytest.mark.long
 def test_a_server_sees_what_others_write(store) -> None:
     with talking(store) as peer:
         assert len(peer.call(1, "session_list")["result"]["structuredContent"]["sessions"]) == 1
@@ -478,10 +480,16 @@ def test_files_that_cannot_be_served(store, tmp_path) -> None:
     assert fail(damaged)[0] == 5
 
 
+def test_without_the_sdk_it_says_what_to_install(store, tmp_path) -> None:
+    (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError('no mcp here', name='mcp')\n")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    code, line = fail(store, PYTHONPATH=path)
+    assert (code, 'pip install "memcore[mcp]"' in line) == (2, True)
+
+
 def test_a_file_that_somebody_holds_is_locked(store) -> None:
     with store.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert fail(store)[0] == 4
         assert fail(store, "--write")[0] == 4
 
 
@@ -512,6 +520,7 @@ def test_an_encrypted_file_needs_its_key(tmp_path) -> None:
         assert peer.end() == (0, "")
 
 
+@pytest.mark.long
 def test_a_file_is_made_on_request(tmp_path) -> None:
     path = tmp_path / "new"
     with talking(path, "--write", "--create") as peer:
