@@ -24,6 +24,7 @@ from memcore.cli import (
     erase,
     hold,
     keys,
+    mcp,
     memory,
     migrate,
     prune,
@@ -153,6 +154,7 @@ for _name, _verb in (
     ("migrate", migrate.migrate_file),
     ("keys", keys.show_keys),
     ("bench", bench.run_bench),
+    ("mcp", mcp.serve),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

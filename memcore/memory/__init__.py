@@ -18,7 +18,9 @@ __all__, __getattr__, __dir__ = face(
         "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "profile": "MemoryWindow Profile",
-        "recall": "LAST_USER Recall RecallPlace Recalled choose_memories embedded_place",
+        "recall": (
+            "LAST_USER Recall RecallPlace Recalled choose_memories embedded_place fenced line_of"
+        ),
         "rows": (
             "INDEXES Book MemoryVersion count_entries entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory "
@@ -28,7 +30,10 @@ __all__, __getattr__, __dir__ = face(
         "search": "index_memories lent_scores",
         "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
         "summary": "RollingSummary",
-        "tools": "ToolHandle answer_calls answer_named tool_schemas",
+        "tools": (
+            "ToolHandle answer_calls answer_named reason_of revise_noted take_note tool_schemas"
+        ),
+        "trust": "ACTIVE_BY visible_text",
         "transfer": (
             "Arrival ArrivalBatch arrived_entry export_entries import_entry import_outcome "
             "link_entries unlinked_entries"

@@ -41,6 +41,8 @@ from memcore.memory.recall import RecallPlace as RecallPlace
 from memcore.memory.recall import Recalled as Recalled
 from memcore.memory.recall import choose_memories as choose_memories
 from memcore.memory.recall import embedded_place as embedded_place
+from memcore.memory.recall import fenced as fenced
+from memcore.memory.recall import line_of as line_of
 from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import MemoryVersion as MemoryVersion
@@ -68,6 +70,9 @@ from memcore.memory.summary import RollingSummary as RollingSummary
 from memcore.memory.tools import ToolHandle as ToolHandle
 from memcore.memory.tools import answer_calls as answer_calls
 from memcore.memory.tools import answer_named as answer_named
+from memcore.memory.tools import reason_of as reason_of
+from memcore.memory.tools import revise_noted as revise_noted
+from memcore.memory.tools import take_note as take_note
 from memcore.memory.tools import tool_schemas as tool_schemas
 from memcore.memory.transfer import Arrival as Arrival
 from memcore.memory.transfer import ArrivalBatch as ArrivalBatch
@@ -77,11 +82,14 @@ from memcore.memory.transfer import import_entry as import_entry
 from memcore.memory.transfer import import_outcome as import_outcome
 from memcore.memory.transfer import link_entries as link_entries
 from memcore.memory.transfer import unlinked_entries as unlinked_entries
+from memcore.memory.trust import ACTIVE_BY as ACTIVE_BY
+from memcore.memory.trust import visible_text as visible_text
 from memcore.memory.worker import ExtractionFailure as ExtractionFailure
 from memcore.memory.worker import MemoryWorker as MemoryWorker
 from memcore.memory.worker import Remembering as Remembering
 
 __all__ = [
+    "ACTIVE_BY",
     "GRANT_ROWS",
     "INDEXES",
     "JOB_ROWS",
@@ -137,6 +145,7 @@ __all__ = [
     "export_entries",
     "export_outcomes",
     "exported",
+    "fenced",
     "forget_items",
     "import_entry",
     "import_outcome",
@@ -147,15 +156,19 @@ __all__ = [
     "is_job_row",
     "is_memory_row",
     "lent_scores",
+    "line_of",
     "link_entries",
     "mend",
     "move_sources",
     "names_in",
     "note_roots",
+    "reason_of",
     "redact_entry",
     "redact_outcomes",
+    "revise_noted",
     "scopes_with_memory",
     "stored_document",
+    "take_note",
     "texts_in",
     "texts_of_outcomes",
     "tool_handle",
@@ -163,4 +176,5 @@ __all__ = [
     "unlinked_entries",
     "version_in",
     "version_of_job",
+    "visible_text",
 ]

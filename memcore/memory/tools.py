@@ -45,6 +45,7 @@ from memcore.memory.rows import TOOLS_BY, Book, MemoryVersion, read_entry
 from memcore.memory.statement import Statement, forget_entry, remember, revise
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_text, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
+from memcore.options import checked_choice
 from memcore.search import EmbeddedQuery, IndexCache
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_of, call_names
@@ -58,6 +59,8 @@ __all__ = [
     "answer_calls",
     "answer_named",
     "reason_of",
+    "revise_noted",
+    "take_note",
     "tool_schemas",
 ]
 
@@ -543,6 +546,95 @@ def _forget(given: Mapping[str, Any], handle: ToolHandle, turn: Turn, _: str | N
 
     handle.change(change, makes_room=True)
     return Answer(f"Forgotten: memory {number}.")
+
+
+# --- Statements of a program that nobody vouches for ----------------------------------------------
+
+_NOTED_BY: Final = "tool"
+"""Most trust that a note has, whatever it cites."""
+
+
+def take_note(
+    handle: ToolHandle,
+    text: str,
+    sources: tuple[Source, ...] = (),
+    *,
+    kind: str = "fact",
+    subject: str | None = None,
+    slot: str | None = None,
+    key: str | None = None,
+) -> Memory:
+    """Remember a statement of a program that speaks for no user, such as an MCP client.
+
+    It waits in quarantine: what it cites tells where it comes from and gives it no trust beyond
+    that of a tool; without sources it counts as ``import``.
+
+    Args:
+        handle: the handle whose memory it is.
+        text: the statement.
+        sources: the items that it rests on.
+        kind: as for ``Memories.remember``, like the next two.
+        subject: whom or what it is about.
+        slot: the property of the subject.
+        key: a repeat with the same content changes nothing.
+
+    Raises:
+        InvalidItemError, InvalidOptionError, NotFoundError, OptedOutError, BlockedError,
+        DuplicateRequestError, ReadOnlyError, StorageError: as for ``Memories.remember``.
+    """
+    values: dict[str, Any] = {"kind": checked_choice("kind", kind, KINDS), "extractor": TOOLS_BY}
+    for name, given in (("subject", subject), ("slot", slot)):
+        if given is not None:
+            values[name] = handle.named(name, given)
+    said = _note(handle, text, sources, values)
+    return handle.change(
+        lambda book: remember(book, handle.drafts, said, handle.now_ms()),
+        key,
+        ("take_note", said.text, said.sources, values),
+        ensure=True,
+    )
+
+
+def revise_noted(
+    handle: ToolHandle,
+    number: int,
+    text: str,
+    sources: tuple[Source, ...] = (),
+    *,
+    expected: int | None = None,
+    key: str | None = None,
+) -> Memory:
+    """Correct the text of a memory that tools made and nobody vouches for; return it.
+
+    Args:
+        handle: the handle whose memory it is.
+        number: the memory.
+        text: the statement as it should be.
+        sources: the items that the new text rests on.
+        expected: change it only if it is at this version.
+        key: a repeat with the same content changes nothing.
+
+    Raises:
+        BlockedError: no tool made it, or somebody vouches for it.
+        RevisionConflict, NotFoundError, InvalidItemError, InvalidOptionError, OptedOutError,
+        DuplicateRequestError, ReadOnlyError, StorageError: as for ``Memories.update``.
+    """
+    said = _note(handle, text, sources, {})
+
+    def change(book: Book) -> MemoryVersion:
+        _need_allowed(book, number, Turn(""), wished=False)
+        return revise(book, handle.drafts, number, said, handle.now_ms(), expected=expected)
+
+    return handle.change(change, key, ("revise_noted", number, said.text, said.sources, expected))
+
+
+def _note(
+    handle: ToolHandle, text: str, sources: tuple[Source, ...], values: Mapping[str, Any]
+) -> Statement:
+    told = str(handle.admitted({"text": checked_text(text)})["text"])
+    if not sources:
+        return Statement(told, (), "import", values)
+    return Statement(told, sources, _NOTED_BY, values, is_limit=True)
 
 
 _WHY: Final = "forgotten by a tool"

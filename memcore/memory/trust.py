@@ -38,6 +38,7 @@ __all__ = [
     "shown_name",
     "signs",
     "split_pasted",
+    "visible_text",
     "weakest",
 ]
 
@@ -397,6 +398,13 @@ def shown_name(name: str) -> str:
     What is hidden becomes U+FFFD.
     """
     return _HIDDEN.sub("\ufffd", name[:NAME_CHARS_MAX])
+
+
+def visible_text(text: str) -> str:
+    """Return a text as it may be shown to a model: U+FFFD in place of what nobody sees."""
+    if _SUSPECT.search(text) is None:
+        return text
+    return _HIDDEN.sub("\ufffd", _CARRIAGE.sub("\n", text))
 
 
 def checked_labels(labels: object) -> dict[str, str]:

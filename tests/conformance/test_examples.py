@@ -36,6 +36,7 @@ def test_each_framework_has_an_example():
         "langchain",
         "langgraph",
         "llama_index",
+        "mcp",
         "pydantic_ai",
         "strands",
     } <= shown

@@ -31,6 +31,7 @@ OPTIONAL = {
     "docs/langchain.md": "langchain",
     "docs/langgraph.md": "langgraph",
     "docs/llama-index.md": "llama_index",
+    "docs/mcp.md": "mcp",
     "docs/openai-agents.md": "agents",
     "docs/pydantic-ai.md": "pydantic_ai",
     "docs/strands.md": "strands",

@@ -32,6 +32,7 @@ NOT_LOADED = [
     "google.genai",
     "langchain_core",
     "langgraph",
+    "mcp",
     "openai",
     "presidio_analyzer",
     "psycopg",

@@ -1,0 +1,120 @@
+"""``memcore mcp``: serve one user's memory and sessions to an MCP client."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.cli.options import ExitCode, StorePath, key_options, reading, writing
+from memcore.cli.output import complain, warn
+from memcore.files import put_private
+
+__all__ = [
+    "serve",
+]
+
+
+_VARIABLE = "MEMCORE_MCP_TOKEN"
+_TOKEN_BYTES = 32
+
+
+def serve(
+    store: StorePath,
+    *,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Whose memory.")] = "default",
+    app: Annotated[str, typer.Option(metavar="NAME", help="In which application.")] = "default",
+    write: Annotated[
+        bool, typer.Option("--write", help="Let clients remember, correct, append and log.")
+    ] = False,
+    allow_delete: Annotated[
+        bool, typer.Option("--allow-delete", help="Let clients forget and delete.")
+    ] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the file if there is none; with --write.")
+    ] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve HTTP on this host, not stdin and stdout.")
+    ] = False,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --http.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="With --http; 0: a free one.")
+    ] = 8452,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help=f"Holds the token of HTTP clients, made if missing; or {_VARIABLE} does.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another name that clients call it by; repeatable."),
+    ] = None,
+) -> None:
+    """Serve one user's memory and sessions to an MCP client: Claude, Cursor, VS Code, ...
+
+    The client can read; --write and --allow-delete let it change. User and application are those
+    given here, whatever a client asks for.
+    """
+    if create and not write:
+        complain("--create makes a file to write to: say --write, too")
+        raise typer.Exit(ExitCode.USAGE)
+    if create and not os.path.lexists(store):
+        memcore.open(store, **key_options()).close()
+    token, is_new = _token(token_file) if http else ("", False)
+    changes = write or allow_delete
+    with writing(store) if changes else reading(store) as db:
+        from memcore.mcp import build_server
+
+        server = build_server(db.scope(app=app, user=user), writes=write, deletes=allow_delete)
+        if not http:
+            _serve_stdio(server)
+        else:
+            _serve_http(server, (token, host, port, tuple(allow_host or ())), tell=is_new)
+
+
+def _serve_stdio(server: Any) -> None:
+    import anyio
+
+    from memcore.mcp import serve_stdio
+
+    anyio.run(serve_stdio, server)
+
+
+def _serve_http(server: Any, place: tuple[str, str, int, tuple[str, ...]], *, tell: bool) -> None:
+    from memcore.mcp import HttpPlace, serve_http
+
+    where = HttpPlace(*place)
+
+    def ready(url: str) -> None:
+        warn(f"MCP at {url}, stopped by Ctrl-C")
+        if tell:
+            warn(f"clients send the header 'Authorization: Bearer {where.token}'")
+
+    serve_http(server, where, ready=ready)
+
+
+def _token(path: str | None) -> tuple[str, bool]:
+    """Return the token of HTTP clients, and True if it is new and in no file.
+
+    Raises:
+        InvalidOptionError: others may read the file.
+        OSError: it cannot be read or made.
+    """
+    import secrets
+
+    told = os.environ.get(_VARIABLE)
+    if path is None:
+        return (told, False) if told else (secrets.token_urlsafe(_TOKEN_BYTES), True)
+    if not os.path.lexists(path):
+        made = secrets.token_urlsafe(_TOKEN_BYTES)
+        put_private(os.path.abspath(path), made.encode() + b"\n", new=True)
+        return made, False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            msg = f"--token-file: {path}: others may read it: chmod 600"
+            raise memcore.InvalidOptionError(msg)
+        return file.readline(4096).strip(), False
