@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
@@ -77,6 +77,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(line=JSON, content=JSON)
 def test_a_rest_and_its_item_give_the_line_again(line, content):
     item = {"role": "user", "content": content}
@@ -84,11 +85,13 @@ def test_a_rest_and_its_item_give_the_line_again(line, content):
         assert whole(rest_of(value, item), item) == value
 
 
+@settings(deadline=None)
 @given(parts=st.lists(st.text(st.characters(codec=None), min_size=1), min_size=1))
 def test_a_name_gives_its_parts_again(parts):
     assert parts_of(name_of("x", *parts)) == parts
 
 
+@settings(deadline=None)
 @given(entries=st.lists(st.builds(
     lambda uuid, kind, message, more: {**more, "type": kind, **({"uuid": uuid} if uuid else {}),
                                        "message": message},
@@ -110,6 +113,15 @@ def test_lines_come_back_equal_and_once_by_uuid(entries):
         with_ids = [entry for entry in entries if "uuid" in entry]
         asyncio.run(store.append(KEY, with_ids))
         assert (asyncio.run(store.load(KEY)) or []) == expected
+
+
+def test_a_line_that_was_taken_back_can_be_stored_again(store):
+    entries = [user(str(number), f"line {number}") for number in range(3)]
+    for entry in entries:
+        asyncio.run(store.append(KEY, [entry]))
+    store.session(KEY).undo(2)
+    asyncio.run(store.append(KEY, entries))
+    assert asyncio.run(store.load(KEY)) == entries
 
 
 def test_a_large_line_is_kept_beside_its_item(store):

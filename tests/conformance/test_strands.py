@@ -150,6 +150,24 @@ def live_bytes(path):
     return copy.read_bytes()
 
 
+@pytest.mark.parametrize("options", [
+    {"key": bytes(range(32))}, {"audit": memcore.Audit(bytes(range(32)))},
+], ids=["encrypted", "audited"])  # fmt: skip
+def test_a_redaction_leaves_a_sound_file(tmp_path, options):
+    with memcore.open(tmp_path / "a.memcore", **options) as db:
+        repository = begun(MemcoreSessionRepository(db))
+        for number, text in enumerate(("before", "zanzibar " * 4000, "after")):
+            repository.create_message("s", "a", message(number, said(text)))
+        for instead in (said("[gone]"), said("[of another role]", "assistant")):
+            update = message(1, said("zanzibar"), redact_message=instead)
+            repository.update_message("s", "a", update)
+            found = [each.to_message() for each in repository.list_messages("s", "a")]
+            assert found == [said("before"), instead, said("after")]
+            assert not db.check()
+        if "audit" in options:
+            assert not db.verify_audit().findings
+
+
 # --- agents ---------------------------------------------------------------------------------------
 
 

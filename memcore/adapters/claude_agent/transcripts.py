@@ -18,10 +18,12 @@ from memcore.context import fit
 from memcore.database import Scope
 from memcore.database.scope import sessions_under
 from memcore.errors import InvalidOptionError
+from memcore.log import CachedSession
 from memcore.model import Context, Message, SessionEntry
 from memcore.session import ChangeBatch, Session
 from memcore.session.read import read_log
 from memcore.session.session import ref_of
+from memcore.store.interface import ReadTxn
 from memcore.telemetry import adapting, adapts
 
 __all__ = [
@@ -34,6 +36,8 @@ _SUMMARY: Final = "claude.summary"
 _ROLES: Final = ("user", "assistant")
 _KNOWN_MAX: Final = 256
 
+_Known = tuple[int, int, set[str]]
+"""Number of live items of a session, the last seq, and the uuids up to it."""
 Key = Mapping[str, str]
 """``project_key``, ``session_id`` and perhaps ``subpath``."""
 Entry = dict[str, Any]
@@ -76,9 +80,9 @@ class MemcoreSessionStore(Opened):
         )
         self._sessions = LineSessions(self.scope, _FIELD, _message_of)
         self._lock = Lock()
-        self._known: dict[tuple[int, int], tuple[int, set[str]]] = {}
-        """The uuids in a session up to a seq, by the session's numbers, which are never given
-        again. Guarded by the lock: appends run in threads."""
+        self._known: dict[tuple[int, int], _Known] = {}
+        """What is known of a session, by its numbers, which are never given again. Guarded by the
+        lock: appends run in threads."""
         self.observer = adapting(source, "claude_agent")
 
     def session(self, key: Key) -> Session:
@@ -199,20 +203,30 @@ class MemcoreSessionStore(Opened):
 
     def _uuids(self, lines: Lines) -> set[str]:
         """Return the uuids of the lines that are stored; reads what is new since the last call."""
-        place = read_log(ref_of(lines.session), lambda log, _: log.place, None)
-        if place is None:
+        found = read_log(ref_of(lines.session), _place_and_count, None)
+        if found is None:
             return set()
+        place, count = found
         with self._lock:
-            last, known = self._known.pop(place, (0, set[str]()))
-        for line in lines.read(lines.session.items(last + 1)):
-            last = line.seq
+            seen, last, known = self._known.pop(place, (0, 0, set[str]()))
+        fresh = list(lines.session.items(last + 1))
+        if seen + len(fresh) != count:  # some were taken back, or came meanwhile
+            known, fresh = set(), list(lines.session.items())
+            count = len(fresh)
+        for line in lines.read(fresh):
             if isinstance(line.value.get("uuid"), str):
                 known.add(line.value["uuid"])
+        last = fresh[-1].seq if fresh else last
         with self._lock:
-            self._known[place] = last, known
+            self._known[place] = count, last, known
             if len(self._known) > _KNOWN_MAX:
                 del self._known[next(iter(self._known))]
         return known
+
+
+def _place_and_count(log: CachedSession, txn: ReadTxn) -> tuple[tuple[int, int], int]:
+    del txn
+    return log.place, log.history.count
 
 
 def _name(key: Key) -> str:
