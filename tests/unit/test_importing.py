@@ -189,8 +189,13 @@ def test_the_live_history_has_what_the_sdk_shows(tmp_path, monkeypatch, seed) ->
     assert shown
     with memcore.open(":memory:") as db:
         imported(db, "claude-code", path)
-        found = [uuid for uuid in uuids(db.session(SESSION)) if uuid in shown]
-    assert found == shown
+        places: dict[str, int] = {}
+        for item in db.session(SESSION).items():
+            told = (item.meta or {}).get("claude_code") or item.message["payload"]
+            for line in (told, *told.get("lines", ())):
+                places[line["uuid"]] = item.seq
+    assert set(shown) <= places.keys()
+    assert sorted(shown, key=places.__getitem__) == shown  # those of one item in any order
 
 
 # --- Codex ----------------------------------------------------------------------------------------
