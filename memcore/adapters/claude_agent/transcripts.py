@@ -81,7 +81,7 @@ class MemcoreSessionStore(Opened):
         self._sessions = LineSessions(self.scope, _FIELD, _message_of)
         self._lock = Lock()
         self._known: dict[tuple[int, int], _Known] = {}
-        """What is known of a session, by its numbers, which are never given again. Guarded by the
+        """Lines known of a session, by its numbers, which are never given again. Guarded by the
         lock: appends run in threads."""
         self.observer = adapting(source, "claude_agent")
 
