@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from operator import attrgetter
 from threading import RLock
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,7 +29,7 @@ from memcore.rows.index import NO_COUNTS, Counts
 from memcore.rows.lifecycle import tombstone_of
 from memcore.rows.views import StoredView, choose_view, masks_of, resolve_view, view_chain
 from memcore.store.interface import ReadTxn
-from memcore.tokens import TokenCounter, checked_count
+from memcore.tokens import ExactCounter, TokenCounter, checked_count
 from memcore.wire import get_policy, summary_message, synthetic_samples
 from memcore.wire.policy import PairPolicy
 
@@ -165,7 +166,15 @@ def count_message(message: Message, counter: TokenCounter) -> int:
 
 def open_call_tokens(counter: TokenCounter) -> int:
     """Return the most that an open call may cost a context: the largest synthetic result."""
+    return _known_cost(counter) if type(counter) is ExactCounter else _synthetic_cost(counter)
+
+
+def _synthetic_cost(counter: TokenCounter) -> int:
     return max(count_message(message, counter) for message in synthetic_samples())
+
+
+_known_cost: Final = lru_cache(16)(_synthetic_cost)
+"""For memcore's own counter: every new session asks."""
 
 
 def new_ledger(

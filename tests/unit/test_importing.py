@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from faults import child_env
 from typer.testing import CliRunner
 
 import memcore
@@ -36,6 +35,7 @@ from memcore import importing
 from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.errors import InvalidOptionError, NotFoundError, SourceError
+from memcore.testing.faults import child_env
 from thinned import thinned
 
 
