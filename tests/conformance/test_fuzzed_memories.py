@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from memcore.testing import Faults, fuzz, survey
+from thinned import thinned
 
 BENCH = Path(__file__).parents[2] / "bench"
 BROKEN = ("a result without its call", "a call whose result was left out")
+
+
+MEMORIES = [
+    ("trim_messages, default", "langchain_core"),
+    ("trim_messages, start_on=human + include_system", "langchain_core"),
+    ("ChatMemoryBuffer", "llama_index.core"),
+    ("BufferedChatCompletionContext", "autogen_core"),
+    ("HeadAndTailChatCompletionContext", "autogen_core"),
+]
 
 
 @pytest.fixture
@@ -22,13 +32,7 @@ def memories(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [
-        ("trim_messages, default", "langchain_core"),
-        ("trim_messages, start_on=human + include_system", "langchain_core"),
-        ("ChatMemoryBuffer", "llama_index.core"),
-        ("BufferedChatCompletionContext", "autogen_core"),
-        ("HeadAndTailChatCompletionContext", "autogen_core"),
-    ],
+    thinned(MEMORIES, 3),
 )
 def test_a_broken_pair_is_found_within_200_examples(memories, name, package) -> None:
     pytest.importorskip(package)
