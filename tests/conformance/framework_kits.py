@@ -236,7 +236,12 @@ def judge(kit: Kit, found: dict[str, str | None]) -> int:
         if name in left:
             left[name] -= 1
         print(f"  {'NEW      ' if reason is None else 'known    '} {at}: {reason or why}")
-    stale = {name: count for name, count in left.items() if count}
+    # What counts turns of the event loop passes where the machine is quick enough.
+    stale = {
+        name: count
+        for name, count in left.items()
+        if count < 0 or (count and kit.known[name][1] != LOOPS)
+    }
     for name, count in stale.items():
         print(f"  NOT AS LISTED  {name}: {abs(count)} {'fewer' if count > 0 else 'more'} fail")
     print("NOT as listed" if new or stale else "as listed")
