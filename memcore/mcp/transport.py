@@ -283,8 +283,8 @@ class HttpPlace:
 class _Guard:
     """Refuses requests that are not for this server or do not bring its token.
 
-    The checks need the headers alone, and nothing of the body of such a request is kept: Host, so that no foreign name leads
-    here (DNS rebinding); Origin, so that no foreign page does; then the token.
+    The checks need the headers alone, and nothing of a refused body is kept: Host, so that no
+    foreign name leads here (DNS rebinding); Origin, so that no foreign page does; then the token.
     """
 
     def __init__(self, app: _App, place: HttpPlace, hosts: Iterable[str]) -> None:
