@@ -235,7 +235,6 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
 PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _CONNECTIONS_MAX: Final = 64
-_TOO_LONG: Final = 413
 _DRAINED_MAX: Final = 16 * MESSAGE_BYTES_MAX
 _MORE_HEADERS: Final = {401: ((b"www-authenticate", b"Bearer"),), 405: ((b"allow", b"POST"),)}
 _TOKEN_CHARS_MIN: Final = 16
@@ -284,8 +283,8 @@ class HttpPlace:
 class _Guard:
     """Refuses requests that are not for this server or do not bring its token.
 
-    The checks come before anything is read of a request's body: Host, so that no foreign name leads
-    here (DNS rebinding); Origin, so that no foreign page does; then the token.
+    The checks need the headers alone, and nothing of a refused body is kept: Host, so that no
+    foreign name leads here (DNS rebinding); Origin, so that no foreign page does; then the token.
     """
 
     def __init__(self, app: _App, place: HttpPlace, hosts: Iterable[str]) -> None:
@@ -300,8 +299,8 @@ class _Guard:
         if scope["type"] == "http":
             refusal = self._refusal(scope["method"], [*scope["headers"]])
             if refusal is not None:
-                if refusal[0] == _TOO_LONG:  # who sends on meanwhile would see a reset, no reply
-                    await _drain(receive)
+                with anyio.move_on_after(_GRACE_SECONDS):
+                    await _drain(receive)  # who still sends would see a reset and no reply
                 await _refuse(send, *refusal)
                 return
         await self._app(scope, receive, send)
@@ -325,7 +324,7 @@ class _Guard:
             return 405, "only POST is served here: there are no sessions and no streams"
         lengths = given.get(b"content-length", [])
         if any(each.isdigit() and int(each[:20]) > MESSAGE_BYTES_MAX for each in lengths):
-            return _TOO_LONG, _TOO_LARGE
+            return 413, _TOO_LARGE
         return None
 
 
