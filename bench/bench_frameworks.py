@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+from rivals_frameworks import FRAMEWORKS
+
 from harness import (
     Effort,
     NotInstalled,
@@ -22,7 +24,6 @@ from harness import (
     scratch,
     slow_flush_place,
 )
-from rivals_frameworks import FRAMEWORKS
 
 MESSAGES = 1_000
 ROUNDS = 200
