@@ -88,6 +88,20 @@ class CallRefusedError(ToolError):
         self.words = words
 
 
+def _whole(text: str) -> str:
+    """Return a text that UTF-8 can hold: U+FFFD in place of halves of surrogate pairs.
+
+    JSON in the store may have them; a reply that has one could not be written at all.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def _refusal(reason: str, words: str) -> CallToolResult:
     text = TextContent(type="text", text=f"Error ({reason}): {words}")
     return CallToolResult(content=[text], is_error=True)
@@ -408,7 +422,10 @@ def _bound(fn: Callable[..., BaseModel], scope: Scope) -> Callable[..., CallTool
         except errors.MemcoreError as error:
             raise CallRefusedError(*_told(error)) from error
         data = found.model_dump(mode="json", exclude_none=True)
-        body = json.dumps(data, ensure_ascii=False)
+        told = json.dumps(data, ensure_ascii=False)
+        body = _whole(told)
+        if body is not told:
+            data = json.loads(body)
         blocks = [TextContent(type="text", text=text) for text in (NOTICE, body)]
         return CallToolResult(content=[*blocks], structured_content=data)
 
@@ -464,9 +481,8 @@ def _as_resource() -> Iterator[None]:
 
 
 def _shown(found: BaseModel) -> str:
-    return json.dumps(
-        {"notice": NOTICE, **found.model_dump(mode="json", exclude_none=True)}, ensure_ascii=False
-    )
+    told = {"notice": NOTICE, **found.model_dump(mode="json", exclude_none=True)}
+    return _whole(json.dumps(told, ensure_ascii=False))
 
 
 def _number(text: str) -> int:
@@ -550,7 +566,7 @@ _COMPLETIONS: Final = 100
 def _names(scope: Scope, begin: str) -> list[str]:
     """Return the first names of sessions that begin with a text."""
     found = (each.session_id for each in scope.sessions() if each.session_id.startswith(begin))
-    return list(islice(found, _COMPLETIONS + 1))
+    return [_whole(name) for name in islice(found, _COMPLETIONS + 1)]
 
 
 # --- Prompts --------------------------------------------------------------------------------------
@@ -594,7 +610,7 @@ def _recall(scope: Scope, question: str) -> str:
         hits = scope.memory.search(asked, k=_RECALLED, mode="lexical")
     lines = fenced(line_of(hit.memory) for hit in hits)
     known = lines if hits else "Nothing about this is known from earlier sessions."
-    return f"{known}\n\nAnswer with what is known, and say what is not:\n{asked}"
+    return _whole(f"{known}\n\nAnswer with what is known, and say what is not:\n{asked}")
 
 
 def _transcript(scope: Scope, name: str) -> str:
@@ -615,9 +631,8 @@ def _transcript(scope: Scope, name: str) -> str:
         )
         for each in page.items
     ]
-    return "\n".join(
-        [NOTICE, "<session>", *(line.replace("<", "\\u003c") for line in lines), "</session>"]
-    )
+    quoted = (line.replace("<", "\\u003c") for line in lines)
+    return _whole("\n".join([NOTICE, "<session>", *quoted, "</session>"]))
 
 
 def _add_prompts(server: MCPServer[Any], scope: Scope) -> None:

@@ -558,7 +558,10 @@ def find_items(
         names = [session]
     found = []
     for hit in scope.search(query, k=_checked_limit(limit), sessions=names, mode="lexical"):
-        answers = _lone_answers(scope.session(hit.session_id), hit.item)
+        try:
+            answers = _lone_answers(scope.session(hit.session_id, create=False), hit.item)
+        except NotFoundError:
+            continue  # deleted since it was found
         if answers is None:
             continue  # a result that answers no call
         found.append(

@@ -709,3 +709,48 @@ def test_a_cursor_of_another_list_is_refused(db, alice) -> None:
     assert refused(use(alice, "session_list", cursor=items)) == "invalid_arguments"
     assert refused(use(alice, "session_items", session="s1", cursor=items)) == "invalid_arguments"
     assert refused(use(db.scope(user="bob"), "session_list", cursor=cursor)) == "invalid_arguments"
+
+
+# --- texts that are no Unicode --------------------------------------------------------------------
+
+
+def test_a_lone_surrogate_never_stops_a_reply(db, alice) -> None:
+    """JSON may hold half of a pair of surrogates, which UTF-8, and so no reply, can."""
+    half = db.session("half \ud800", user="alice")
+    half.append({"role": "user", "content": "whole \ud83d\ude00, half \ud800."})
+    db.session("plain", user="alice").append({"role": "user", "content": "half \udc00."})
+
+    async def work(client: Client) -> list[Any]:
+        return [
+            await client.call_tool("session_list", {}),
+            await client.call_tool("session_context", {"session": "plain"}),
+            await client.call_tool("session_search", {"query": "half"}),
+            await client.call_tool("session_items", {"session": "no \ud800"}),
+            await client.read_resource("memcore://sessions"),
+            await client.read_resource("memcore://sessions/plain/context"),
+            await client.get_prompt("continue_session", {"session": "plain"}),
+            await client.get_prompt("recall", {"question": "half \ud800"}),
+            await client.complete(
+                ResourceTemplateReference(uri="memcore://sessions/{session}"),
+                {"name": "session", "value": "half"},
+            ),
+        ]
+
+    replies = within(build_server(alice), work)
+    for each in replies:
+        each.model_dump_json().encode()
+    listed = {each["session"] for each in replies[0].structured_content["sessions"]}
+    assert "half \ufffd" in listed
+    assert replies[1].structured_content["messages"][0]["content"] == "half \ufffd."
+
+
+def test_a_session_that_is_deleted_while_it_is_searched_is_not_made_anew(alice, monkeypatch) -> None:
+    def search(*given: Any, **options: Any) -> Any:
+        hits = find(*given, **options)
+        alice.delete_session("chat")
+        return hits
+
+    find = alice.search
+    monkeypatch.setattr(type(alice), "search", lambda _, *given, **more: search(*given, **more))
+    assert views.find_items(alice, "window seat").items == []
+    assert [each.session_id for each in alice.sessions()] == []
