@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
 from threading import Lock
@@ -20,8 +20,8 @@ from memcore.database import Database, open_database
 from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
 from memcore.model import Context, Item, ItemKind, Memory, Repair, SessionEntry
 from memcore.privacy import Redaction, redaction_policy
-from memcore.session import Session
-from memcore.wire import WireItem, bind
+from memcore.session import Session, read
+from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.preview import preview
 
 __all__ = [
@@ -54,7 +54,7 @@ class Inspector:
         # A secret of its own: a read-only file may have none yet, and cannot get one.
         self._redaction = None if policy is None else Redaction(policy, secret=os.urandom(32))
         self._lock = Lock()
-        self._copies: dict[tuple[str, str, str, int], _Copy] = {}
+        self._copies: dict[tuple[str, str, int, int], _Copy] = {}
 
     def close(self) -> None:
         """Close the copies in memory."""
@@ -62,7 +62,7 @@ class Inspector:
             copies = list(self._copies.values())
             self._copies.clear()
         for copy in copies:
-            copy.database.close()
+            copy.retire()
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Inspector:
         """Verification of the audit, and all legal holds."""
         page: Page = {
             "title": "Audit and holds",
-            "holds": [asdict(each) for each in self.database.holds()],
+            "holds": [self._hold(each) for each in self.database.holds()],
             "pending_erasures": self.database.pending_erasures(),
             "report": None,
             "refused": None,
@@ -160,26 +160,28 @@ class Inspector:
         following = items[PAGE_ROWS].seq if len(items) > PAGE_ROWS else None
         items = items[:PAGE_ROWS]
         pairs = _pairs(opened, items)
+        redacts = self._redacts(app, user, session)
         shown = list(self._shown(opened, items))
         return self._head(opened) | {
             "title": "Timeline",
             "start": start,
             "next": following,
-            "rows": [_row(item, pairs.get(item.seq, [])) for item in shown],
+            "rows": [_row(item, redacts, pairs.get(item.seq, [])) for item in shown],
             "most_tokens": max((item.tokens for item in shown), default=1) or 1,
         }
 
     def item(self, app: str, user: str, session: str, seq: int) -> Page:
         """One item with all that is stored beside it."""
         opened = self.session(app, user, session)
+        redacts = self._redacts(app, user, session)
         (item,) = self._shown(opened, [opened.get(seq)])
         return self._head(opened) | {
             "title": f"Item {seq}",
-            "row": _row(item, _pairs(opened, [item]).get(seq, [])),
+            "row": _row(item, redacts, _pairs(opened, [item]).get(seq, [])),
             "message": item.message,
             "meta": None if item.meta is None else dict(item.meta),
-            "envelope": None if item.envelope is None else item.envelope.mapping(),
-            "request_id": item.request_id,
+            "envelope": None if item.envelope is None else redacts(item.envelope.mapping()),
+            "request_id": redacts(item.request_id),
         }
 
     def context(
@@ -199,22 +201,26 @@ class Inspector:
             "title": "Context", "at": at, "budget": budget, "wanted_policy": policy,
             "format": format, "refused": None, "rows": [], "messages": [], "bar": [],
         }  # fmt: skip
-        past = self._past(opened, at, policy)
-        redacts = self._redacts(app, user, session)
-        try:
-            found = past.context(budget, format=format)
-        except MemcoreError as error:
-            page["refused"] = str(error)
-            return page
+        with self._past(opened, at, policy) as past:
+            try:
+                found = past.context(budget, format=format)
+            except MemcoreError as error:
+                page["refused"] = str(error)
+                return page
+            return page | self._sent(opened, past, found)
+
+    def _sent(self, opened: Session, past: Session, found: Context) -> Page:
+        """Return the log of a session as it was beside its context."""
+        redacts = self._redacts(opened.app, opened.user, opened.id)
         count = len(past)
         is_long = count > PAST_ITEMS
         stored = (
             past.tail(PAGE_ROWS, skip_corrupt=True) if is_long else past.items(skip_corrupt=True)
         )
-        items = list(self._shown(past, stored))
+        items = list(self._shown(opened, stored))
         fates = _fates(past, items, found, is_long=is_long)
-        rows = [_row(item, []) | {"fate": fates[item.seq]} for item in items]
-        page |= {
+        rows = [_row(item, redacts) | {"fate": fates[item.seq]} for item in items]
+        return {
             "rows": rows[-PAGE_ROWS:],
             "not_shown": max(count - PAGE_ROWS, 0),
             "messages": [
@@ -231,7 +237,6 @@ class Inspector:
             "bar": _two_parts(past.tokens, found.tokens) if is_long else _bar(rows),
             "whole": past.tokens,
         }  # fmt: skip
-        return page
 
     def compactions(self, app: str, user: str, session: str) -> Page:
         """Views of a session: each summary beside the items that it stands for."""
@@ -245,10 +250,11 @@ class Inspector:
             rows.append({
                 **{name: getattr(view, name) for name in (
                     "number", "cut_seq", "covered", "status", "tokens_before", "tokens_after",
-                    "created_at", "policy", "reason", "repair")},
+                    "created_at", "policy", "repair")},
+                "reason": redacts(view.reason),
                 "summary": redacts(view.summary),
                 "masks": len(view.masks),
-                "source": [_row(item, []) for item in self._shown(opened, covered)],
+                "source": [_row(item, redacts) for item in self._shown(opened, covered)],
             })  # fmt: skip
         return self._head(opened) | {"title": "Compactions", "rows": rows}
 
@@ -273,8 +279,8 @@ class Inspector:
             "other": other,
             "shared": found.shared,
             "alike": found.alike,
-            "only_a": [_row(item, []) for item in self._shown(a, found.only_a[:PAGE_ROWS])],
-            "only_b": [_row(item, []) for item in self._shown(b, found.only_b[:PAGE_ROWS])],
+            "only_a": self._rows(a, found.only_a[:PAGE_ROWS]),
+            "only_b": self._rows(b, found.only_b[:PAGE_ROWS]),
         }
 
     def state(self, app: str, user: str, session: str, *, at: int | None = None) -> Page:
@@ -284,11 +290,14 @@ class Inspector:
         then = now if at is None else opened.state.at_seq(at)
         redacts = self._redacts(app, user, session)
         rows = [
-            {"field": name, "value": _json(redacts(then.get(name))),
+            {"field": redacts(name), "value": _json(redacts(then.get(name))),
              "now": _json(redacts(now.get(name))), "changed": then.get(name) != now.get(name)}
             for name in sorted(now.keys() | then.keys())
         ]  # fmt: skip
-        saved = [asdict(each) for each in islice(opened.checkpoints(), PAGE_ROWS)]
+        saved = [
+            asdict(each) | {"name": redacts(each.name), "meta": redacts(each.meta)}
+            for each in islice(opened.checkpoints(), PAGE_ROWS)
+        ]
         return self._head(opened) | {
             "title": "State", "at": at, "rows": rows, "counter": opened.state.counter,
             "checkpoints": saved,
@@ -357,23 +366,35 @@ class Inspector:
     def _memory(self, app: str, user: str, memory: Memory) -> Page:
         redacts = self._redacts(app, user)
         found = asdict(memory)
-        for name in ("text", "attributes", "labels"):
-            found[name] = redacts(found[name] if name == "text" else dict(found[name]))
+        for name in ("text", "subject", "slot", "extractor", "promoted_by"):
+            found[name] = redacts(found[name])
+        for name in ("attributes", "labels"):
+            found[name] = redacts(dict(found[name]))
         found["sources"] = [
             {"session": each.session, "seqs": list(each.seqs)} for each in memory.sources
         ]
         return found
 
+    def _rows(self, session: Session, items: Iterable[Item]) -> list[Page]:
+        redacts = self._redacts(session.app, session.user, session.id)
+        return [_row(item, redacts) for item in self._shown(session, items)]
+
+    def _hold(self, hold: Any) -> Page:
+        redacts = self._redacts(hold.app, hold.user, hold.session_id)
+        return asdict(hold) | {"reason": redacts(hold.reason)}
+
     # --- a session as it was ----------------------------------------------------------------------
 
-    def _past(self, session: Session, at: int | None, policy: str | None) -> Session:
-        """Return a session in memory that is as this one was after an item.
+    @contextmanager
+    def _past(self, session: Session, at: int | None, policy: str | None) -> Iterator[Session]:
+        """Hold a session in memory that is as this one was after an item.
 
         Raises:
             InvalidOptionError: the session is too long to be copied.
         """
         if at is None and policy is None:
-            return session
+            yield session
+            return
         entry = len(session)
         if entry > PAST_ITEMS:
             msg = (
@@ -381,40 +402,87 @@ class Inspector:
                 " or with another policy"
             )
             raise InvalidOptionError(msg)
-        return self._copy(session).at(at, policy)
+        copy = self._copy(session)
+        try:
+            with copy.at(at, policy) as past:
+                yield past
+        finally:
+            copy.leave()
 
     def _copy(self, session: Session) -> _Copy:
-        key = (session.app, session.user, session.id, session.revision)
+        """Return the copy of a session as it is now, entered."""
+        # Its number: of two sessions that had a name one after the other, each has its own.
+        number, revision = read.read_log(
+            session._ref,  # noqa: SLF001 - no other part of it tells
+            lambda log, _: (log.session, read.head_of(log).revision), (0, 0),
+        )  # fmt: skip
+        key = (session.app, session.user, number, revision)
         with self._lock:
             found = self._copies.get(key)
             if found is None:
                 found = self._copies[key] = _Copy(self.database, session)
                 if len(self._copies) > _COPIES:
-                    self._copies.pop(next(iter(self._copies))).database.close()
+                    self._copies.pop(next(iter(self._copies))).retire()
+            found.enter()
         return found
 
 
 class _Copy:
-    """A copy of a session in memory, in which any past of it can be built."""
+    """A copy of a session in memory, in which any past of it can be built.
+
+    It is closed once it is retired and nobody uses it any more.
+    """
 
     def __init__(self, database: Database, session: Session) -> None:
         self.database = open_database(":memory:", allow_unsafe=True)
-        lines = database.export(session.id, user=session.user, app=session.app)
-        self.database.import_(lines)
-        self._session = self.database.session(
-            session.id, app=session.app, user=session.user, create=False
-        )
+        try:
+            lines = database.export(session.id, user=session.user, app=session.app)
+            self.database.import_(lines)
+            self._session = self.database.session(
+                session.id, app=session.app, user=session.user, create=False
+            )
+        except BaseException:
+            self.database.close()
+            raise
         self._lock = Lock()
         self._made = 0
+        self._users = 0
+        self._is_retired = False
 
-    def at(self, seq: int | None, policy: str | None) -> Session:
-        """Return a fork after an item, with a policy."""
+    def enter(self) -> None:
+        """Keep it open until ``leave``."""
         with self._lock:
-            self._made += 1
-            fork = self._session.fork(f"past-{self._made}", at=seq)
-        if policy is not None:
-            fork.set_policy(policy)
-        return fork
+            self._users += 1
+
+    def leave(self) -> None:
+        """End what ``enter`` began."""
+        with self._lock:
+            self._users -= 1
+            is_unused = self._is_retired and not self._users
+        if is_unused:
+            self.database.close()
+
+    def retire(self) -> None:
+        """Close it as soon as nobody uses it."""
+        with self._lock:
+            self._is_retired = True
+            is_unused = not self._users
+        if is_unused:
+            self.database.close()
+
+    @contextmanager
+    def at(self, seq: int | None, policy: str | None) -> Iterator[Session]:
+        """Hold a fork after an item, with a policy."""
+        with self._lock:
+            self._made += 1 + (self._session.id == f"past-{self._made + 1}")
+            name = f"past-{self._made}"
+        fork = self._session.fork(name, at=seq)
+        try:
+            if policy is not None:
+                fork.set_policy(policy)
+            yield fork
+        finally:
+            self.database.delete_session(name, app=fork.app, user=fork.user)
 
 
 # --- Rows -----------------------------------------------------------------------------------------
@@ -441,8 +509,8 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def _row(item: Item, pairs: list[Page]) -> Page:
-    envelope = {} if item.envelope is None else item.envelope.mapping()
+def _row(item: Item, redacts: Callable[[Any], Any], pairs: Sequence[Page] = ()) -> Page:
+    envelope = {} if item.envelope is None else redacts(item.envelope.mapping())
     return {
         "seq": item.seq,
         "kind": item.kind.name.lower(),
@@ -451,7 +519,7 @@ def _row(item: Item, pairs: list[Page]) -> Page:
         "author": envelope.get("author"),
         "agent": envelope.get("agent"),
         "text": _clip(preview(item.message), CONTENT_CHARS),
-        "pairs": pairs,
+        "pairs": [*pairs],
     }
 
 
@@ -481,11 +549,19 @@ def _pair(session: Session, what: str, call_id: str, seq: int) -> Page:
     except NotFoundError:
         return {"what": what, "call_id": call_id, "seqs": seqs, "mark": mark}
     if what == "answers":
-        is_late = call.seq < seq - max(len(call.result_seqs), 1)
-        return {"what": what, "call_id": call_id, "seqs": [call.seq],
-                "mark": "late" if is_late else ""}  # fmt: skip
+        mark = "late" if _is_late(session, call.seq, seq) else ""
+        return {"what": what, "call_id": call_id, "seqs": [call.seq], "mark": mark}
     seqs = list(call.result_seqs)
     return {"what": what, "call_id": call_id, "seqs": seqs, "mark": "open" if call.open else ""}
+
+
+def _is_late(session: Session, call: int, result: int) -> bool:
+    """Return True if more than results, or calls beside them, came between a call and a result."""
+    passing = {ItemKind.RESULT, ItemKind.EVENT}
+    if get_policy(session.policy).adjacency == "any_later":
+        passing |= {ItemKind.CALL, ItemKind.REASONING}
+    between = session.items(call + 1, result, skip_corrupt=True)
+    return any(item.kind not in passing for item in between)
 
 
 def _fates(session: Session, items: list[Item], found: Context, *, is_long: bool) -> dict[int, str]:
