@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import secrets
 import socket
 import unicodedata
@@ -24,7 +25,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
@@ -118,8 +119,9 @@ def _parameters(request: Request) -> dict[str, Any]:
         InvalidOptionError: one is too long, or no number where one is expected.
     """
     given: dict[str, Any] = {}
+    asked = dict(_asked(request))
     for name in (*_TEXTS, *_NUMBERS):
-        value = request.query_params.get(name)
+        value = asked.get(name)
         if value is None or value == "":
             continue
         if len(value) > _TEXT_MAX:
@@ -133,6 +135,14 @@ def _parameters(request: Request) -> dict[str, Any]:
         else:
             given[name] = value
     return given
+
+
+def _asked(request: Request) -> list[tuple[str, str]]:
+    """Return the names and values in the address of a request."""
+    try:  # a name may hold half of a surrogate pair, which ``_link`` writes so
+        return parse_qsl(request.url.query, keep_blank_values=True, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return parse_qsl(request.url.query, keep_blank_values=True)
 
 
 # --- The application ------------------------------------------------------------------------------
@@ -161,7 +171,8 @@ async def _show(inspector: Inspector, template: Any, make: Any, request: Request
     given = _parameters(request)
     page = await asyncio.to_thread(make, inspector, given)
     is_export = request.query_params.get("export") == "1"
-    query = urlencode([(k, v) for k, v in parse_qsl(request.url.query) if k != "export"])
+    asked = [each for each in _asked(request) if each[1] and each[0] != "export"]
+    query = urlencode(asked, errors="surrogatepass")
     path = "/sessions" if request.url.path == "/" else request.url.path
     text = template.render(
         page=page, given=given, nonce=request.scope["memcore.nonce"], is_export=is_export,
@@ -172,24 +183,34 @@ async def _show(inspector: Inspector, template: Any, make: Any, request: Request
         headers["content-disposition"] = (
             f'attachment; filename="memcore{path.replace("/", "-")}.html"'
         )
-    return HTMLResponse(text, headers=headers)
+    return _html(text, headers=headers)
 
 
 async def _tell(inspector: Inspector, make: Any, request: Request) -> Response:
     page = await asyncio.to_thread(make, inspector, _parameters(request))
-    return JSONResponse(page)
+    return _json(page)
 
 
 async def _refused(template: Any, request: Request, error: Exception) -> Response:
     """Return the page that says why a page is not shown."""
     status = 404 if isinstance(error, NotFoundError) else 400
     if request.url.path.endswith(".json"):
-        return JSONResponse({"error": str(error)}, status)
+        return _json({"error": str(error)}, status)
     text = template.render(
         page={"title": "Not shown"}, error=str(error), given={}, is_export=False, here="",
         nonce=request.scope["memcore.nonce"], query="", as_json="",
     )  # fmt: skip
-    return HTMLResponse(text, status)
+    return _html(text, status)
+
+
+def _html(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # What a reader would type may hold half of a surrogate pair, which UTF-8 cannot.
+    return HTMLResponse(text.encode("utf-8", "replace"), status, headers)
+
+
+def _json(page: Page, status: int = 200) -> Response:
+    # ASCII: so that JSON can say what UTF-8 cannot, and nothing in it hides or turns direction.
+    return Response(json.dumps(page), status, media_type="application/json")
 
 
 class Guard:
@@ -317,7 +338,8 @@ def _number(value: Any) -> str:
 
 def _link(path: str, **parameters: Any) -> str:
     """Return the address of a page; parameters that are None are left out."""
-    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    given = {name: value for name, value in parameters.items() if value is not None}
+    query = urlencode(given, errors="surrogatepass")
     return f"{path}?{query}" if query else path
 
 

@@ -417,6 +417,139 @@ def test_the_verb_says_what_is_wrong_in_one_line(tmp_path, path, what):
     assert len(error.splitlines()) == 1
 
 
+# --- fields beside the texts, and sessions that change --------------------------------------------
+
+
+def look(*ids):
+    return [
+        {"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for each in ids
+    ]
+
+
+def test_only_a_result_behind_something_else_is_late(tmp_path):
+    with memcore.open(tmp_path / "late.memcore") as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": "q"})
+        session.append({"role": "assistant", "content": None, "tool_calls": look(*"abc")})
+        session.record("note", {})
+        for each in "cab":
+            session.append({"role": "tool", "tool_call_id": each, "content": each})
+        session.append({"role": "assistant", "content": None, "tool_calls": look("d")})
+        session.append({"role": "user", "content": "well?"})
+        session.append({"role": "tool", "tool_call_id": "d", "content": "there"})
+        parted = db.session("parted", policy="openai_responses")
+        for each in "ab":
+            call = {"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"}
+            parted.append(call)
+        for each in "ab":
+            parted.append({"type": "function_call_output", "call_id": each, "output": "o"})
+        app = make_app(Inspector(db), port=8000, token=TOKEN)
+        marks = {
+            (row["seq"], pair["call_id"]): pair["mark"]
+            for row in page(app, "/session.json", session="s")["rows"]
+            for pair in row["pairs"]
+        }
+        assert [key for key, mark in marks.items() if mark] == [(9, "d")]
+        assert marks[9, "d"] == "late"
+        rows = page(app, "/session.json", session="parted")["rows"]
+        assert not [pair for row in rows for pair in row["pairs"] if pair["mark"]]
+
+
+def test_no_field_beside_the_texts_has_a_secret(tmp_path):
+    with memcore.open(tmp_path / "secrets.memcore") as db:
+        session = db.session("s")
+        said = {"role": "user", "content": "x"}
+        session.append(said, envelope={"author": f"Ann {MAIL}", "agent": f"a {MAIL}"})
+        session.append(said, envelope={"model": f"m {MAIL}"}, request_id=f"Ann {MAIL}")
+        session.state.put(f"of {MAIL}", 1)
+        session.checkpoint(f"for {MAIL}", meta={"to": f"Ann {MAIL}", f"Ann {MAIL}": 1})
+        memory = session.memory.remember(
+            "Likes trains", by="import", subject=f"Ann {MAIL}", slot=f"mail {MAIL}",
+            extractor=f"made by {MAIL}",
+        )  # fmt: skip
+        session.memory.promote(memory.id, by=f"Ann {MAIL}")
+        db.hold("default", reason=f"asked by {MAIL}")
+        app = make_app(Inspector(db), port=8000, token=TOKEN)
+        of = {"session": "s"}
+        for where, given in [
+            ("/session", of), ("/item", of | {"seq": 1}), ("/item", of | {"seq": 2}),
+            ("/context", of), ("/context", of | {"at": 1}), ("/state", of),
+            ("/state", of | {"at": 1}), ("/memories", {}), ("/memory", {"id": memory.id}),
+            ("/audit", {}), ("/forks", {}),
+        ]:  # fmt: skip
+            assert MAIL not in page(app, where, **given), where
+            assert MAIL not in json.dumps(page(app, f"{where}.json", **given)), where
+
+
+def test_what_no_utf_8_can_hold_is_shown(tmp_path):
+    name = "half \ud800"
+    with memcore.open(tmp_path / "half.memcore") as db:
+        session = db.session(name, user=name)
+        session.append({"role": "user", "content": f"said {name}"}, request_id="r\u202eq")
+        session.append({"role": "assistant", "content": "x"})
+        app = make_app(Inspector(db), port=8000, token=TOKEN)
+        (row,) = page(app, "/sessions.json")["rows"]
+        assert row["session_id"] == name
+        links = re.findall(r'href="(/session\?[^"]*)"', page(app, "/"))
+        found = page(app, links[0].replace("&amp;", "&"))
+        assert "said half" in found
+        (as_json,) = re.findall(r'href="(/session.json\?[^"]*)"', found)
+        told = json.loads(page(app, as_json.replace("&amp;", "&")))
+        assert told["rows"][0]["text"] == f"said {name}"
+        asked = as_json.partition("?")[2].replace("&amp;", "&")
+        for where in ("/item", "/item.json", "/context", "/context.json", "/state", "/forks",
+                      "/forks.json", "/memories", "/search", "/search.json"):  # fmt: skip
+            seq = "&seq=1" if where.startswith("/item") else "&q=said"
+            text = page(app, f"{where}?{asked}{seq}")
+            assert where.endswith("json") or "\u202e" not in text
+        (found,) = fetched(app, ("/session.json?session=%ff", {}))
+        assert found.status_code == 404
+
+
+def test_subjects_of_memories_hide_nothing(database, monkeypatch):
+    inspector = Inspector(database)
+    row = inspector.memories("default", "ann")["rows"][0]
+    row |= {"subject": "su\u202eb", "slot": "sl\u200bot"}
+    monkeypatch.setattr(Inspector, "_memory", lambda *_: row)
+    text = page(make_app(inspector, port=8000, token=TOKEN), "/memories", user="ann")
+    assert not re.search("[\u202e\u200b]", text)
+
+
+def test_a_session_made_anew_under_a_name_is_not_the_deleted_one(tmp_path):
+    with memcore.open(tmp_path / "anew.memcore") as db:
+        app = make_app(Inspector(db), port=8000, token=TOKEN)
+        for said in ("old", "new"):
+            session = db.session("past-1")
+            session.append({"role": "user", "content": said})
+            session.append({"role": "assistant", "content": "x"})
+            found = page(app, "/context.json", session="past-1", at=1)
+            assert [each["text"] for each in found["messages"]] == [said]
+            db.delete_session("past-1")
+
+
+def test_copies_stay_open_while_they_are_used_and_keep_no_forks(tmp_path):
+    with memcore.open(tmp_path / "copies.memcore") as db:
+        for number in range(6):
+            session = db.session(f"s{number}")
+            for said in ("user", "assistant", "user"):
+                session.append({"role": said, "content": f"{number}"})
+        inspector = Inspector(db)
+        with inspector._past(db.session("s0"), 2, None) as past:
+            for number in range(1, 6):  # each replaces the oldest copy
+                inspector.context("default", "default", f"s{number}", at=2)
+            assert past.context().messages[0]["content"] == "0"
+        for at in (1, 2, 3):
+            inspector.context("default", "default", "s5", at=at)
+        with inspector._past(db.session("s5"), 2, None) as past:
+            assert past.id.startswith("past-")
+            copy = [*inspector._copies.values()][-1].database
+            assert len(list(copy.sessions())) == 2
+        inspector.close()
+        with pytest.raises(memcore.ClosedError):
+            list(copy.sessions())
+
+
 # --- a real browser -------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
