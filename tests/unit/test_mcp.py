@@ -744,7 +744,9 @@ def test_a_lone_surrogate_never_stops_a_reply(db, alice) -> None:
     assert replies[1].structured_content["messages"][0]["content"] == "half \ufffd."
 
 
-def test_a_session_that_is_deleted_while_it_is_searched_is_not_made_anew(alice, monkeypatch) -> None:
+def test_a_session_that_is_deleted_while_it_is_searched_is_not_made_anew(
+    alice, monkeypatch
+) -> None:
     def search(*given: Any, **options: Any) -> Any:
         hits = find(*given, **options)
         alice.delete_session("chat")
