@@ -131,11 +131,13 @@ def read_workload(
 
 
 def _conversations(db: Database) -> Iterator[SampleConversation]:
-    for entry in db.sessions():
+    for number, entry in enumerate(db.sessions(), 1):
         session = db.session(entry.session_id, user=entry.user, app=entry.app, orphans="keep")
         messages = [item.message for item in _messages(session.items())]
         if messages:
-            yield SampleConversation(entry.session_id, entry.policy, messages)
+            # Users may have sessions of one name, and a name as long as names can be.
+            name = f"{number} {entry.session_id:.80}"
+            yield SampleConversation(name, entry.policy, messages)
 
 
 def _messages(items: Iterable[Any]) -> Iterator[Any]:

@@ -172,3 +172,15 @@ def test_plots_escape_texts_and_bear_odd_figures() -> None:
     assert ET.fromstring(line_chart("none", {}, x="a", y="b"))
     found = ET.fromstring(line_chart("<", {"&": [(0, 1), (1, 1)]}, x="<", y=">", log=True))
     assert found.find(f"{SVG}polyline") is not None
+
+
+def test_conversations_of_one_name_are_measured_apart(tmp_path) -> None:
+    said = [{"role": ("user", "assistant")[at % 2], "content": "hi"} for at in range(20)]
+    with memcore.open(tmp_path / "a.memcore") as db:
+        for user, policy in (("a", "openai_chat"), ("b", "anthropic")):
+            db.session("n" * 65_536, user=user, policy=policy).extend(said)
+        (tmp_path / "a.jsonl").write_bytes(b"".join(db.export()))
+    workload = read_workload(tmp_path / "a.jsonl")
+    assert [each.pairs for each in workload.conversations] == ["openai_chat", "anthropic"]
+    rows = measured(workload, questions=["append", "context"], seconds=0.01)
+    assert {row.question for row in rows} == {"append", "context"}
