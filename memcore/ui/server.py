@@ -254,7 +254,7 @@ class Guard:
             rest = urlencode(
                 [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
             )
-            target = request.url.path + (f"?{rest}" if rest else "")
+            target = "/" + request.url.path.lstrip("/") + (f"?{rest}" if rest else "")
             response = Response(status_code=303, headers={"location": target})
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             return response

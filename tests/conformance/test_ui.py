@@ -325,6 +325,11 @@ def test_strangers_are_refused(app, options, status):
         assert "trip" not in found.text
 
 
+def test_the_token_leads_to_no_other_host(app):
+    (found,) = fetched(app, (f"http://{HOST}//evil.example/", {"token": TOKEN}), cookie=False)
+    assert found.headers["location"] == "/evil.example/"
+
+
 def test_a_wrong_token_is_refused(app):
     for token in ("", "t", "t" * 42 + "u", "ü"):
         (found,) = fetched(app, ("/", {"token": token}), cookie=False)
