@@ -129,6 +129,19 @@ def test_without_a_budget_messages_are_only_made_legal():
     assert request.messages == messages
 
 
+def test_equal_messages_stay_themselves():
+    messages = [
+        HumanMessage("Again?"),
+        AIMessage("Yes.", response_metadata={"model_name": "one"}),
+        HumanMessage("Again?"),
+        AIMessage("Yes.", response_metadata={"model_name": "two"}),
+    ]
+    sent = []
+    request = ModelRequest(model=Recorded(due=[], seen=[]), messages=messages)
+    ContextMiddleware(1_000).wrap_model_call(request, lambda made: sent.extend(made.messages))
+    assert [a is b for a, b in zip(sent, messages, strict=True)] == [True] * 4
+
+
 def test_a_budget_that_nothing_fits_in_is_refused():
     request = ModelRequest(model=Recorded(due=[], seen=[]), messages=[HumanMessage("word " * 200)])
     with pytest.raises(memcore.ContextOverflowError):

@@ -123,6 +123,7 @@ class ContextMiddleware(AgentMiddleware[Any, Any]):
 
         Raises:
             ContextOverflowError: the smallest legal context is larger than the budget.
+            InvalidItemError: a message holds what is no JSON, such as bytes.
         """
         return handler(self._fitted(request))
 
@@ -183,7 +184,11 @@ class SummaryMiddleware(SummarizationMiddleware):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Send one call with the summary in place of the messages that it covers."""
+        """Send one call with the summary in place of the messages that it covers.
+
+        Raises:
+            InvalidItemError: a message holds what is no JSON, such as bytes.
+        """
         return handler(self._summarized(request))
 
     async def awrap_model_call(
@@ -241,7 +246,12 @@ def _fit(
     given: SentObjects[BaseMessage] = SentObjects()
     for message, of in zip(said, messages, strict=True):
         given.keep(message, of)
-    return [given.found(message) or _made(message) for message in found.messages]
+    # Of messages that are equal but for what no model receives, each stays itself.
+    same = {id(message): of for message, of in zip(said, messages, strict=True)}
+    return [
+        same.get(id(message)) or given.found(message) or _made(message)
+        for message in found.messages
+    ]
 
 
 def _plain(request: ModelRequest[Any]) -> list[Message]:
