@@ -113,15 +113,15 @@ def _tasks(rows: Iterable[tuple[Any, ...]], values: _Decoder, place: str) -> lis
     """Return the writes of a checkpoint by task; rows: task, path, index, channel, type, value."""
     found = []
     for (path, task), several in groupby(rows, key=lambda row: (row[1], row[0])):
-        path, writes = path or "", []
+        writes = []
         for _, _, index, channel, kind, content in several:
             if not isinstance(index, int) or not all(
-                isinstance(each, str) for each in (task, path, channel)
+                isinstance(each, str) for each in (task, path or "", channel)
             ):
                 refuse_source(place, "a write has no task, index or channel")
             value = values.decode(f"{place}, write to {channel!r:.40}", kind, content)
             writes.append((index, channel, None if value is MISSING else value))
-        found.append(SourceWrites(task, path, writes))
+        found.append(SourceWrites(task, path or "", writes))
     return found
 
 
