@@ -102,8 +102,8 @@ def test_a_compaction_of_another_form(open_db, tmp_path) -> None:
 
 
 def node(parent: str | None, text: str, role: str = "user", **more: Any) -> dict[str, Any]:
-    return {"parent": parent,
-            "message": {"author": {"role": role}, "content": {"parts": [text]}, **more}}  # fmt: skip
+    message = {"author": {"role": role}, "content": {"parts": [text]}, **more}
+    return {"parent": parent, "message": message}
 
 
 def test_branches_whose_ids_begin_alike(open_db, tmp_path) -> None:
