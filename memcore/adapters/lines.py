@@ -34,6 +34,7 @@ from memcore.session.append import STAGE_ATTEMPTS, stage, store
 from memcore.session.rewrite import rewrite_planned
 from memcore.session.session import ref_of
 from memcore.session.tail import encode_again, renew
+from memcore.state import state_counter
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -61,6 +62,8 @@ _BEFORE: Final = "event"
 """Rest of a line whose rest is an event of its own, right before the item."""
 _REST_BYTES: Final = 16 * 1024
 _ATTEMPTS: Final = 256
+_LAST: Final = 3
+"""Items of which the last line is one, even if an event before it has its rest."""
 _PART_CHARS: Final = 150
 _OPENED_MAX: Final = 256
 
@@ -185,12 +188,19 @@ class Lines:
         if not isinstance(line, dict):
             msg = f"line: expected a dict, got {type(line).__name__}"
             raise InvalidItemError(msg)
-        item = self._view(line)
-        if item is None or _text_of(item) is None:  # nothing to read, or a number that is none
-            batch.record(self.field, rest_of(line, {}))
+        try:
+            item = self._view(line)
+            if item is not None and _text_of(item) is None:
+                item = None  # a number that is none
+            rest: Any = rest_of(line, item or {})
+            size = 0 if item is None else len(encode_json(rest)[0])
+        except RecursionError as exc:
+            msg = "line: it is nested too deeply, or in a circle"
+            raise InvalidItemError(msg) from exc
+        if item is None:
+            batch.record(self.field, rest)
             return
-        rest: Any = rest_of(line, item)
-        if len(encode_json(rest)[0]) > _REST_BYTES:
+        if size > _REST_BYTES:
             batch.record(f"{self.field}.rest", rest)
             rest = _BEFORE
         batch.append(item, meta={self.field: rest})
@@ -236,7 +246,11 @@ class Lines:
             self._renew([line], self.writing([value]), at=line.seq)
 
     def replace(
-        self, gone: Callable[[Line], bool] | None, values: Iterable[dict[str, Any]] = ()
+        self,
+        gone: Callable[[Line], bool] | None,
+        values: Iterable[dict[str, Any]] = (),
+        *,
+        prepare: Callable[[], Callable[[Line], bool]] | None = None,
     ) -> list[Line]:
         """Remove lines from the file and append others, in one commit.
 
@@ -245,6 +259,8 @@ class Lines:
         Args:
             gone: returns True for a line to remove; None: all are removed.
             values: lines to append.
+            prepare: returns ``gone`` for the lines and the state that are stored; it is called
+                again if others wrote meanwhile.
 
         Returns:
             The lines that were removed, oldest first.
@@ -255,11 +271,14 @@ class Lines:
         """
         writing = self.writing(values)
         for _ in range(_ATTEMPTS):
-            revision = self.session.revision  # before anything is read
+            # Before anything is read; a change of the state leaves the revision as it is.
+            revision, counter = self.session.revision, self.session.state.counter
+            if prepare is not None:
+                gone = prepare()
             old = [line for line in self.read() if gone is None or gone(line)]
             try:
                 if old:
-                    self._renew(old, writing, revision=revision)
+                    self._renew(old, writing, revision=revision, counter=counter)
                 elif writing.change.items:
                     store(writing.change)
             except RevisionConflict:
@@ -278,11 +297,12 @@ class Lines:
         *,
         at: int | None = None,
         revision: int | None = None,
+        counter: int | None = None,
     ) -> None:
         """Write the session anew without lines, with others at the place of a seq or at the end.
 
         Raises:
-            RevisionConflict: it is at another revision.
+            RevisionConflict: it is at another revision, or its state at another counter.
             HeldError: a legal hold covers it.
         """
         ref = ref_of(self.session)
@@ -294,6 +314,11 @@ class Lines:
             if draft is None:
                 return False
             draft.expect(revision)
+            if counter is not None and state_counter(txn, *draft.log.place) != counter:
+                msg = f"session {ref.name[:80]!r}: its state was changed meanwhile"
+                raise RevisionConflict(
+                    msg, expected=draft.head.revision, current=draft.head.revision
+                )
             need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
             kept: list[Prepared] = []
             for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed):
@@ -360,6 +385,28 @@ class Lines:
             value = whole(before if rest == _BEFORE else rest, item.message)
             if isinstance(value, dict):
                 yield Line(item.seq, value, item)
+
+    def last(self) -> Line | None:
+        """Return the last line, if it is among the last items."""
+        found = list(self.read(self.session.tail(_LAST)))
+        return found[-1] if found else None
+
+    def admitted(self, line: dict[str, Any]) -> Any:
+        """Return a line as it comes back once it is stored: redacted, if the file has a policy.
+
+        Raises:
+            BlockedError: a guard refuses it.
+        """
+        scope_filter = ref_of(self.session).scope_filter
+        if scope_filter is None:
+            return line
+        item = self._view(line)
+        rest = rest_of(line, item or {})
+        if item is None or _text_of(item) is None:
+            event = admitted_item(scope_filter, {"type": self.field, "payload": rest}, None)
+            return whole(event.message["payload"], {})
+        found = admitted_item(scope_filter, item, {self.field: rest})
+        return whole((found.meta or {}).get(self.field), found.message)
 
     def window(self, limit: int | None, *, legal: bool = True) -> list[Line]:
         """Return the last lines, oldest first.

@@ -10,7 +10,7 @@ from google.adk.events.event import Event
 
 from memcore.adapters.adk.events import EVENT, REST, encode_event, read_known
 from memcore.adapters.adk.names import fields_of, name_of
-from memcore.codec.values import encode_json
+from memcore.codec.values import check_json, encode_json
 from memcore.errors import InvalidItemError, SourceError
 from memcore.importing.source import (
     Notes,
@@ -18,6 +18,7 @@ from memcore.importing.source import (
     SourceConversation,
     SourceFailure,
     SourceItem,
+    fault_of_text,
     json_of,
     micros_of,
     refuse_source,
@@ -39,6 +40,11 @@ def sessions(db: SqliteSource, notes: Notes) -> Iterator[Record]:
     )
     for app, user, name, state, created, updated in db.rows(sql, "sessions"):
         place = f"{db.path}: session {name!r:.80} of user {user!r:.80} in app {app!r:.80}"
+        names = {"app_name": app, "user_id": user, "id": name}
+        wrong = next(filter(None, (fault_of_text(each, what) for what, each in names.items())), "")
+        if wrong:
+            yield SourceFailure(place, wrong)
+            continue
         try:
             found = SourceConversation(
                 place, name, "gemini", [], app=name_of(app), user=name_of(user),
@@ -61,6 +67,10 @@ def _fill(
     """Add the events of a session, and the states that they lead to."""
     if not isinstance(state, dict):
         refuse_source(found.place, f"state: expected an object, got {type(state).__name__}")
+    try:
+        check_json(state)
+    except ValueError as exc:
+        refuse_source(found.place, f"state: no JSON ({exc})", exc)
     second = "id" if "adk_internal_metadata" in db.tables else "rowid"  # as each service reads them
     sql = (
         "SELECT id, invocation_id, timestamp, event_data FROM events WHERE app_name = ? AND "  # noqa: S608
@@ -102,6 +112,7 @@ def _event(
         said.setdefault("invocation_id", invocation)
         event = read_known(lambda each: Event.model_validate_json(json.dumps(each)), said, "event")
         encoded = encode_event(event)
+        check_json([encoded.rest, encoded.content, dict(encoded.delta)])
     except (SourceError, InvalidItemError, LookupError, TypeError, ValueError, AttributeError):
         notes.mend("events that this ADK does not read, kept as events of another type")
         told = {"id": number, "text": text if isinstance(text, str) else repr(text)}

@@ -8,11 +8,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from memcore.importing.source import (
     SourceConversation,
     SourceFailure,
     SourceItem,
+    branch_name,
     checked_message,
     micros_of,
     name_of_file,
@@ -49,7 +52,9 @@ _LINE_MAX: Final = 1 << 22
 """Longest first line that is told from an array."""
 _VALUE_CHARS_MAX: Final = 512 * 1024**2
 """Longest value: a compressed file may hold any number of equal bytes."""
+_UNPACKING: Final = (zipfile.BadZipFile, zlib.error, LZMAError)
 _BLANK: Final = " \t\r\n"
+_BLANKS: Final = re.compile(f"[{_BLANK}]+")
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -131,8 +136,8 @@ class _JsonValues:
     def _peek(self) -> str:
         """Return the next character that is not blank; empty at the end."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _BLANK:
-                self._at += 1
+            blank = _BLANKS.match(self._text, self._at)
+            self._at = self._at if blank is None else blank.end()
             if self._at < len(self._text):
                 return self._text[self._at]
             if self._ended:
@@ -168,7 +173,7 @@ def _text(path: str, member: str | None = None) -> Iterator[_JsonValues]:
             yield _JsonValues(place, io.TextIOWrapper(raw, encoding="utf-8-sig"))
     except UnicodeDecodeError as exc:
         refuse_source(place, f"is not UTF-8 at byte {exc.start}", exc)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as exc:
+    except (*_UNPACKING, EOFError, NotImplementedError, RuntimeError) as exc:
         if isinstance(exc, RecursionError):
             raise
         refuse_source(place, f"cannot be unpacked ({exc})", exc)
@@ -303,7 +308,8 @@ def _turn(turn: Any, number: int, waiting: list[str], notes: Notes) -> dict[str,
         return None
     if "role" in turn and "from" not in turn and role != "call":
         calls = turn.get("tool_calls")
-        made = [call.get("id") for call in calls if isinstance(call, dict)] if calls else []
+        listed = calls if isinstance(calls, list) else []
+        made = [call.get("id") for call in listed if isinstance(call, dict)]
         waiting += [call_id for call_id in made if isinstance(call_id, str)]
         return turn
     text = value if isinstance(value, str) else json.dumps(value)
@@ -399,14 +405,15 @@ class _Chat:
         )  # fmt: skip
         current = body.get("current_node")
         leaves = self._tree.leaves()
-        found.leaf = self._at.get(str(current), leaves[-1] if leaves else -1)
-        if items and str(current) not in self._at:
+        is_known = isinstance(current, str) and current in self._at
+        found.leaf = self._at[current] if is_known else leaves[-1] if leaves else -1
+        if items and not is_known:
             self._notes.mend("conversations without a current node: their last one is taken")
         live = set(self._tree.path(found.leaf))
-        names = {at: node for node, at in self._at.items() if at in leaves}
+        names = {at: node for node, at in self._at.items()}
         for at in leaves:
             if at not in live:
-                found.branches.append(SourceBranch(f"{name}/branch-{names[at][:36]}", at))
+                found.branches.append(SourceBranch(branch_name(name, names[at], at), at))
         title = body.get("title")
         if isinstance(title, str) and title:
             item = SourceItem({"title": title}, found.created_us, event="chatgpt.title")
@@ -420,13 +427,13 @@ class _Chat:
         children: dict[str | None, list[str]] = {}
         for key, node in nodes.items():
             children.setdefault(self._parent(node), []).append(key)
-        for start in (*roots, *nodes):
+        for number, start in enumerate((*roots, *nodes)):
             waiting = [start]
             while waiting:
                 key = waiting.pop()
                 if key in self._at:
                     continue
-                if start not in roots and key == start:
+                if number >= len(roots) and key == start:
                     self._notes.mend("messages whose parents form a circle")
                 self._add(key)
                 waiting += reversed(children.get(key, []))
@@ -437,7 +444,8 @@ class _Chat:
 
     def _add(self, key: str) -> None:
         node = self._nodes[key]
-        after = self._at.get(self._parent(node) or "", -1)
+        parent = self._parent(node)
+        after = -1 if parent is None else self._at.get(parent, -1)
         message = node.get("message") if isinstance(node, dict) else None
         if not isinstance(message, dict):
             self._at[key] = after
@@ -466,7 +474,8 @@ class _Chat:
             call_id = f"call-{key}"
             function = {"name": recipient, "arguments": json.dumps({"input": text})}
             call = {"id": call_id, "type": "function", "function": function}
-            return {"role": "assistant", "content": None, "tool_calls": [call]}, (*calls, call_id)
+            left = (*calls[-_WAITING_MAX:], call_id)
+            return {"role": "assistant", "content": None, "tool_calls": [call]}, left
         if role == "tool":
             call_id, left = (calls[0], calls[1:]) if calls else (f"call-missing-{key}", ())
             return {"role": "tool", "tool_call_id": call_id, "content": text}, left
@@ -476,6 +485,8 @@ class _Chat:
         return {"role": role, "content": text}, calls
 
 
+_WAITING_MAX: Final = 64
+"""Calls that may wait for a result behind each message; real chats answer at once."""
 _TEXTS: Final = ("text", "result", "user_profile", "user_instructions", "content")
 
 

@@ -100,6 +100,8 @@ def _thread(
             refuse_source(place, "the checkpoint has no channel_versions or channel_values")
         if not isinstance(metadata, dict):
             refuse_source(place, "the metadata is no object")
+        if not all(isinstance(name, str) for name in (*versions, *values)):
+            refuse_source(place, "the name of a channel is no text")
         unknown = [name for name in values if name not in versions]
         if unknown:
             refuse_source(place, f"channel {unknown[0]!r:.60} has a value and no version")
@@ -113,9 +115,13 @@ def _tasks(rows: Iterable[tuple[Any, ...]], values: _Decoder, place: str) -> lis
     for (path, task), several in groupby(rows, key=lambda row: (row[1], row[0])):
         writes = []
         for _, _, index, channel, kind, content in several:
+            if not isinstance(index, int) or not all(
+                isinstance(each, str) for each in (task, path or "", channel)
+            ):
+                refuse_source(place, "a write has no task, index or channel")
             value = values.decode(f"{place}, write to {channel!r:.40}", kind, content)
             writes.append((index, channel, None if value is MISSING else value))
-        found.append(SourceWrites(task, path, writes))
+        found.append(SourceWrites(task, path or "", writes))
     return found
 
 

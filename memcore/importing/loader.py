@@ -34,6 +34,7 @@ from memcore.importing.source import (
     SourceMemory,
     SourceState,
     SourceThread,
+    checked_meta,
     reported,
 )
 from memcore.limits import META_BYTES_MAX
@@ -299,6 +300,8 @@ class _Loading:
         yield from steps
 
     def _item(self, at: int, item: SourceItem, created_us: int, *, is_live: bool) -> ParsedLine:
+        if item.meta is not None:
+            item = item._replace(meta=checked_meta(item.meta, self.reading.notes))
         meta_size = 0 if item.meta is None else _size_of(item.meta)
         if meta_size > META_BYTES_MAX and not item.event:
             self.reading.notes.skip("ids and details of items that are too large beside them")
@@ -311,10 +314,10 @@ class _Loading:
     def _remember(self, record: SourceMemory) -> None:
         """Store a statement about a user; it waits in quarantine until somebody promotes it."""
         owner = Owner(record.app, record.user)
-        memory = self.db.scope(app=owner.app, user=owner.user).memory
-        if owner not in self.remembered:
-            self.remembered[owner] = {each.labels.get(_ID, "") for each in memory.list()}
         try:
+            memory = self.db.scope(app=owner.app, user=owner.user).memory
+            if owner not in self.remembered:
+                self.remembered[owner] = {each.labels.get(_ID, "") for each in memory.list()}
             found = memory.remember(
                 record.text,
                 by="import",
@@ -524,9 +527,12 @@ def _has_state(txn: ReadTxn, record: SourceState) -> bool:
 
 
 def _head_of(txn: ReadTxn, place: Place) -> Head | None:
-    """Return the head of a session; None if there is none of that name."""
-    scope = names.scope_of(txn, *place[:2])
-    number = None if scope is None else names.session_of(txn, scope, place[2])
+    """Return the head of a session; None if there is none of that name, or it is no name."""
+    try:
+        scope = names.scope_of(txn, *place[:2])
+        number = None if scope is None else names.session_of(txn, scope, place[2])
+    except InvalidOptionError:
+        return None  # its import says why
     if scope is None or number is None:
         return None
     key = head_key(scope, number)

@@ -35,7 +35,10 @@ __all__ = [
     "SourceSummary",
     "SourceThread",
     "SourceWrites",
+    "branch_name",
     "checked_message",
+    "checked_meta",
+    "fault_of_text",
     "json_of",
     "micros_of",
     "name_of_file",
@@ -48,6 +51,7 @@ _TEXT: Final = "__memcore_json__"
 _SECONDS_MAX: Final = 100_000_000_000
 """Numbers from here on are milliseconds: as seconds they would be in the year 5138."""
 _SHOWN: Final = 60
+_BRANCH_CHARS: Final = 80
 
 
 class Owner(NamedTuple):
@@ -235,7 +239,7 @@ def json_of(text: Any, place: str) -> Any:
     """
     try:
         if isinstance(text, bytes):
-            text = text.decode("utf-8", "surrogatepass")
+            text = text.decode("utf-8", "surrogatepass").removeprefix("\ufeff")
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as exc:
         shown = repr(text)[:_SHOWN] if isinstance(text, str) else type(text).__name__
@@ -259,9 +263,30 @@ def checked_message(found: Any, notes: Notes) -> dict[str, Any]:
         if isinstance(found, Mapping) and isinstance(found.get(key), str)
     }
     try:
-        return {**labels, _TEXT: json.dumps(found)}
+        return {**labels, _TEXT: json.dumps(found, default=repr)}
     except RecursionError:
         return {**labels, _TEXT: "null"}
+
+
+def checked_meta(meta: dict[str, Any], notes: Notes) -> dict[str, Any]:
+    """Return ids and details that memcore can store; what is no JSON is kept as text."""
+    try:
+        check_json(meta)
+    except (ValueError, RecursionError):
+        notes.mend("ids and details that are no JSON, kept as text")
+        return {name: checked_message(value, Notes()) for name, value in meta.items()}
+    return meta
+
+
+def fault_of_text(found: Any, what: str) -> str:
+    """Return what is wrong with a text that rows are looked up by; empty: nothing is."""
+    if not isinstance(found, str):
+        return f"{what}: expected text, got {type(found).__name__}"
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return f"{what}: is no UTF-8"
+    return ""
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -329,6 +354,11 @@ class ItemTree:
             after = self.items[leaf].after
             leaf = leaf - 1 if after is None else after
         return found[::-1]
+
+
+def branch_name(name: str, end: str, at: int) -> str:
+    """Return the name of the fork for a branch: after its last line, with its index if long."""
+    return f"{name}/branch-{end if len(end) <= _BRANCH_CHARS else f'{end[:_BRANCH_CHARS]}-{at}'}"
 
 
 def name_of_file(path: str) -> str:

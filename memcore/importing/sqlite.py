@@ -35,6 +35,7 @@ from memcore.importing.source import (
     SourceMemory,
     SourceState,
     checked_message,
+    fault_of_text,
     json_of,
     micros_of,
     refuse_source,
@@ -74,6 +75,8 @@ class SqliteSource:
         for name, made_by in list(self.rows(sql, "sqlite_master")):
             if str(made_by).lstrip().upper().startswith("CREATE VIRTUAL"):
                 continue
+            if fault_of_text(name, "table"):
+                continue  # no framework's
             found = self.rows(f"PRAGMA table_info({quoted(name)})", name)
             self.tables[name] = [str(row[1]).lower() for row in found]
 
@@ -89,7 +92,7 @@ class SqliteSource:
                 for row in cursor:
                     count += 1
                     yield row
-        except (sqlite3.Error, OverflowError) as exc:
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             place = f"{self.path}: table {table}, after row {count}"
             refuse_source(place, _reason(exc), exc)
 
@@ -233,7 +236,11 @@ def read_openai_agents(path: str, owner: Owner, notes: Notes) -> Iterator[Record
             sessions = db.parent(messages, "session_id") or _TABLES[0]
             pair = _AgentTables(db, sessions, messages, owner, notes)
             for name, created, updated in pair.sessions():
-                yield pair.conversation(name, created, updated)
+                wrong = fault_of_text(name, "session_id")
+                if wrong:
+                    yield SourceFailure(f"{path}: table {messages}, session {name!r:.80}", wrong)
+                else:
+                    yield pair.conversation(name, created, updated)
         for table in db.with_columns("session_id", "branch_id", "user_turn_number", "requests"):
             ((count,),) = db.rows(f"SELECT count(*) FROM {quoted(table)}", table)  # noqa: S608
             notes.skip("rows of token usage by turn", count)
@@ -267,14 +274,12 @@ class _AgentTables:
         seen = set()
         if self._sessions in self.db.tables:
             sql = f"SELECT session_id, created_at, updated_at FROM {quoted(self._sessions)}"  # noqa: S608
-            for number, row in enumerate(self.db.rows(sql, self._sessions), 1):
-                place = f"{self.db.path}: table {self._sessions}, row {number}"
-                seen.add(_text(row[0], place, "session_id"))
+            for row in self.db.rows(sql, self._sessions):
+                seen.add(row[0])
                 yield row
         sql = f"SELECT DISTINCT session_id FROM {quoted(self.messages)}"  # noqa: S608
         for (name,) in list(self.db.rows(sql, self.messages)):
-            place = f"{self.db.path}: table {self.messages}"
-            if _text(name, place, "session_id") not in seen:
+            if name not in seen:
                 self._notes.mend("sessions that only their messages name")
                 yield name, None, None
 
@@ -285,9 +290,8 @@ class _AgentTables:
             f"SELECT id, message_data, created_at FROM {quoted(self.messages)} "  # noqa: S608
             "WHERE session_id = ? ORDER BY id"
         )
-        items = {}
-        for number, text, at in self.db.rows(sql, self.messages, (name,)):
-            items[number] = self._item(number, text, at)
+        rows = [(row[0], self._item(*row)) for row in self.db.rows(sql, self.messages, (name,))]
+        items = dict(rows)
         found = SourceConversation(
             place,
             _session_name(name),
@@ -299,7 +303,7 @@ class _AgentTables:
         )
         branches = self._branches(name, items)
         if branches is None:
-            found.items = list(items.values())
+            found.items = [item for _, item in rows]  # an id may occur twice
         else:
             self._plant(found, name, items, branches)
         return found
@@ -403,6 +407,10 @@ def _messages_of(
     sql = f"SELECT {quoted(column)}, min(id) FROM {quoted(table)} GROUP BY 1 ORDER BY 2"  # noqa: S608
     for name, _ in list(db.rows(sql, table)):
         place = f"{db.path}: table {table}, session {name!r:.80}"
+        wrong = "the session has no id" if not name else fault_of_text(name, column)
+        if wrong:
+            yield SourceFailure(place, wrong)
+            continue
         sql = f"SELECT id, message FROM {quoted(table)} WHERE {quoted(column)} IS ? ORDER BY id"  # noqa: S608
         items = []
         for number, text in db.rows(sql, table, (name,)):
@@ -412,9 +420,6 @@ def _messages_of(
                 items.append(_unreadable(number, text, None, notes))
             else:
                 items.append(SourceItem(message, None, {"langchain": {"id": number}}))
-        if not isinstance(name, str) or not name:
-            yield SourceFailure(place, "the session has no id")
-            continue
         yield SourceConversation(place, name if is_only else f"{table}/{name}", "langchain", items)
 
 

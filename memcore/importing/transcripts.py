@@ -28,6 +28,7 @@ from memcore.importing.source import (
     SourceFailure,
     SourceItem,
     SourceSummary,
+    branch_name,
     checked_message,
     json_of,
     micros_of,
@@ -178,7 +179,8 @@ _BESIDE: Final = frozenset(
 )  # fmt: skip
 """Types of lines about a session as a whole."""
 _POLICY: Final = "anthropic"
-_NAME_MAX: Final = 80
+_SIBLINGS_MAX: Final = 64
+"""Lines behind one call that are looked at for the item that a result belongs to."""
 _EVENT: Final = "claude_code"
 """Prefix of the types of events that keep what is no message."""
 _META: Final = (
@@ -260,8 +262,9 @@ def _sorted(
                 notes.skip("lines that occur twice")
                 continue
             if key in entries:
-                key = f"{key}#{number}"
                 notes.mend("different lines with one uuid")
+            while key in entries:
+                key = f"{key}#{number}"
             entries[key] = _TranscriptLine(number, line)
         else:
             if kind not in _BESIDE:
@@ -353,11 +356,6 @@ def _conversation(
     return found
 
 
-def branch_name(name: str, end: str, at: int) -> str:
-    """Return the name of the fork for a branch: after its last line, with its index if long."""
-    return f"{name}/branch-{end if len(end) <= _NAME_MAX else f'{end[:_NAME_MAX]}-{at}'}"
-
-
 def _event(number: int, line: dict[str, Any]) -> SourceItem:
     return SourceItem(
         checked_payload({"line": number, **line}),
@@ -384,7 +382,8 @@ class _Nodes:
         self._at: dict[str, int] = {}
         """Index of the item that a line belongs to."""
         self._calls: dict[int, set[str]] = {}
-        """Ids of the calls of an item without a result yet."""
+        """Ids of the calls that an item makes; below, of those that it answers."""
+        self._answers: dict[int, set[str]] = {}
         self._messages: dict[str, int] = {}
         """Index of the item that holds the blocks of a message of the model, by its id."""
 
@@ -411,6 +410,9 @@ class _Nodes:
         joined = self._join(key, entry, message, after)
         if not joined:
             self._at[key] = self.tree.add(self._item(entry, message), after)
+            if "content" not in self.tree.items[self._at[key]].message:
+                return  # kept as text
+            self._note(self._at[key], message)
             if body["type"] == "assistant" and isinstance(message.get("id"), str):
                 self._messages[message["id"]] = self._at[key]
 
@@ -422,8 +424,9 @@ class _Nodes:
         """Add a line to the message that it is a part of, or whose parallel results it adds to."""
         body = entry.body
         if body["type"] == "assistant":
-            at = self._messages.get(str(message.get("id")))
-            if at is None or not _continues(self.tree, at, after):
+            name = message.get("id")
+            at = self._messages.get(name) if isinstance(name, str) else None
+            if at is None or not self._continues(at, after):
                 return False
             if after != at:
                 self._notes.mend("blocks of one message that others came between, joined")
@@ -432,6 +435,8 @@ class _Nodes:
             if at is None:
                 return False
         held = self.tree.items[at]
+        if checked_message(message, Notes()) is not message:  # its blocks are no JSON
+            return False
         content = [*_blocks(held.message), *_blocks(message)]
         meta = held.meta or {}
         lines = [*meta.get("claude_code", {}).get("lines", []), _meta_of(body)]
@@ -440,28 +445,36 @@ class _Nodes:
             meta={"claude_code": {**meta.get("claude_code", {}), "lines": lines}},
         )
         self._at[key] = at
+        self._note(at, message)
         return True
+
+    def _note(self, at: int, message: dict[str, Any]) -> None:
+        """Note the calls that an item makes and answers by a message."""
+        self._calls.setdefault(at, set()).update(_ids(message, "tool_use", "id"))
+        self._answers.setdefault(at, set()).update(_ids(message, "tool_result", "tool_use_id"))
+
+    def _continues(self, at: int, after: int) -> bool:
+        """Return whether an item is the last or the one before it on the way to ``after``."""
+        if after < 0 or after == at:
+            return after == at
+        above = self.tree.items[after].after
+        return (after - 1 if above is None else above) == at and bool(self._answers.get(after))
 
     def _results(self, message: dict[str, Any], after: int) -> int | None:
         """Return the item of results that a line of results joins; None: it begins its own.
 
         Results of parallel calls name the call that each answers; the model sees them together.
         """
-        called = {
-            block.get("tool_use_id")
-            for block in _blocks(message)
-            if isinstance(block, dict) and block.get("type") == "tool_result"
-        }
+        called = _ids(message, "tool_result", "tool_use_id")
         if not called or after < 0:
             return None
-        for at in (after, *self.tree.followers(after)):
+        for at in (after, *self.tree.followers(after)[:_SIBLINGS_MAX]):
             held = self.tree.items[at]
             if held.event or held.message.get("role") != "user" or at <= 0:
                 continue
-            before = self.tree.items[at].after
-            asked = _calls_of(self.tree.items[at - 1 if before is None else before])
-            answered = _answered(held)
-            if answered and called <= asked - answered:
+            before = at - 1 if held.after is None else held.after
+            asked, answered = self._calls.get(before, set()), self._answers.get(at)
+            if answered and called <= asked and called.isdisjoint(answered):
                 if at != after:
                     self._notes.mend("results of parallel calls, joined into one message")
                 return at
@@ -528,16 +541,6 @@ class _Nodes:
         return leaf
 
 
-def _continues(tree: ItemTree, at: int, after: int) -> bool:
-    """Return whether an item is the last or the one before it on the way to ``after``."""
-    if after == at:
-        return True
-    if after < 0:
-        return False
-    above = tree.items[after].after
-    return (after - 1 if above is None else above) == at and bool(_answered(tree.items[after]))
-
-
 def _meta_of(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in _META if body.get(name) not in (None, False)}
 
@@ -549,19 +552,13 @@ def _blocks(message: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _calls_of(item: SourceItem) -> set[Any]:
+def _ids(message: Any, kind: str, field: str) -> set[str]:
     return {
-        block.get("id")
-        for block in _blocks(item.message)
-        if isinstance(block, dict) and block.get("type") == "tool_use"
-    }
-
-
-def _answered(item: SourceItem) -> set[Any]:
-    return {
-        block.get("tool_use_id")
-        for block in _blocks(item.message)
-        if isinstance(block, dict) and block.get("type") == "tool_result"
+        block[field]
+        for block in _blocks(message)
+        if isinstance(block, dict)
+        and block.get("type") == kind
+        and isinstance(block.get(field), str)
     }
 
 
@@ -680,5 +677,6 @@ def _summary_of(payload: dict[str, Any]) -> str:
     if isinstance(text, str) and text:
         return text
     history = payload.get("replacement_history")
-    texts = [_text_of(each) for each in history or [] if isinstance(each, dict)]
+    listed = history if isinstance(history, list) else []
+    texts = [_text_of(each) for each in listed if isinstance(each, dict)]
     return next((each for each in reversed(texts) if each), "(compacted)")

@@ -13,7 +13,6 @@ from agent_framework import HistoryProvider, Message
 
 from memcore.adapters.lines import Lines, LineSessions, name_of
 from memcore.adapters.source import Opened, Source, in_thread, scope_of
-from memcore.codec.values import encode_json
 from memcore.model import Message as Item
 from memcore.options import checked_optional_int
 from memcore.session import ChangeBatch, Session
@@ -106,13 +105,18 @@ class MemcoreHistoryProvider(Opened, HistoryProvider):
         given = [message.to_dict() for message in messages]
         lines = self._lines(session_id)
 
-        def fill(batch: ChangeBatch) -> None:
-            stored = [line.value for line in lines.window(len(given) + 1, legal=False)]
-            for line in given[_repeated(stored, given) :]:
-                lines.put(batch, line)
+        def save() -> None:
+            shown = [lines.admitted(line) for line in given]
+
+            def fill(batch: ChangeBatch) -> None:
+                stored = [line.value for line in lines.window(len(given) + 1, legal=False)]
+                for line in given[_repeated(stored, shown) :]:
+                    lines.put(batch, line)
+
+            lines.commit(fill)
 
         if given:
-            await in_thread(lines.commit, fill)
+            await in_thread(save)
 
     def _lines(self, session_id: str | None) -> Lines:
         parts = [self.source_id] if session_id is None else [self.source_id, session_id]
@@ -133,7 +137,7 @@ def _identity(message: Mapping[str, Any]) -> tuple[str, Any]:
         return "id", str(message["message_id"])
     role = message.get("role")
     said = [str(role.get("value") if isinstance(role, dict) else role), message.get("contents")]
-    return "content", encode_json(said)[0]
+    return "content", json.dumps(said, sort_keys=True)
 
 
 def _repeated(stored: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]) -> int:

@@ -331,7 +331,9 @@ def _ids(message: Message, kind: str, field: str) -> set[str]:
     return {
         block[field]
         for block in _blocks(message)
-        if isinstance(block, dict) and block.get("type") == kind and isinstance(block[field], str)
+        if isinstance(block, dict)
+        and block.get("type") == kind
+        and isinstance(block.get(field), str)
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage
@@ -127,7 +127,7 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
         lines, given = self._lines(key), _dumped(messages)
 
         def fill(batch: ChangeBatch) -> None:
-            last = next(lines.read(lines.session.tail(1)), None)
+            last = lines.last()
             first = _next_id(0 if last is None else last.value["id"])
             for number, message in enumerate(given, first):
                 lines.put(batch, {"id": number, "message": message})
@@ -149,12 +149,13 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
         """
         lines, given = self._lines(key), _dumped(messages)
         if status is MessageStatus.ARCHIVED:
-            await self.delete_messages(key)
-            await self.add_messages(key, messages, status)
+            old = set(await self.get_ids(key, None))
+            await self.add_messages(key, messages, status)  # first: a crash loses neither
+            await in_thread(lines.replace, lambda line: line.value["id"] in old)
             return
 
         def change() -> None:
-            last = next(lines.read(lines.session.tail(1)), None)
+            last = lines.last()
             first = _next_id(0 if last is None else last.value["id"])
             values = [{"id": number, "message": each} for number, each in enumerate(given, first)]
             lines.replace(None, values)
@@ -178,8 +179,12 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
             if status is None:
                 self._scope.delete_session(lines.session.id)
                 return
-            archived, wanted = _archived(lines), status is MessageStatus.ARCHIVED
-            lines.replace(lambda line: _is_in(archived, line.value["id"]) == wanted)
+
+            def choose() -> Callable[[Line], bool]:
+                archived, wanted = _archived(lines), status is MessageStatus.ARCHIVED
+                return lambda line: _is_in(archived, line.value["id"]) == wanted
+
+            lines.replace(None, prepare=choose)
 
         await in_thread(change)
 
@@ -188,8 +193,12 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
 
         def change() -> list[Line]:
             lines = self._lines(key)
-            oldest = {line.value["id"] for line in _active(lines)[:n]}
-            return lines.replace(lambda line: line.value["id"] in oldest)
+
+            def choose() -> Callable[[Line], bool]:
+                oldest = {line.value["id"] for line in _active(lines)[:n]}
+                return lambda line: line.value["id"] in oldest
+
+            return lines.replace(None, prepare=choose)
 
         return _messages(await in_thread(change))
 

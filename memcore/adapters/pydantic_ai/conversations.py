@@ -235,6 +235,8 @@ class MemcoreConversationStore(Opened, ConversationStore):
             self._rows.named(each, "id or scope of a conversation")
         waiting = self._rows.admitted(key_of("c", name), record["deferred_tool_requests"])
         record = {**record, "deferred_tool_requests": waiting}
+        lines = list({line["id"]: line for line in lines}.values())
+        lines = self._rows.read(lambda rows: _fresh(rows, lines))
         homes = self._rows.read(lambda rows: _homes(rows, record, lines))
         writings = {
             tree: self._lines(tree).writing(
@@ -245,7 +247,7 @@ class MemcoreConversationStore(Opened, ConversationStore):
 
         def change(txn: Txn, rows: KeyValueTxn) -> None:
             stored = _expect(rows, name, revision)
-            if _homes(rows, record, lines) != homes:
+            if len(_fresh(rows, lines)) < len(lines) or _homes(rows, record, lines) != homes:
                 raise ConversationConflict(name)
             for tree, writing in writings.items():
                 for line, seq in writing.run(txn):
@@ -332,6 +334,11 @@ def _walk(rows: KeyValueView, tree: str, tips: Iterable[str], found: dict[str, i
                 break
             found[at] = place[1]
             at = place[2]
+
+
+def _fresh(rows: KeyValueView, lines: Sequence[Any]) -> list[Any]:
+    """Return the new entries that are not stored yet: conversations may share them."""
+    return [line for line in lines if rows.get(key_of("e", line["id"])) is None]
 
 
 def _homes(rows: KeyValueView, record: Any, lines: Sequence[Any]) -> list[str]:

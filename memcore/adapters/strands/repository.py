@@ -149,8 +149,9 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         del kwargs
         if self.read_session(session_id) is None:
             raise SessionException(f"session {session_id!r} does not exist")
-        for entry in list(sessions_under(self.scope, name_of(_FIELD, session_id, ""))):
-            self.scope.delete_session(entry.session_id)
+        prefix = name_of(_FIELD, session_id, "")
+        for name in [prefix, *(entry.session_id for entry in sessions_under(self.scope, prefix))]:
+            self.scope.delete_session(name)
         for kind in "am":
             prefix = key_of(kind, session_id, "")
             for key, _ in list(self._kv.scan(prefix=prefix)):
@@ -227,7 +228,7 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         number = session_message.message_id
 
         def fill(batch: ChangeBatch) -> None:
-            last = next(lines.read(lines.session.tail(1)), None)
+            last = lines.last()
             is_dense = number == 0 if last is None else _is_dense(last, number)
             if not (is_dense and (last is not None or not len(lines.session))):
                 is_dense = False
