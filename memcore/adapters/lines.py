@@ -19,7 +19,7 @@ from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
 from memcore.codec import keys
 from memcore.codec.keys import Row
-from memcore.codec.values import encode_json
+from memcore.codec.values import FLAG_BLOB, encode_json, open_value
 from memcore.database import Scope
 from memcore.database.scope import engine_of, scope_filter_of
 from memcore.errors import InvalidItemError, RevisionConflict, StorageError, StoreLockedError
@@ -28,6 +28,7 @@ from memcore.log import Prepared
 from memcore.log.rewrite import plan_rewriting
 from memcore.model import Item, ItemKind, Message
 from memcore.rows import names
+from memcore.rows.item import split_body
 from memcore.rows.lifecycle import need_free
 from memcore.session import ChangeBatch, Session, admitted_item, resume_removals
 from memcore.session.append import STAGE_ATTEMPTS, stage, store
@@ -157,6 +158,20 @@ def _is_parted(line: Line, field: str) -> bool:
     return (line.item.meta or {}).get(field) == _BEFORE
 
 
+def _is_row_of(key: bytes, row: bytes, item: Item) -> bool:
+    """Return True if a row still holds an item; of one in a blob, by the time of its creation."""
+    flags, body = open_value(key, row)
+    _, created_us, _, rest = split_body(body)
+    if flags & FLAG_BLOB:
+        return created_us == round(item.created_at * 1_000_000)
+    return rest == encode_json(item.message)[0]
+
+
+def _moved(name: str) -> RevisionConflict:
+    msg = f"session {name[:80]!r} was written anew by another: read the line again"
+    return RevisionConflict(msg, expected=0, current=0)
+
+
 class Lines:
     """The lines of a framework in one session.
 
@@ -238,7 +253,8 @@ class Lines:
         of another role, or of other calls, is put there by writing the session anew.
 
         Raises:
-            HeldError: a legal hold covers the session, which would have to be written anew.
+            HeldError: a legal hold covers the session.
+            RevisionConflict: the session was written anew since the line was read: read it again.
         """
         try:
             self._rewrite(line, value)
@@ -357,9 +373,13 @@ class Lines:
             place = ref.find(txn)
             if place is None:
                 return None
+            need_free(txn, *place, what=f"session {ref.name[:80]!r}")
             planned = []
             for seq, messages in sorted(changes.items()):
-                row = txn.get(keys.session_row(*place, Row.ITEM, seq)) or b""
+                key = keys.session_row(*place, Row.ITEM, seq)
+                row = txn.get(key)
+                if row is None or (seq == line.seq and not _is_row_of(key, row, line.item)):
+                    raise _moved(ref.name)
                 planned.append(plan_rewriting(
                     (*place, seq), row, messages, seed=ref.engine.seed,
                     envelope=lambda old, of=seq: old if of != line.seq else {**old, "meta": meta},  # type: ignore[misc]

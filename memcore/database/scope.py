@@ -587,12 +587,14 @@ def sessions_under(scope: Scope, prefix: str) -> Iterator[SessionEntry]:
     """
     scope._need("sessions")  # noqa: SLF001 - this module's
     for entry in scope._sessions(prefix):  # noqa: SLF001 - this module's
-        if not entry.session_id.startswith(prefix):
+        name = entry.session_id
+        if names.is_long_session_name(name) or not name.startswith(prefix):
             break
         yield entry
     # Names that are too long for a key are behind all others.
     for entry in scope._sessions("\U0010ffff"):  # noqa: SLF001 - this module's
-        if entry.session_id.startswith(prefix):
+        name = entry.session_id
+        if names.is_long_session_name(name) and name.startswith(prefix):
             yield entry
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "ensure_scope",
     "found_names",
     "found_scopes",
+    "is_long_session_name",
     "namespace_of",
     "new_session",
     "rename_session",
@@ -239,6 +240,12 @@ def rename_session(txn: Txn, scope: int, old: str, new: str) -> None:
     key = _session_key(scope, new)
     txn.put(key, seal_value(key, keys.u64(number) + _pack(new)))
     txn.notify(NAMES)
+
+
+def is_long_session_name(name: str) -> bool:
+    """Return True if a session's name does not fit in a key: such names are listed after others."""
+    prefix = len(_session_key(0, "")) - len(keys.pack_text(""))
+    return not keys.text_fits(prefix, keys.pack_text(name))
 
 
 def sessions(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:

@@ -227,3 +227,57 @@ def test_a_call_with_a_number_that_json_has_not(tmp_path) -> None:
     with MemcoreHistoryProvider(tmp_path / "a.memcore") as history:
         run(history.save_messages("s", [framework.Message(role="assistant", contents=[call])]))
         assert len(run(history.get_messages("s"))) == 1
+
+
+# --- Sessions that are written anew, names of any length ------------------------------------------
+
+
+def test_a_line_read_before_the_session_was_written_anew_replaces_no_other(tmp_path) -> None:
+    def view(value: dict[str, Any]) -> dict[str, Any] | None:
+        return {"role": "user", "content": value["text"]}
+
+    with memcore.open(tmp_path / "a.memcore") as db:
+        session = db.session("s", policy="anthropic", orphans="keep", shape="keep")
+        lines = Lines(session, "lines", view)
+        with session.batch() as batch:
+            for text in ("one", "two", "three"):
+                lines.put(batch, {"text": text})
+        *_, old = lines.read()
+        lines.replace(lambda line: line.value["text"] == "one")  # another process: seqs move
+        with pytest.raises(memcore.RevisionConflict):
+            lines.rewrite(old, {"text": "redacted"})
+        first, last = lines.read()
+        with pytest.raises(memcore.RevisionConflict):
+            lines.rewrite(old._replace(seq=first.seq), {"text": "redacted"})
+        lines.rewrite(last, {"text": "redacted"})
+        assert [line.value["text"] for line in lines.read()] == ["two", "redacted"]
+
+
+def test_a_legal_hold_keeps_what_a_line_said(tmp_path) -> None:
+    def view(value: dict[str, Any]) -> dict[str, Any] | None:
+        return {"role": "user", "content": value["text"]}
+
+    with memcore.open(tmp_path / "a.memcore") as db:
+        session = db.session("s", policy="anthropic", orphans="keep", shape="keep")
+        lines = Lines(session, "lines", view)
+        with session.batch() as batch:
+            lines.put(batch, {"text": "evidence"})
+        session.hold(reason="a trial")
+        (line,) = lines.read()
+        with pytest.raises(memcore.HeldError):
+            lines.rewrite(line, {"text": "redacted"})
+        assert [line.value["text"] for line in lines.read()] == ["evidence"]
+
+
+def test_sessions_with_long_names_are_listed_once(tmp_path) -> None:
+    from memcore.database.scope import sessions_under
+
+    names = ["p:a", "p:" + "x" * 600, "p:" + "y" * 3000, "q", "q" * 700]
+    with memcore.open(tmp_path / "a.memcore") as db:
+        scope = db.scope(user="ann")
+        for name in names:
+            scope.session(name).append({"role": "user", "content": "hi"})
+        for prefix in ("p:", "q", "p:" + "y" * 2000, "\U0010ffff", "z"):
+            found = [entry.session_id for entry in sessions_under(scope, prefix)]
+            expected = [name for name in names if name.startswith(prefix) and name != prefix]
+            assert sorted(found) == sorted(expected)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from strands.session.repository_session_manager import RepositorySessionManager
@@ -24,6 +25,7 @@ from strands.types.session import (
 from memcore.adapters.lines import Line, Lines, LineSessions, key_of, name_of
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database.scope import sessions_under
+from memcore.errors import RevisionConflict
 from memcore.kv.namespace import KeyValueTxn
 from memcore.model import Message
 from memcore.session import ChangeBatch
@@ -256,12 +258,15 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         """
         del kwargs
         lines = self._lines(session_id, agent_id)
-        found = _found(lines, session_message.message_id)
-        if found is None:
-            raise SessionException(f"message {session_message.message_id} does not exist")
-        session_message.created_at = found.value["created_at"]
-        line = {**_line(session_message), _DENSE: found.value.get(_DENSE, False)}
-        lines.rewrite(found, line)
+        while True:  # again if another one has written the session anew meanwhile
+            found = _found(lines, session_message.message_id)
+            if found is None:
+                raise SessionException(f"message {session_message.message_id} does not exist")
+            session_message.created_at = found.value["created_at"]
+            line = {**_line(session_message), _DENSE: found.value.get(_DENSE, False)}
+            with suppress(RevisionConflict):
+                lines.rewrite(found, line)
+                return
 
     def list_messages(
         self,
