@@ -45,7 +45,8 @@ _NAME: Final = "llama-index"
 class MemcoreChatStore(AsyncDBChatStore, Opened):
     """LlamaIndex's ``AsyncDBChatStore``: ``Memory.from_defaults(chat_store=...)``.
 
-    Each method is one commit. What is deleted is removed from the file.
+    Each method is one commit, but ``set_messages`` of archived ones, which are added before the old
+    ones go. What is deleted is removed from the file.
 
     Args:
         source: a database, a scope, or the path of a file.
@@ -142,7 +143,7 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Replace a key's messages, whatever their status, in one commit; they get new ids.
+        """Replace a key's messages, whatever their status; they get new ids.
 
         Raises:
             HeldError: a legal hold covers the messages.
