@@ -405,9 +405,9 @@ class _Chat:
         )  # fmt: skip
         current = body.get("current_node")
         leaves = self._tree.leaves()
-        is_known = isinstance(current, str) and current in self._at
-        found.leaf = self._at[current] if is_known else leaves[-1] if leaves else -1
-        if items and not is_known:
+        known = self._at.get(current) if isinstance(current, str) else None
+        found.leaf = known if known is not None else leaves[-1] if leaves else -1
+        if items and known is None:
             self._notes.mend("conversations without a current node: their last one is taken")
         live = set(self._tree.path(found.leaf))
         names = {at: node for node, at in self._at.items()}
