@@ -139,8 +139,7 @@ class Soak:
 
     def _all_stacks(self) -> str:
         for process in self.running.values():
-            process.send_signal(signal.SIGUSR1)
-        for process in self.running.values():
+            process.send_signal(signal.SIGUSR1)  # one after the other: all write into one file
             try:  # time to write; those that stand still do not end
                 process.wait(1)
             except subprocess.TimeoutExpired:
