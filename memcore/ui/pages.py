@@ -21,6 +21,7 @@ from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
 from memcore.model import Context, Item, ItemKind, Memory, Repair, SessionEntry
 from memcore.privacy import Redaction, redaction_policy
 from memcore.session import Session, read
+from memcore.session.session import ref_of
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.preview import preview
 
@@ -413,7 +414,7 @@ class Inspector:
         """Return the copy of a session as it is now, entered."""
         # Its number: of two sessions that had a name one after the other, each has its own.
         number, revision = read.read_log(
-            session._ref,  # noqa: SLF001 - no other part of it tells
+            ref_of(session),
             lambda log, _: (log.session, read.head_of(log).revision), (0, 0),
         )  # fmt: skip
         key = (session.app, session.user, number, revision)
