@@ -8,6 +8,7 @@ the line, and a line comes back equal.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
@@ -44,6 +45,7 @@ __all__ = [
     "Lines",
     "Rows",
     "Writing",
+    "call_input",
     "first_legal",
     "key_of",
     "name_of",
@@ -220,9 +222,15 @@ class Lines:
             rest = _BEFORE
         batch.append(item, meta={self.field: rest})
 
-    def writing(self, values: Iterable[dict[str, Any]]) -> Writing:
-        """Return lines made ready, to be appended in a transaction of the caller's."""
-        return Writing(self, values)
+    def writing(self, values: Iterable[dict[str, Any]], *, revision: int | None = None) -> Writing:
+        """Return lines made ready, to be appended in a transaction of the caller's.
+
+        Args:
+            values: the lines.
+            revision: append them only if the session is at this revision, else
+                ``RevisionConflict``.
+        """
+        return Writing(self, values, revision)
 
     def commit(self, fill: Callable[[ChangeBatch], T]) -> T:
         """Commit what a function puts into a batch, and run it again if others wrote meanwhile.
@@ -484,8 +492,10 @@ class LineSessions:
 class Writing:
     """Lines made ready for one session; run in a transaction, again if that has to be rerun."""
 
-    def __init__(self, lines: Lines, values: Iterable[dict[str, Any]]) -> None:
-        batch = lines.session.plan_batch(None)
+    def __init__(
+        self, lines: Lines, values: Iterable[dict[str, Any]], revision: int | None
+    ) -> None:
+        batch = lines.session.plan_batch(revision)
         self._ends: list[tuple[dict[str, Any], int]] = []
         for value in values:
             lines.put(batch, value)
@@ -580,6 +590,16 @@ class Rows:
     def _ensure(self, txn: Txn) -> tuple[int, int]:
         scope = names.ensure_scope(txn, self._scope.app, self._scope.user)
         return scope, names.ensure_namespace(txn, scope, self._namespace)
+
+
+def call_input(given: Any) -> dict[str, Any]:
+    """Return the arguments of a call as Anthropic's format has them; a model may write any text."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {"arguments": given}
+    return dict(given) if isinstance(given, Mapping) else {}
 
 
 def first_legal(messages: Sequence[Message]) -> int:

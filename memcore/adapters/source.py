@@ -6,18 +6,20 @@ import asyncio
 import os
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
 from memcore.aio.commit import settled
 from memcore.aio.database import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
-from memcore.telemetry import plain
+from memcore.telemetry import Observer, adapting, plain
 
 __all__ = [
     "Done",
     "Opened",
+    "Scoped",
     "Source",
+    "Where",
     "database_of",
     "in_thread",
     "scope_of",
@@ -27,6 +29,19 @@ __all__ = [
 T = TypeVar("T")
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """The source from which an adapter obtains its database."""
+
+
+class Where(TypedDict, total=False):
+    """Keyword arguments of an adapter that say whose its rows are, and how a file is created.
+
+    All may be left out. ``app`` and ``user`` name the scope, each ``"default"`` if it is None; a
+    scope as the source has its own. ``durability`` and ``allow_unsafe`` are as in ``memcore.open``.
+    """
+
+    app: str | None
+    user: str | None
+    durability: str | None
+    allow_unsafe: bool
 
 
 class Done:
@@ -73,6 +88,28 @@ class Opened:
         await asyncio.to_thread(self.close)
 
 
+class Scoped(Opened):
+    """Base class of an adapter whose rows are in one scope.
+
+    Args:
+        source: a database, a scope, or the path of a file.
+        **where: ``app`` and ``user`` of the scope, whose erasure removes all that is stored here;
+            ``durability`` and ``allow_unsafe`` of a file that is created here, as in
+            ``memcore.open``.
+
+    Raises:
+        InvalidOptionError: an option is invalid, or a scope came with an app or user.
+    """
+
+    framework: ClassVar[str]
+    """The adapter's name in telemetry."""
+    observer: Observer | None
+
+    def __init__(self, source: Source, **where: Unpack[Where]) -> None:
+        self.scope, self._owned = scope_of(source, **where)
+        self.observer = adapting(source, self.framework)
+
+
 def database_of(
     source: Any, *, durability: str | None = None, allow_unsafe: bool = False
 ) -> tuple[Database, Database | None]:
@@ -101,8 +138,8 @@ def database_of(
 def scope_of(
     source: Any,
     *,
-    app: str | None,
-    user: str | None,
+    app: str | None = None,
+    user: str | None = None,
     durability: str | None = None,
     allow_unsafe: bool = False,
 ) -> tuple[Scope, Database | None]:

@@ -413,7 +413,7 @@ class _Chat:
         names = {at: node for node, at in self._at.items()}
         for at in leaves:
             if at not in live:
-                found.branches.append(SourceBranch(branch_name(name, names[at], at), at))
+                found.branches.append(SourceBranch(branch_name(names[at], at), at))
         title = body.get("title")
         if isinstance(title, str) and title:
             item = SourceItem({"title": title}, found.created_us, event="chatgpt.title")

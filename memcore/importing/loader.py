@@ -365,11 +365,11 @@ class _Loading:
                 try:
                     self._fork(scope, name, branch, position)
                 except CallerError as error:
-                    told = f"{waiting.place}: branch {branch.name!r}: {error}"
+                    told = f"{waiting.place}: branch {_fork_name(branch, name)!r}: {error}"
                     self.report.failures.append(told)
 
     def _fork(self, scope: Scope, name: str, branch: SourceBranch, position: int | None) -> None:
-        fork = self.prefix + branch.name
+        fork = _fork_name(branch, name)
         found = self.db.engine.store.read(
             lambda txn: _parent_of(txn, (scope.app, scope.user, name), fork)
         )
@@ -381,7 +381,7 @@ class _Loading:
             msg = f"session {fork!r} exists and is another one"
             raise InvalidOptionError(msg)
         if branch.settle is not None:
-            branch.settle(scope)
+            branch.settle(scope, name)
 
     # --- the report -------------------------------------------------------------------------------
 
@@ -400,6 +400,10 @@ class _Loading:
         report.left_out += done.left_out
         report.failures += done.failures
         return report
+
+
+def _fork_name(branch: SourceBranch, session: str) -> str:
+    return f"{session}/{branch.name}" if branch.fork is None else branch.fork(session)
 
 
 def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:

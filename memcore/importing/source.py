@@ -85,10 +85,13 @@ class SourceBranch(NamedTuple):
     """A path through the items that is not the live one; it becomes a fork."""
 
     name: str
+    """Its name within the conversation."""
     leaf: int
     """Index of its last item; -1: it has none."""
-    settle: Callable[[Any], None] | None = None
-    """Called with the scope once the fork is stored."""
+    fork: Callable[[str], str] | None = None
+    """Returns the fork's name from that of the conversation's session; None: ``SESSION/NAME``."""
+    settle: Callable[[Any, str], None] | None = None
+    """Called with the scope and the session's name once the fork is stored."""
 
 
 class SourceSummary(NamedTuple):
@@ -356,11 +359,12 @@ class ItemTree:
         return found[::-1]
 
 
-def branch_name(name: str, end: str, at: int) -> str:
-    """Return the name of the fork for a branch: after its last line, with its index if long."""
-    return f"{name}/branch-{end if len(end) <= _BRANCH_CHARS else f'{end[:_BRANCH_CHARS]}-{at}'}"
+def branch_name(end: str, at: int) -> str:
+    """Return the name of a branch: after its last line, with its index if that is long."""
+    return f"branch-{end if len(end) <= _BRANCH_CHARS else f'{end[:_BRANCH_CHARS]}-{at}'}"
 
 
 def name_of_file(path: str) -> str:
-    """Return the name of a file without its endings."""
-    return os.path.basename(path).split(".", 1)[0] or "file"
+    """Return the name of a file without its ending, and without that of its compression."""
+    name = os.path.basename(path).removesuffix(".zst")
+    return os.path.splitext(name)[0] or "file"

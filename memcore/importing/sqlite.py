@@ -305,7 +305,7 @@ class _AgentTables:
         if branches is None:
             found.items = [item for _, item in rows]  # an id may occur twice
         else:
-            self._plant(found, name, items, branches)
+            self._plant(found, items, branches)
         return found
 
     def _item(self, number: int, text: Any, at: Any) -> SourceItem:
@@ -333,7 +333,6 @@ class _AgentTables:
     def _plant(
         self,
         found: SourceConversation,
-        name: str,
         items: Mapping[int, SourceItem],
         branches: Mapping[str, list[int]],
     ) -> None:
@@ -355,11 +354,10 @@ class _AgentTables:
             tree.add(items[number], -1)
         found.items = tree.items
         found.leaf = leaves.pop(_MAIN, -1)
-        history = import_module("memcore.adapters.openai_agents.history") if leaves else None
         for branch, leaf in leaves.items():
-            fork = history.branch_name_of(name, branch)  # type: ignore[union-attr]
-            settle = partial(_reserve_branch, name, branch)
-            found.branches.append(SourceBranch(fork, leaf, settle))
+            found.branches.append(
+                SourceBranch(branch, leaf, partial(_fork_name, branch), partial(_reserve, branch))
+            )
 
 
 def _session_name(name: str) -> str:
@@ -367,8 +365,15 @@ def _session_name(name: str) -> str:
     return name if name and not name.startswith("\0") else f"\0{name}"
 
 
-def _reserve_branch(session_id: str, branch_id: str, scope: Any) -> None:
-    """Let MemcoreSession list a branch."""
+def _fork_name(branch_id: str, session: str) -> str:
+    """Return the name that MemcoreSession has for a branch of a session."""
+    history = import_module("memcore.adapters.openai_agents.history")
+    return str(history.branch_name_of(session.removeprefix("\0"), branch_id))
+
+
+def _reserve(branch_id: str, scope: Any, session: str) -> None:
+    """Let MemcoreSession list a branch of a session."""
+    session_id = session.removeprefix("\0")
     rows = import_module("memcore.adapters.openai_agents.branch_rows")
     engine = import_module("memcore.database.scope").engine_of(scope)
     book = rows.Book(scope, session_id)

@@ -352,7 +352,7 @@ def _conversation(
     live = set(tree.path(found.leaf))
     for at, end in nodes.ends():
         if at not in live:
-            found.branches.append(SourceBranch(branch_name(name, end, at), at))
+            found.branches.append(SourceBranch(branch_name(end, at), at))
     return found
 
 
@@ -667,7 +667,7 @@ class _Rollout:
         live = set(self.tree.path(self._last))
         for number, leaf in enumerate(self._branches, 1):
             if leaf not in live:
-                found.branches.append(SourceBranch(f"{name}/rolled-back-{number}", leaf))
+                found.branches.append(SourceBranch(f"rolled-back-{number}", leaf))
         return found
 
 

@@ -47,8 +47,10 @@ def test_a_line_that_is_too_deep_is_refused(transcripts, bad) -> None:
 
 
 def test_a_context_of_blocks_without_ids(transcripts) -> None:
-    run(transcripts.append(KEY, [line("1", [{"type": "tool_result"}, {"type": "tool_use"}])]))
-    transcripts.context(KEY)
+    blocks = [{"type": "tool_result"}, {"type": "tool_use"}]
+    run(transcripts.append(KEY, [line("1", blocks)]))
+    assert run(transcripts.load(KEY)) == [line("1", blocks)]
+    assert all(message["role"] == "user" for message in transcripts.context(KEY).messages)
 
 
 # --- Pydantic AI ----------------------------------------------------------------------------------
@@ -117,6 +119,25 @@ def test_a_deleted_session_keeps_no_message_of_an_agent_without_a_name(tmp_path)
         said = {"role": "user", "content": [{"text": "secret"}]}
         found.create_message("s", "", SessionMessage(message=said, message_id=0))
         found.delete_session("s")
+        assert list(found.scope.sessions()) == []
+
+
+def test_a_message_is_not_stored_behind_the_deletion_of_its_agent(tmp_path, monkeypatch) -> None:
+    with repository(tmp_path) as found:
+        from strands.types.exceptions import SessionException
+        from strands.types.session import SessionMessage
+
+        said = {"role": "user", "content": [{"text": "late"}]}
+        writing = Lines.writing
+
+        def deleting(lines: Lines, *values: Any, **options: Any) -> Any:
+            made = writing(lines, *values, **options)
+            found.delete_session("s")  # by another process, between the reading and the commit
+            return made
+
+        monkeypatch.setattr(Lines, "writing", deleting)
+        with pytest.raises(SessionException, match="does not exist"):
+            found.create_message("s", "a", SessionMessage(message=said, message_id=0))
         assert list(found.scope.sessions()) == []
 
 

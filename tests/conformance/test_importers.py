@@ -143,6 +143,12 @@ async def test_openai_branches(open_db, source) -> None:
             await theirs.switch_to_branch(branch)
             assert await ours.get_items() == await theirs.get_items()
             assert len(await ours.get_items()) > 0
+    importing.load(db, importing.read("openai-agents", source), prefix="old/")
+    with MemcoreSession("old/adv", db) as ours:
+        assert [each["branch_id"] for each in await ours.list_branches()] == listed
+        await ours.switch_to_branch("alt")
+        await theirs.switch_to_branch("alt")
+        assert await ours.get_items() == await theirs.get_items()
     theirs.close()
 
 

@@ -340,6 +340,31 @@ def test_what_a_policy_redacts_is_nowhere_in_an_entry(tmp_path):
     assert b"ann.smith@example.com" not in path.read_bytes()
 
 
+def test_items_of_another_writer_outlive_the_deletion_of_a_branch(tmp_path):
+    with MemcoreConversationStore(tmp_path / "a.memcore") as store:
+        large = asked("gone " * 8_000)  # its rest is an event before its item
+        asyncio.run(store.save(Conversation(conversation_id="c", messages=[asked("kept"), large])))
+        asyncio.run(store.fork("c", at=1, new_conversation_id="f"))
+        (tree,) = [each.session_id for each in store.scope.sessions()]
+        session = store.scope.session(tree)
+        session.append({"role": "user", "content": "mine"})
+        session.record("note", {"of": "another"})
+        asyncio.run(store.delete("c"))
+        shown = [item.message for item in session.items()]
+        assert [each.get("content", each.get("type")) for each in shown[1:]] == ["mine", "note"]
+        assert [each.parts[0].content for each in asyncio.run(store.load("f")).messages] == ["kept"]
+
+
+def test_an_id_of_an_entry_that_redaction_would_change_is_refused(tmp_path):
+    with memcore.open(tmp_path / "a.memcore", redact=True) as db:
+        store = MemcoreConversationStore(db)
+        entry = ConversationEntry(id="ann.smith@example.com", parent_id=None, message=asked("hi"))
+        record = ConversationRecord(conversation_id="c", head_id=entry.id, revision="1")
+        with pytest.raises(memcore.BlockedError):
+            asyncio.run(store.write_record(record, new_entries=[entry], expected_revision=None))
+        assert asyncio.run(store.read_record("c")) is None
+
+
 def test_a_legal_hold_keeps_entries(tmp_path):
     with memcore.open(tmp_path / "a.memcore") as db:
         store = MemcoreConversationStore(db)

@@ -357,6 +357,30 @@ def test_a_fork_of_another_origin_is_reported(open_db, tmp_path) -> None:
     assert "branch 'c1/branch-a1'" in report.failures[0]
 
 
+def test_forks_of_a_renamed_conversation_are_its_own(open_db, tmp_path) -> None:
+    path, db = tmp_path / "c.json", open_db()
+    importing.load(db, importing.read("chatgpt", write_chats(path, [chat("c1")])))
+    changed = chat("c1")
+    changed["mapping"]["u"]["message"]["content"]["parts"] = ["hello"]
+    write_chats(path, [changed])
+    report = importing.load(db, importing.read("chatgpt", path), on_conflict="rename")
+    assert (report.renamed, report.forks, report.failures) == (1, 1, [])
+    names = [each.session_id for each in db.sessions()]
+    assert names == ["c1", "c1 (2)", "c1 (2)/branch-a1", "c1/branch-a1"]
+    for name in ("c1", "c1 (2)"):
+        assert messages(db.session(f"{name}/branch-a1"))[0] == messages(db.session(name))[0]
+    assert messages(db.session("c1")) != messages(db.session("c1 (2)"))
+
+
+def test_files_whose_names_have_dots_are_conversations_of_their_own(open_db, tmp_path) -> None:
+    for name in ("a.x", "a.y"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"role": "user", "content": name}))
+    db = open_db()
+    for name in ("a.x", "a.y"):
+        importing.load(db, importing.read("json", tmp_path / f"{name}.jsonl"))
+    assert [each.session_id for each in db.sessions()] == ["a.x", "a.y"]
+
+
 def test_what_is_read_is_filtered_like_any_write(open_db, tmp_path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps([{"role": "user", "content": "write to eve@example.com"}]))

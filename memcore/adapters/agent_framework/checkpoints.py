@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from agent_framework import WorkflowCheckpoint
 from agent_framework._workflows._checkpoint_encoding import (
@@ -15,13 +15,13 @@ from agent_framework._workflows._checkpoint_encoding import (
 from agent_framework.exceptions import WorkflowCheckpointException
 
 from memcore.adapters.lines import key_of
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.source import Scoped, Source, Where, in_thread
 from memcore.blobs import StagedBlobLost
 from memcore.errors import StorageError
 from memcore.kv.namespace import KeyValueTxn
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.session.append import STAGE_ATTEMPTS
-from memcore.telemetry import adapting, adapts
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreCheckpointStorage",
@@ -37,7 +37,7 @@ _NAMESPACE: Final = "agent_framework.checkpoints"
     list_checkpoints="kv.scan . count",
     delete="kv.delete",
 )
-class MemcoreCheckpointStorage(Opened):
+class MemcoreCheckpointStorage(Scoped):
     """The framework's ``CheckpointStorage``: each save is one commit, of any process.
 
     Checkpoints of a workflow are listed by their timestamps. Types are decoded under the
@@ -45,32 +45,26 @@ class MemcoreCheckpointStorage(Opened):
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope.
         allowed_checkpoint_types: further types that may be decoded, as ``"module:qualname"``.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``; ``durability`` and ``allow_unsafe`` of a file that is created
+            here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
+    framework = "agent_framework"
+
     def __init__(
         self,
         source: Source,
         *,
-        app: str | None = None,
-        user: str | None = None,
         allowed_checkpoint_types: Iterable[str] = (),
-        durability: str | None = None,
-        allow_unsafe: bool = False,
+        **where: Unpack[Where],
     ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+        super().__init__(source, **where)
         self._kv = self.scope.kv(_NAMESPACE)
         self._allowed = frozenset(allowed_checkpoint_types)
-        self.observer = adapting(source, "agent_framework")
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Store a checkpoint, in place of one of the same id; return its id.

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from agent_framework import HistoryProvider, Message
 
-from memcore.adapters.lines import Lines, LineSessions, name_of
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.lines import Lines, LineSessions, call_input, name_of
+from memcore.adapters.source import Scoped, Source, in_thread
 from memcore.model import Message as Item
 from memcore.options import checked_optional_int
 from memcore.session import ChangeBatch, Session
-from memcore.telemetry import adapting, adapts
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreHistoryProvider",
@@ -28,7 +28,7 @@ _SOURCE: Final = "memcore"
 
 
 @adapts(get_messages="items . count", save_messages="append")
-class MemcoreHistoryProvider(Opened, HistoryProvider):
+class MemcoreHistoryProvider(Scoped, HistoryProvider):
     """The framework's ``HistoryProvider``: ``Agent(context_providers=[...])``.
 
     A save is one commit and reads only as many messages as it is given. What is given again,
@@ -49,6 +49,8 @@ class MemcoreHistoryProvider(Opened, HistoryProvider):
         InvalidOptionError: an option is invalid.
     """
 
+    framework = "agent_framework"
+
     def __init__(
         self,
         source: Source,
@@ -62,14 +64,13 @@ class MemcoreHistoryProvider(Opened, HistoryProvider):
         allow_unsafe: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(source_id, **options)
+        HistoryProvider.__init__(self, source_id, **options)
         self.limit = checked_optional_int("limit", limit)
         self.skip_excluded = skip_excluded
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        Scoped.__init__(
+            self, source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
         )
         self._sessions = LineSessions(self.scope, _FIELD, _view)
-        self.observer = adapting(source, "agent_framework")
 
     def session(self, session_id: str | None) -> Session:
         """Return the session with a history: to build contexts, to search it, to audit it."""
@@ -202,7 +203,7 @@ def _blocks(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if kind == "text" and content.get("text"):
         yield {"type": "text", "text": content["text"]}
     elif kind == "function_call" and content.get("call_id"):
-        given = _arguments(content.get("arguments"))
+        given = call_input(content.get("arguments"))
         name = str(content.get("name"))
         yield {"type": "tool_use", "id": content["call_id"], "name": name, "input": given}
     elif kind == "function_result" and content.get("call_id"):
@@ -221,12 +222,3 @@ def _image(uri: str, media: str) -> dict[str, Any]:
     if head.startswith("data:") and data:
         return {"type": "base64", "media_type": media, "data": data}
     return {"type": "url", "url": uri}
-
-
-def _arguments(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {"arguments": given}
-    return dict(given) if isinstance(given, Mapping) else {}

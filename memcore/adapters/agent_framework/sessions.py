@@ -5,13 +5,13 @@ The framework's interface is experimental, and it warns of that on import: so th
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Unpack
 
 from agent_framework import AgentSession, SessionStore
 
 from memcore.adapters.lines import key_of
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
-from memcore.telemetry import adapting, adapts
+from memcore.adapters.source import Scoped, Source, Where, in_thread
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreAgentSessionStore",
@@ -22,34 +22,23 @@ _SESSIONS: Final = "agent_framework.sessions"
 
 
 @adapts(get="kv.get", set="kv.put", delete="kv.delete")
-class MemcoreAgentSessionStore(Opened, SessionStore):
+class MemcoreAgentSessionStore(Scoped, SessionStore):
     """The framework's ``SessionStore``: snapshots of agents' sessions.
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``; ``durability`` and ``allow_unsafe`` of a file that is created
+            here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
-    ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+    framework = "agent_framework"
+
+    def __init__(self, source: Source, **where: Unpack[Where]) -> None:
+        super().__init__(source, **where)
         self._kv = self.scope.kv(_SESSIONS)
-        self.observer = adapting(source, "agent_framework")
 
     async def get(self, session_id: str) -> AgentSession | None:
         """Return a copy of a stored session; None if there is none.

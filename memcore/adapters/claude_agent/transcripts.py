@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from memcore.adapters.lines import Lines, LineSessions, name_of, parts_of
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.source import Scoped, Source, Where, in_thread
 from memcore.context import fit
 from memcore.database import Scope
 from memcore.database.scope import sessions_under
@@ -24,7 +24,7 @@ from memcore.session import ChangeBatch, Session
 from memcore.session.read import read_log
 from memcore.session.session import ref_of
 from memcore.store.interface import ReadTxn
-from memcore.telemetry import adapting, adapts
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreSessionStore",
@@ -49,7 +49,7 @@ Entry = dict[str, Any]
     list_sessions="sessions . count",
     delete="delete",
 )
-class MemcoreSessionStore(Opened):
+class MemcoreSessionStore(Scoped):
     """The SDK's ``SessionStore``: ``ClaudeAgentOptions(session_store=MemcoreSessionStore(...))``.
 
     ``append`` is one commit, all or nothing. A line whose ``uuid`` is stored already is not stored
@@ -57,33 +57,22 @@ class MemcoreSessionStore(Opened):
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope, whose erasure removes all transcripts with it.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``, whose erasure removes all transcripts with it; ``durability``
+            and ``allow_unsafe`` of a file that is created here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
-    ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+    framework = "claude_agent"
+
+    def __init__(self, source: Source, **where: Unpack[Where]) -> None:
+        super().__init__(source, **where)
         self._sessions = LineSessions(self.scope, _FIELD, _message_of)
         self._lock = Lock()
         self._known: dict[tuple[int, int], _Known] = {}
         """Lines known of a session, by its numbers, which are never given again. Guarded by the
         lock: appends run in threads."""
-        self.observer = adapting(source, "claude_agent")
 
     def session(self, key: Key) -> Session:
         """Return the session of a transcript: to search it, to build contexts, to audit it.

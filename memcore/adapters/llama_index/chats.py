@@ -6,17 +6,16 @@ is never given again; a field of the session's state has the ids of those that a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
-from memcore.adapters.lines import Line, Lines, LineSessions, name_of, parts_of
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.lines import Line, Lines, LineSessions, call_input, name_of, parts_of
+from memcore.adapters.source import Opened, Source, Where, in_thread, scope_of
 from memcore.database import Database, Scope
 from memcore.database.scope import sessions_under
 from memcore.model import Message
@@ -50,10 +49,8 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope, whose erasure removes all chats.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``, whose erasure removes all chats; ``durability`` and
+            ``allow_unsafe`` of a file that is created here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
@@ -63,19 +60,9 @@ class MemcoreChatStore(AsyncDBChatStore, Opened):
     _owned: Database | None = PrivateAttr(default=None)
     _sessions: LineSessions = PrivateAttr()
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
-    ) -> None:
+    def __init__(self, source: Source, **where: Unpack[Where]) -> None:
         super().__init__()
-        self._scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+        self._scope, self._owned = scope_of(source, **where)
         self._sessions = LineSessions(self._scope, _FIELD, _view)
         object.__setattr__(self, "observer", adapting(source, _FIELD))
 
@@ -339,10 +326,4 @@ def _calls(given: Any) -> Iterator[dict[str, Any]]:
 
 
 def _call(call_id: str, name: Any, given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            given = {"arguments": given}
-    given = given if isinstance(given, dict) else {}
-    return {"type": "tool_use", "id": call_id, "name": str(name), "input": given}
+    return {"type": "tool_use", "id": call_id, "name": str(name), "input": call_input(given)}

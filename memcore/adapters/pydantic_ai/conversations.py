@@ -12,7 +12,7 @@ commit of the items:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation import Conversation
@@ -26,7 +26,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from memcore.adapters.lines import Lines, LineSessions, Rows, first_legal, key_of, name_of
 from memcore.adapters.pydantic_ai.messages import from_pydantic_ai
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.source import Scoped, Source, Where, in_thread
 from memcore.context import fit
 from memcore.database.scope import engine_of
 from memcore.errors import NotFoundError
@@ -37,7 +37,7 @@ from memcore.session import Session, resume_removals, start_removal
 from memcore.session.session import ref_of
 from memcore.session.tail import Renewal, encode_again, renew
 from memcore.store.interface import Txn
-from memcore.telemetry import adapting, adapts
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreConversationStore",
@@ -55,41 +55,29 @@ _RECORDS: Final = TypeAdapter(ConversationRecord)
     delete_record="delete",
     read_history="items . count",
 )
-class MemcoreConversationStore(Opened, ConversationStore):
+class MemcoreConversationStore(Scoped, ConversationStore):
     """Pydantic AI's ``ConversationStore``; a save is one commit, all or nothing.
 
     Deleting a conversation removes the entries that no other one reaches from the file.
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope, whose erasure removes all conversations.
         legal: let ``load(limit=)`` begin at no result whose call it leaves out, so that it may
             return fewer messages than the limit.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``, whose erasure removes all conversations; ``durability`` and
+            ``allow_unsafe`` of a file that is created here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        legal: bool = True,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
-    ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+    framework = "pydantic_ai"
+
+    def __init__(self, source: Source, *, legal: bool = True, **where: Unpack[Where]) -> None:
+        super().__init__(source, **where)
         self._sessions = LineSessions(self.scope, _FIELD, _view)
         self._rows = Rows(self.scope, _FIELD)
         self._legal = legal
-        self.observer = adapting(source, "pydantic_ai")
 
     async def load(
         self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
@@ -233,6 +221,8 @@ class MemcoreConversationStore(Opened, ConversationStore):
         name = record["conversation_id"]
         for each in (name, record["scope"], record["forked_from"]):
             self._rows.named(each, "id or scope of a conversation")
+        for line in lines:
+            self._rows.named(line["id"], "id of an entry")
         waiting = self._rows.admitted(key_of("c", name), record["deferred_tool_requests"])
         record = {**record, "deferred_tool_requests": waiting}
         lines = list({line["id"]: line for line in lines}.values())
@@ -281,12 +271,13 @@ class MemcoreConversationStore(Opened, ConversationStore):
         if not others:
             return start_removal(txn, ref.engine, draft.log.scope, ref.name)[1]
         need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
-        seqs, dropped = set(reached.values()), set(gone.values())
+        dropped, rest = set(gone.values()), f"{_FIELD}.rest"
         kept = [
             item
             for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed)
             # The rest of a large entry is an event right before its item.
-            if item.was in seqs or (item.was + 1 in seqs and item.was not in dropped)
+            if item.was not in dropped
+            and not (item.was + 1 in dropped and item.message.get("type") == rest)
         ]
 
         def renewed(txn: Txn, renewal: Renewal) -> None:

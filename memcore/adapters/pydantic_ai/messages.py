@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from memcore.adapters.lines import call_input
 from memcore.model import Message
 
 __all__ = [
@@ -86,17 +87,7 @@ def _said(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
     elif kind == "tool-call":
         block = {"type": "tool_use", "id": part["tool_call_id"], "name": part["tool_name"]}
-        yield {**block, "input": _arguments(part.get("args"))}
-
-
-def _arguments(given: Any) -> dict[str, Any]:
-    """Return the arguments of a call, which the model may have written badly."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {"arguments": given}
-    return given if isinstance(given, dict) else {}
+        yield {**block, "input": call_input(part.get("args"))}
 
 
 def _text(value: Any) -> str:

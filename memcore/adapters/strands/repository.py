@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from strands.session.repository_session_manager import RepositorySessionManager
 from strands.session.session_repository import SessionRepository
@@ -22,15 +22,15 @@ from strands.types.session import (
     encode_bytes_values,
 )
 
-from memcore.adapters.lines import Line, Lines, LineSessions, key_of, name_of
-from memcore.adapters.source import Opened, Source, scope_of
+from memcore.adapters.lines import Line, Lines, LineSessions, Rows, key_of, name_of
+from memcore.adapters.source import Opened, Scoped, Source, Where
 from memcore.database.scope import sessions_under
 from memcore.errors import RevisionConflict
 from memcore.kv.namespace import KeyValueTxn
 from memcore.model import Message
-from memcore.session import ChangeBatch
 from memcore.session import Session as MemcoreSession
-from memcore.telemetry import adapting, adapts
+from memcore.store.interface import Txn
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreSessionManager",
@@ -51,35 +51,25 @@ _DENSE: Final = "dense"
     list_messages="items . count",
     delete_session="delete",
 )
-class MemcoreSessionRepository(Opened, SessionRepository):
+class MemcoreSessionRepository(Scoped, SessionRepository):
     """Strands' ``SessionRepository``, for one or many session managers.
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope, whose erasure removes all sessions.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``, whose erasure removes all sessions; ``durability`` and
+            ``allow_unsafe`` of a file that is created here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
-    ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+    framework = "strands"
+
+    def __init__(self, source: Source, **where: Unpack[Where]) -> None:
+        super().__init__(source, **where)
         self._kv = self.scope.kv(_FIELD)
+        self._rows = Rows(self.scope, _FIELD)
         self._sessions = LineSessions(self.scope, _FIELD, _view)
-        self.observer = adapting(source, "strands")
 
     def session(self, session_id: str, agent_id: str) -> MemcoreSession:
         """Return the session with an agent's messages: to build contexts, to search, to audit."""
@@ -152,13 +142,12 @@ class MemcoreSessionRepository(Opened, SessionRepository):
         if self.read_session(session_id) is None:
             raise SessionException(f"session {session_id!r} does not exist")
         prefix = name_of(_FIELD, session_id, "")
+        for kind in "am":  # first: a message needs its agent in its own commit
+            for key, _ in list(self._kv.scan(prefix=key_of(kind, session_id, ""))):
+                self._kv.delete(key)
         for name in [prefix, *(entry.session_id for entry in sessions_under(self.scope, prefix))]:
             self.scope.delete_session(name)
-        for kind in "am":
-            prefix = key_of(kind, session_id, "")
-            for key, _ in list(self._kv.scan(prefix=prefix)):
-                self._kv.delete(key)
-        self._kv.delete(key_of("s", session_id))
+        self._kv.delete(key_of("s", session_id))  # last: until then it can be deleted again
 
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Store a new agent.
@@ -224,21 +213,26 @@ class MemcoreSessionRepository(Opened, SessionRepository):
             SessionException: its id is taken, or there is no such agent.
         """
         del kwargs
-        if self._kv.get(key_of("a", session_id, agent_id)) is None:
-            raise SessionException(f"agent {agent_id!r} of {session_id!r} does not exist")
         lines, line = self._lines(session_id, agent_id), _line(session_message)
-        number = session_message.message_id
+        number, agent = session_message.message_id, key_of("a", session_id, agent_id)
 
-        def fill(batch: ChangeBatch) -> None:
+        def change(txn: Txn, rows: KeyValueTxn) -> None:
+            if rows.get(agent) is None:
+                raise SessionException(f"agent {agent_id!r} of {session_id!r} does not exist")
+            writing.run(txn)
+
+        while True:  # again if others wrote meanwhile
+            revision = lines.session.revision
             last = lines.last()
             is_dense = number == 0 if last is None else _is_dense(last, number)
             if not (is_dense and (last is not None or not len(lines.session))):
                 is_dense = False
                 if _found(lines, number) is not None:
                     raise SessionException(f"message {number} already exists")
-            lines.put(batch, {**line, _DENSE: is_dense})
-
-        lines.commit(fill)
+            writing = lines.writing([{**line, _DENSE: is_dense}], revision=revision)
+            with suppress(RevisionConflict):
+                self._rows.commit(change, writings=[writing])
+                return
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 from collections.abc import Callable
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from strands.storage.search.keyword import KeywordSearchStrategy
 from strands.storage.storage import (
@@ -16,9 +16,9 @@ from strands.storage.storage import (
 )
 from strands.types.exceptions import StorageError as StrandsStorageError
 
-from memcore.adapters.source import Opened, Source, in_thread, scope_of
+from memcore.adapters.source import Scoped, Source, Where, in_thread
 from memcore.errors import MemcoreError
-from memcore.telemetry import adapting, adapts
+from memcore.telemetry import adapts
 
 __all__ = [
     "MemcoreStorage",
@@ -30,7 +30,7 @@ _NAMESPACE: Final = "strands.storage"
 
 
 @adapts(write="kv.put", read="kv.get", delete="kv.delete", list="kv.scan . count")
-class MemcoreStorage(Opened):
+class MemcoreStorage(Scoped):
     """Strands' ``Storage``: of ``SnapshotSessionManager``, stashes, and all else that takes one.
 
     Keys are normalized as those of Strands' own storages. Each write is one commit; equal contents
@@ -38,33 +38,23 @@ class MemcoreStorage(Opened):
 
     Args:
         source: a database, a scope, or the path of a file.
-        app: the application of the scope.
-        user: the user of the scope.
         search_strategy: as for Strands' own storages; None: by words, reading all that is stored.
-        durability: of a file that is created here, as for ``memcore.open``.
-        allow_unsafe: consent to ``durability="none"``.
+        **where: ``app`` and ``user``; ``durability`` and ``allow_unsafe`` of a file that is created
+            here, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is invalid.
     """
 
+    framework = "strands"
+
     def __init__(
-        self,
-        source: Source,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        search_strategy: Any = None,
-        durability: str | None = None,
-        allow_unsafe: bool = False,
+        self, source: Source, *, search_strategy: Any = None, **where: Unpack[Where]
     ) -> None:
-        self.scope, self._owned = scope_of(
-            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
-        )
+        super().__init__(source, **where)
         self._kv = self.scope.kv(_NAMESPACE)
         self._prefix = ""
         self._strategy = search_strategy
-        self.observer = adapting(source, "strands")
 
     async def write(self, key: str, data: bytes) -> None:
         """Store bytes under a key.
