@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import turned_on
+from hypothesis import settings
 
 import memcore
 from memcore.store import LmdbStore, open_store
@@ -24,6 +25,10 @@ CORPUS = Path(__file__).parents[2] / "shared" / "corpus" / "conversations.jsonl"
 
 
 turned_on.install()
+
+settings.register_profile("long", deadline=None)
+settings.register_profile("gate", deadline=None, max_examples=40)
+settings.load_profile("long" if os.environ.get("MEMCORE_LONG_TESTS") else "gate")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

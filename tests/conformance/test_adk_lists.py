@@ -29,7 +29,7 @@ from memcore.codec.values import seal_value
 from memcore.errors import InvalidOptionError
 from tests.conformance.adk_events import ME, said
 
-EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "10"))
 T = TypeVar("T")
 Open = Callable[..., memcore.Database]
 OTHER = """

@@ -16,7 +16,7 @@ from crash.trial import Case
 from crash.workloads import WORKLOADS, Lane
 from thinned import thinned
 
-IMAGES = 6
+IMAGES = 3
 """Of each workload."""
 SEED = "short"
 

@@ -11,8 +11,8 @@ from fuzz.targets import TARGETS
 from memcore._fast import build_flavour
 from memcore.codec.values import decoding
 
-RUNS = 1500
-RESEALED_RUNS = 50 if build_flavour() == "sanitize" else 150
+RUNS = 600
+RESEALED_RUNS = 25 if build_flavour() == "sanitize" else 60
 """Each opens a file and reads all of it: under the sanitizers that takes two thirds of a second."""
 
 

@@ -20,11 +20,11 @@ from oracle import REASONING, RESULT, SYSTEM, Event, classify
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 relaxed = settings(
-    max_examples=2_000 if LONG else 150,
+    max_examples=2_000 if LONG else 60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-few = settings(relaxed, max_examples=1_000 if LONG else 60)
+few = settings(relaxed, max_examples=1_000 if LONG else 30)
 
 WIRES = tuple(name for name in POLICIES if name != "seed")
 

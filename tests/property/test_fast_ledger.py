@@ -316,7 +316,7 @@ def test_it_cuts_where_the_plain_rule_cuts(history):
 @pytest.mark.parametrize("orderly", [True, False])
 def test_what_it_calls_regular_is_legal_as_it_is(policy, orderly):
     @given(strategies.histories(policy, orderly=orderly), st.integers(0, 3), st.integers(0, 3))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def check(history, glue, orphan):
         ledger = fresh([(entry, 1) for entry in history], {"glue": glue, "orphan": orphan})
         for i in range(len(history)):

@@ -26,6 +26,7 @@ from memcore.codec.values import encode_json, seal_value
 from memcore.exchange.incoming import LEFTOVER_AGE_MS, UNFINISHED
 from memcore.exchange.lines import parse_line, portable_json
 from memcore.exchange.load import COMMIT_ITEMS_MAX
+from thinned import thinned
 
 PAIR = "\ud83d\ude00"  # two lone surrogates, not one character
 USER = {"role": "user", "content": "Hi."}
@@ -533,8 +534,9 @@ def other_lines(lines: list[bytes]) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("undone", [False, True])
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("undone", "named"), thinned([(False, True), (False, False), (True, False), (True, True)], 2)
+)
 def test_a_session_that_differs_in_one_line_is_another_one(db, open_db, path, undone, named):
     """Their titles are equal: in commits, items and times."""
     session = long_life(db)

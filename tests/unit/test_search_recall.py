@@ -128,6 +128,7 @@ def test_the_command_line_tells_the_same(samples, tmp_path, capsys) -> None:
                 )
                 for seq, (id_, _, _) in enumerate(part["turns"], 1):
                     places[id_] = session.id, seq
+            db.index_sessions()
         for query, wanted in questions(sample):
             expected = [places.get(id_, ("missing", 1)) for id_ in sorted(wanted)]
             lines.append(json.dumps({"query": query, "expected": expected}))

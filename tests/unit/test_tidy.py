@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,8 +61,13 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-every_module = pytest.mark.parametrize("path", MODULES, ids=name)
-every_test = pytest.mark.parametrize("path", TESTS, ids=name)
+@pytest.fixture(autouse=True, scope="module")
+def collecting_nothing() -> Iterator[None]:
+    """Collections would look through the nodes of all modules again and again."""
+    gc.disable()
+    yield
+    tree.cache_clear()
+    gc.enable()
 
 
 @cache
@@ -82,12 +89,25 @@ def long_functions(module: ast.Module) -> list[str]:
     ]
 
 
-def calls(module: ast.Module, *functions: str) -> list[str]:
+def found_in(paths: Iterable[Path], rule: Callable[[ast.Module], Any]) -> dict[str, Any]:
+    """What a rule finds, by file; of most files nothing."""
+    found = {name(path): rule(tree(path)) for path in paths}
+    return {each: findings for each, findings in found.items() if findings}
+
+
+def calls(module: ast.Module, function: str) -> list[str]:
     return [
-        f"line {node.lineno}: {ast.unparse(node.func)}"
+        f"line {node.lineno}: {function}"
         for node in ast.walk(module)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in functions
+        if isinstance(node, ast.Call) and dotted(node.func) == function
     ]
+
+
+def dotted(node: ast.expr) -> str:
+    """A name with its attributes as it is written; empty for any other expression."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def imports_of(module: ast.Module, source: str, imported: str) -> list[str]:
@@ -213,47 +233,44 @@ def test_the_tree_was_found() -> None:
     assert Path(__file__) in TESTS
 
 
-@every_module
-def test_module_is_short(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES_MAX
+def test_modules_are_short() -> None:
+    lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {each: count for each, count in lines.items() if count > MODULE_LINES_MAX} == {}
 
 
-@every_module
-def test_functions_are_short(path: Path) -> None:
-    assert long_functions(tree(path)) == []
+def test_functions_are_short() -> None:
+    assert found_in(MODULES, long_functions) == {}
 
 
-@every_module
-def test_names_say_something(path: Path) -> None:
-    words = path.relative_to(ROOT).with_suffix("").parts
-    assert {word.strip("_") for word in words} & EMPTY_NAMES == set()
+def test_names_say_something() -> None:
+    assert [
+        name(path)
+        for path in MODULES
+        if EMPTY_NAMES & {word.strip("_") for word in Path(name(path)).with_suffix("").parts}
+    ] == []
 
 
-@every_module
-def test_only_the_command_line_prints(path: Path) -> None:
-    if "cli" not in path.relative_to(ROOT).with_suffix("").parts:
-        assert calls(tree(path), "print") == []
+def test_only_the_command_line_prints() -> None:
+    quiet = [path for path in MODULES if "cli" not in Path(name(path)).with_suffix("").parts]
+    assert found_in(quiet, partial(calls, function="print")) == {}
 
 
-@every_module
-def test_no_exception_is_swallowed(path: Path) -> None:
-    assert swallowed(tree(path)) == []
+def test_no_exception_is_swallowed() -> None:
+    assert found_in(MODULES, swallowed) == {}
 
 
-@every_module
-def test_what_is_public_is_documented(path: Path) -> None:
-    assert undocumented(tree(path)) == []
+def test_what_is_public_is_documented() -> None:
+    assert found_in(MODULES, undocumented) == {}
 
 
 def test_docstrings_begin_with_the_thing() -> None:
-    found = {name(path): asked(tree(path)) for path in MODULES}
-    assert {each: texts for each, texts in found.items() if texts} == {}
+    assert found_in(MODULES, asked) == {}
 
 
 def test_functions_are_nested_once_at_most() -> None:
     free = ("memcore/adapters/", "memcore/cli/")
-    found = {name(path): list(deep_functions(tree(path))) for path in MODULES}
-    assert {each: deep for each, deep in found.items() if deep and not each.startswith(free)} == {}
+    found = found_in(MODULES, lambda module: list(deep_functions(module)))
+    assert {each: deep for each, deep in found.items() if not each.startswith(free)} == {}
 
 
 def test_faces_do_not_hide_modules() -> None:
@@ -293,16 +310,14 @@ def test_small_modules_have_several_importers() -> None:
     ] == []
 
 
-@every_test
-def test_tests_do_not_sleep(path: Path) -> None:
-    module = tree(path)
-    slept = calls(module, "time.sleep") + imports_of(module, "time", "sleep")
-    assert slept == []
+def test_tests_do_not_sleep() -> None:
+    named = [path for path in TESTS if "sleep" in path.read_text(encoding="utf-8")]
+    assert found_in(named, partial(calls, function="time.sleep")) == {}
+    assert found_in(named, partial(imports_of, source="time", imported="sleep")) == {}
 
 
-@every_test
-def test_tests_are_no_package(path: Path) -> None:
-    assert path.name != "__init__.py"
+def test_tests_are_no_package() -> None:
+    assert [name(path) for path in TESTS if path.name == "__init__.py"] == []
 
 
 UNTIDY = '''
