@@ -4,60 +4,77 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import memcore
-from memcore.cli import (
-    audit,
-    backup,
-    bench,
-    bundle,
-    check,
-    compact,
-    copy_compact,
-    demand,
-    demo,
-    doctor,
-    erase,
-    hold,
-    keys,
-    mcp,
-    memory,
-    migrate,
-    prune,
-    recount,
-    recover,
-    redact,
-    repair,
-    restore,
-    retention,
-    salvage,
-    search,
-    show,
-    sweep,
-    tree,
-    ui,
-)
-from memcore.cli import export as exporting
-from memcore.cli import import_ as importing
-from memcore.cli import show as context
-from memcore.cli import tree as diff
-from memcore.cli import tree as listing
-from memcore.cli import tree as stats
 from memcore.cli.entry import OutputError, ProgramOptions, give_up_output, missing_package
 from memcore.cli.options import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
 
 __all__ = [
+    "VERBS",
     "app",
 ]
 
 
-class GuardedGroup(TyperGroup):
-    """Reports exceptions of a verb as one line on stderr and an exit code."""
+VERBS: Final = {
+    "import": "import_.import_file",
+    "export": "export.export_sessions",
+    "ls": "tree.list_sessions",
+    "show": "show.show_session",
+    "search": "search.search_sessions",
+    "tree": "tree.show_tree",
+    "ui": "ui.show_file",
+    "diff": "tree.show_difference",
+    "context": "show.show_context",
+    "bundle": "bundle.bundle_session",
+    "compact": "compact.compact_session",
+    "repair": "repair.repair_session",
+    "recover": "recover.recover_session",
+    "recount": "recount.recount_sessions",
+    "prune": "prune.prune_threads",
+    "demand": "demand.demand_of_store",
+    "erase": "erase.erase_user",
+    "hold": "hold.hold_data",
+    "retention": "retention.keep",
+    "sweep": "sweep.sweep_store",
+    "redact": "redact.redact_store",
+    "stats": "tree.show_stats",
+    "check": "check.check_store",
+    "doctor": "doctor.examine_store",
+    "backup": "backup.back_up",
+    "restore": "restore.restore_backup",
+    "copy-compact": "copy_compact.copy_compact",
+    "salvage": "salvage.salvage_file",
+    "migrate": "migrate.migrate_file",
+    "keys": "keys.show_keys",
+    "bench": "bench.run_bench",
+    "mcp": "mcp.serve",
+    "demo": "demo.run_demo",
+    "audit": "audit.verbs",
+    "memory": "memory.verbs",
+}
+"""Module and name of each verb: a function, or an application with verbs of its own."""
+
+
+class VerbGroup(TyperGroup):
+    """Imports a verb when it is run or shown, and reports its exceptions as one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name) for name in VERBS}
+        self._imported: set[str] = set()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a verb; None if there is none of this name."""
+        if cmd_name in VERBS and cmd_name not in self._imported:
+            self.commands[cmd_name] = _command(cmd_name)
+            self._imported.add(cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb, turning exceptions into an error line and an exit code."""
@@ -77,6 +94,17 @@ class GuardedGroup(TyperGroup):
         return result
 
 
+def _command(name: str) -> Any:
+    module, _, attribute = VERBS[name].partition(".")
+    verb = getattr(import_module(f"memcore.cli.{module}"), attribute)
+    if isinstance(verb, typer.Typer):
+        verb.info.name = name
+        return typer.main.get_group(verb)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(name, epilog="Exit codes: memcore --help.")(verb)
+    return typer.main.get_command(alone)
+
+
 def _report(error: Exception, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
@@ -92,7 +120,7 @@ def _report(error: Exception, *, debug: bool) -> None:
 
 
 app = typer.Typer(
-    cls=GuardedGroup,
+    cls=VerbGroup,
     name="memcore",
     help="Look at, load and care for memcore databases: an agent's sessions in one local file.",
     epilog=EPILOG,
@@ -120,43 +148,3 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
 ) -> None:
     """The database is named by --store or the variable MEMCORE_STORE."""
-
-
-for _name, _verb in (
-    ("import", importing.import_file),
-    ("export", exporting.export_sessions),
-    ("ls", listing.list_sessions),
-    ("show", show.show_session),
-    ("search", search.search_sessions),
-    ("tree", tree.show_tree),
-    ("ui", ui.show_file),
-    ("diff", diff.show_difference),
-    ("context", context.show_context),
-    ("bundle", bundle.bundle_session),
-    ("compact", compact.compact_session),
-    ("repair", repair.repair_session),
-    ("recover", recover.recover_session),
-    ("recount", recount.recount_sessions),
-    ("prune", prune.prune_threads),
-    ("demand", demand.demand_of_store),
-    ("erase", erase.erase_user),
-    ("hold", hold.hold_data),
-    ("retention", retention.keep),
-    ("sweep", sweep.sweep_store),
-    ("redact", redact.redact_store),
-    ("stats", stats.show_stats),
-    ("check", check.check_store),
-    ("doctor", doctor.examine_store),
-    ("backup", backup.back_up),
-    ("restore", restore.restore_backup),
-    ("copy-compact", copy_compact.copy_compact),
-    ("salvage", salvage.salvage_file),
-    ("migrate", migrate.migrate_file),
-    ("keys", keys.show_keys),
-    ("bench", bench.run_bench),
-    ("mcp", mcp.serve),
-    ("demo", demo.run_demo),
-):
-    app.command(_name, epilog="Exit codes: memcore --help.")(_verb)
-app.add_typer(audit.verbs, name="audit")
-app.add_typer(memory.verbs, name="memory")
