@@ -42,32 +42,54 @@ cdef bint _too_deep(bytes encoded, object message) except -1:
     return opened > JSON_DEPTH_MAX and _scan_json(message, 0, &nodes) == JSON_DEPTH
 
 
+cdef dict _told(const uint8_t *envelope, Py_ssize_t size, object loads):
+    """The plain envelope of an item, meta and request id; None for any other."""
+    cdef object encoded, found
+    if envelope[0]:
+        return None
+    encoded = PyBytes_FromStringAndSize(<const char *>envelope + 1, size - 1)
+    try:
+        found = loads(encoded)
+    except ValueError:
+        return None
+    if type(found) is not dict or len(<dict>found) != 2 or _too_deep(encoded, found):
+        return None
+    return <dict>found if "meta" in <dict>found and "request_id" in <dict>found else None
+
+
 cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes head,
                      object loads, type item, tuple kinds):
-    """The item of a row of the common form, without an envelope; None for any other."""
+    """The item of a row of the common form, with meta and request id at most; None for others."""
     cdef const uint8_t *v
-    cdef uint64_t envelope, created = 0
+    cdef uint64_t envelope, salt, created = 0
     cdef int i
-    cdef object encoded, message
+    cdef object encoded, message, meta = None, request_id = None
+    cdef dict told
     cdef tuple fields
     if not _is_proven(key, value, head):
         return None
     v = <const uint8_t *>PyBytes_AS_STRING(value) + SEAL
     envelope = v[4] | v[5] << 8 | v[6] << 16 | <uint64_t>v[7] << 24
-    if envelope != (ITEM_SALT if v[1] & ITEM_SALTED else 0) or v[0] >= len(kinds):
+    salt = ITEM_SALT if v[1] & ITEM_SALTED else 0
+    if envelope < salt or v[0] >= len(kinds):
         return None
     for i in range(8):
         created |= <uint64_t>v[8 + i] << (8 * i)
     encoded = _item_json(value)
     if encoded is None:
         return None
+    if envelope > salt:  # as _item_json found, it ends within the value
+        told = _told(v + ITEM_HEADER + salt, <Py_ssize_t>(envelope - salt), loads)
+        if told is None:
+            return None
+        meta, request_id = told["meta"], told["request_id"]
     try:
         message = loads(encoded)
     except ValueError:
         return None
     if type(message) is not dict or created >= ROW_CLOCK or _too_deep(encoded, message):
         return None
-    fields = (seq, kinds[v[0]], message, tokens, created / 1e6, None, None, None)
+    fields = (seq, kinds[v[0]], message, tokens, created / 1e6, meta, request_id, None)
     return memcore_named(item, fields)
 
 

@@ -122,17 +122,19 @@ def _referring(value: Any, places: dict[bytes, list[Any]]) -> Any:
 def whole(rest: Any, item: Message) -> Any:
     """Return the line of which ``rest_of`` left this rest; None where the item lost a value."""
     if isinstance(rest, list):
-        return [whole(each, item) for each in rest]
+        return [whole(each, item) if isinstance(each, dict | list) else each for each in rest]
     if not isinstance(rest, dict):
         return rest
-    if rest.keys() == {_AT}:
-        path = rest[_AT]
-        if isinstance(path, str):
-            return float(path)
-        if isinstance(path, list):
-            return _value_at(item, path)
-        return {key: whole(each, item) for key, each in path.items()}
-    return {key: whole(each, item) for key, each in rest.items()}
+    if len(rest) == 1 and _AT in rest:
+        rest = rest[_AT]
+        if isinstance(rest, str):
+            return float(rest)
+        if isinstance(rest, list):
+            return _value_at(item, rest)
+    return {  # a call a value less takes a third of the time
+        key: whole(each, item) if isinstance(each, dict | list) else each
+        for key, each in rest.items()
+    }
 
 
 def _value_at(item: Any, path: Sequence[Any]) -> Any:

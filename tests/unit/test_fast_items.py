@@ -45,22 +45,32 @@ def opened(rows, tokens, first=1):
     return open_items(rows, first, tokens, b"\x01\x00", orjson.loads, Item, KINDS, slow)
 
 
-def row(seq, *, meta=None, salt=False, event=False, rewritten=False, text="hello", flags=0):
+def row(seq, *, meta=None, salt=False, event=False, rewritten=False, text="hello", flags=0, **more):
     key = keys.numbered(PREFIX, seq)
     if event:
-        made = prepare_event("note", text, counter=COUNTER, seed=SEED, now_us=seq, meta=meta)
+        made = prepare_event(
+            "note", text, counter=COUNTER, seed=SEED, now_us=seq, meta=meta, **more
+        )
     else:
         message = {"role": "user", "content": text}
-        made = prepare_item(message, counter=COUNTER, seed=SEED, now_us=2**40 + seq, meta=meta)
+        made = prepare_item(
+            message, counter=COUNTER, seed=SEED, now_us=2**40 + seq, meta=meta, **more
+        )
     body = salted(made.body, Salt() if salt else None)
     if rewritten:
         return key, seal_rewritten(key, body, made.flags | flags, b"origin!!")
     return key, seal_value(key, body, made.flags | flags)
 
 
+def nested(depth):
+    return [nested(depth - 1)] if depth else 0
+
+
 shapes = st.fixed_dictionaries(
     {
-        "meta": st.sampled_from((None, {"a": 1})),
+        "meta": st.sampled_from((None, {"a": 1}, {"n": 2**70}, {"deep": nested(120)})),
+        "request_id": st.sampled_from((None, "r1")),
+        "envelope": st.sampled_from((None, Envelope(author="ann"))),
         "salt": st.booleans(),
         "event": st.booleans(),
         "rewritten": st.booleans(),
@@ -106,6 +116,27 @@ def test_what_is_cut_short_or_lies_about_its_length_goes_the_slow_way():
     for size in range(len(value)):
         rows = [(key, value[:size])]
         assert opened(rows, [dice.randrange(9)]) == [slow(1, *rows[0], 0)]
+
+
+@pytest.mark.parametrize("salt", [b"", b"saltsalt"])
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        b"\0", b"\0{", b"\0[]", b"\0{}", b'\0{"meta":1}', b'\1{"meta":1,"request_id":2}',
+        b'\0{"meta":1,"request_id":2}', b'\0{"meta":null,"other":null}',
+        b'\0{"meta":{},"request_id":null,"envelope":{}}',
+        b'\0{"meta":' + b"[" * 200 + b"]" * 200 + b',"request_id":null}', b"short"[:3],
+    ],
+)  # fmt: skip
+def test_an_envelope_of_any_bytes_is_read_as_one_by_one(envelope, salt):
+    _, body = open_value(*row(1))
+    flags = bytes((body[0], 2 if salt else 0))
+    size = struct.pack("<I", len(salt) + len(envelope))
+    for told in (salt + envelope, salt + envelope[:-1], envelope):
+        odd = flags + body[2:4] + size + body[8:16] + told + body[16:]
+        key = keys.numbered(PREFIX, 1)
+        rows = [(key, seal_value(key, odd))]
+        assert opened(rows, [0]) == [slow(1, *rows[0], 0)]
 
 
 def test_leading_rows_are_those_without_a_gap_or_a_blob():
