@@ -45,6 +45,7 @@ RUN = [
     *(
         f"docs/{page}.md"
         for page in [
+            "guide",
             "concepts",
             "compaction",
             "envelope",
@@ -67,8 +68,11 @@ RUN = [
     *OPTIONAL,
 ]
 LINKED = [
-    *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
+    *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/benchmarks.md",
+    "docs/cli.md", "docs/durability.md",
 ]  # fmt: skip
+
+README_CHARS_MAX = 8_000
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"<!-- needs: (\w+) -->\n\Z")
@@ -167,7 +171,7 @@ def test_every_verb_and_exit_code_is_documented() -> None:
     from memcore.cli.app import VERBS
     from memcore.cli.options import ExitCode
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert [verb for verb in VERBS if f"\nmemcore {verb}" not in text] == []
     rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
     listed = {int(code) for row in rows for code in row.split(",")}
@@ -216,10 +220,14 @@ def test_every_command_that_a_message_or_document_names_is_there() -> None:
     assert [each for each in wrong if each[1]] == []
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= README_CHARS_MAX
+
+
 def test_every_policy_and_repair_is_documented() -> None:
     from memcore.wire import POLICIES
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
     assert [policy for policy in POLICIES if f"| `{policy}`" not in text] == []
 
 
