@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.cli.options import AsJson, DryRun, StoreFile, Yes, need_choice
+from memcore.cli.options import AsJson, DryRun, StorePath, Yes, need_choice
 from memcore.cli.output import emit_json, escape, progress
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def migrate_file(
-    file: StoreFile,
+    store: StorePath,
     *,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -32,7 +32,7 @@ def migrate_file(
     """
     need_choice(dry_run, yes, see="which format the file has", do="migrate it")
     with progress("checking the copy") as report:
-        done = memcore.migrate(file, keep=not discard, dry_run=dry_run, progress=report)
+        done = memcore.migrate(store, keep=not discard, dry_run=dry_run, progress=report)
     if as_json:
         emit_json("migrate", dataclasses.asdict(done))
         return

@@ -24,12 +24,12 @@ __all__ = [
     "ExitCode",
     "Redact",
     "SessionName",
-    "StoreFile",
     "StorePath",
     "User",
     "VerifyCopy",
     "Yes",
     "exit_code_of",
+    "find_position",
     "find_session",
     "is_judged",
     "key_options",
@@ -111,9 +111,6 @@ StorePath = Annotated[
         help="The database file.",
         callback=store_path,
     ),
-]
-StoreFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="The database file.", callback=store_path)
 ]
 User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
 App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
@@ -250,3 +247,30 @@ def find_session(
     owners = ", ".join(f"--user {s.user!r} --app {s.app!r}" for s in found[:3])
     msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
     raise memcore.InvalidOptionError(msg)
+
+
+def find_position(
+    db: memcore.Database, spec: str, user: str | None, app: str | None
+) -> tuple[memcore.Session, int | str | None]:
+    """The session and the position given by SESSION, SESSION@SEQ or SESSION@CHECKPOINT.
+
+    A session's name may itself contain an ``@``.
+
+    Raises:
+        NotFoundError: there is no such session.
+        InvalidOptionError: several users or applications have one.
+    """
+    cut = len(spec)
+    while cut > 0:
+        try:
+            session = find_session(db, spec[:cut], user=user, app=app)
+        except memcore.NotFoundError:
+            cut = spec.rfind("@", 0, cut)
+            continue
+        position = spec[cut + 1 :]
+        if cut < len(spec) and not position:
+            break
+        if not position:
+            return session, None
+        return session, int(position) if position.isdecimal() else position
+    return find_session(db, spec, user=user, app=app), None

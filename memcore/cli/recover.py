@@ -14,7 +14,7 @@ from memcore.cli.options import (
     DryRun,
     ExitCode,
     SessionName,
-    StoreFile,
+    StorePath,
     User,
     find_session,
     reading,
@@ -33,7 +33,7 @@ _SHOWN = 20
 
 
 def recover_session(
-    store: StoreFile,
+    store: StorePath,
     session_id: SessionName,
     *,
     user: User = None,

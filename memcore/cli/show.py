@@ -98,6 +98,7 @@ def show_session(
     app: App = None,
     start: Annotated[int, typer.Option(min=0, help="From this seq on.")] = 0,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last N items.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show texts as a whole.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a session's items: seq, kind, tokens, text; open calls and orphans are marked."""
@@ -134,7 +135,19 @@ def show_session(
         print(escape(_calibrated(found)))
     if calibration["damaged_calibration"]:
         print("the calibration is damaged: the next report_usage writes it anew")
+    if full:
+        for line in lines:
+            _print_full(line)
+        return
     print_table(("seq", "kind", "tokens", "text"), (line.row for line in lines))
+
+
+def _print_full(line: Line) -> None:
+    item = line.item
+    mark = f"  [{line.mark}]" if line.mark else ""
+    print(escape(f"{item.seq}  {kind_of(item)}  {item.tokens:,} tokens{mark}"))
+    for text in preview(item.message).splitlines():
+        print(escape(f"    {text}"))
 
 
 def session_calls(lines: list[Line]) -> list[str]:

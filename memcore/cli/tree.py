@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.cli.options import App, AsJson, StoreFile, StorePath, User, find_session, reading
+from memcore.cli.options import App, AsJson, StorePath, User, find_position, reading
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
 from memcore.wire.preview import preview
@@ -31,7 +31,7 @@ Key = tuple[str, str, int]
 
 
 def show_tree(
-    store: StoreFile,
+    store: StorePath,
     session_id: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="Only this session and its forks.")
     ] = None,
@@ -176,7 +176,7 @@ _SIDE_HELP = "SESSION, SESSION@SEQ or SESSION@CHECKPOINT."
 
 
 def show_difference(
-    store: StoreFile,
+    store: StorePath,
     a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP)],
     b: Annotated[str, typer.Argument(metavar="B", help=_SIDE_HELP)],
     *,
@@ -186,7 +186,7 @@ def show_difference(
 ) -> None:
     """Show the number of leading items that two histories share, and the items of only one."""
     with reading(store) as db:
-        (one, at), (other, other_at) = (_side(db, spec, user, app) for spec in (a, b))
+        (one, at), (other, other_at) = (find_position(db, spec, user, app) for spec in (a, b))
         found = db.compare(one, other, at=at, other_at=other_at)
     if as_json:
         emit_json(
@@ -211,29 +211,6 @@ def show_difference(
     print(escape(f"- only {a}: {len(found.only_a):,}"))
     print(escape(f"+ only {b}: {len(found.only_b):,}"))
     print_table(("", "seq", "kind", "text"), rows, flexible=3)
-
-
-def _side(
-    db: memcore.Database, spec: str, user: str | None, app: str | None
-) -> tuple[memcore.Session, int | str | None]:
-    """The session and the position given by ``spec``.
-
-    A session's name may itself contain an ``@``.
-    """
-    cut = len(spec)
-    while cut > 0:
-        try:
-            session = find_session(db, spec[:cut], user=user, app=app)
-        except memcore.NotFoundError:
-            cut = spec.rfind("@", 0, cut)
-            continue
-        position = spec[cut + 1 :]
-        if cut < len(spec) and not position:
-            break
-        if not position:
-            return session, None
-        return session, int(position) if position.isdecimal() else position
-    return find_session(db, spec, user=user, app=app), None
 
 
 def _fields(item: memcore.Item) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_the_tree_in_lines(store):
-    lines = run("tree", store).stdout.splitlines()
+    lines = run("tree", "--store", store).stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [
         "chat (user alice, app default)",
         "  * 1 three @3",
@@ -69,15 +69,15 @@ def test_the_tree_in_lines(store):
 
 
 def test_a_part_of_the_tree(store):
-    assert run("tree", store, "--user", "bob").stdout.count("\n") == 1
-    assert run("tree", store, "fork").stdout.startswith("fork (user alice")
-    assert run("tree", store, "chat").stdout.count("chat") == 2
-    assert run("tree", store, "none").exit_code == ExitCode.NOT_FOUND
-    assert run("tree", store.with_name("no")).exit_code == ExitCode.NOT_FOUND
+    assert run("tree", "--store", store, "--user", "bob").stdout.count("\n") == 1
+    assert run("tree", "--store", store, "fork").stdout.startswith("fork (user alice")
+    assert run("tree", "--store", store, "chat").stdout.count("chat") == 2
+    assert run("tree", "--store", store, "none").exit_code == ExitCode.NOT_FOUND
+    assert run("tree", "--store", store.with_name("no")).exit_code == ExitCode.NOT_FOUND
 
 
 def test_the_tree_as_json(store):
-    found = parsed("tree", store)["sessions"]
+    found = parsed("tree", "--store", store)["sessions"]
     assert [(each["session_id"], each["parent"], each["fork_seq"]) for each in found] == [
         ("chat", 0, 0),
         ("fork", 1, 3),
@@ -105,7 +105,7 @@ def test_a_tree_of_what_is_damaged(store):
     with memcore.open(store) as db:
         damage(db, keys.Row.HEAD, 2)
         damage(db, keys.Row.CHECKPOINT, 1)
-    lines = run("tree", store).stdout.splitlines()
+    lines = run("tree", "--store", store).stdout.splitlines()
     assert len([line for line in lines if "damaged: " in line]) == 2
 
 
@@ -113,11 +113,11 @@ def test_a_tree_of_what_is_damaged(store):
 
 
 def test_a_fork_and_its_parent(store):
-    found = parsed("diff", store, "chat", "fork", "--user", "alice")
+    found = parsed("diff", "--store", store, "chat", "fork", "--user", "alice")
     assert (found["shared"], found["alike"]) == (2, 0)
     assert [item["item"]["content"] for item in found["only_a"]] == ["4"]
     assert [(item["seq"], item["kind"]) for item in found["only_b"]] == [(3, "user"), (4, "user")]
-    shown = run("diff", store, "chat", "fork", "--user", "alice").stdout
+    shown = run("diff", "--store", store, "chat", "fork", "--user", "alice").stdout
     assert shown.startswith("2 items are shared\n")
     assert [line[:1] for line in shown.splitlines()][-3:] == ["-", "+", "+"]
 
@@ -134,7 +134,7 @@ def test_a_fork_and_its_parent(store):
     ],
 )
 def test_positions(store, a, b, wanted):
-    found = parsed("diff", store, a, b, "--user", "alice")
+    found = parsed("diff", "--store", store, a, b, "--user", "alice")
     assert (found["shared"], len(found["only_a"]), len(found["only_b"])) == wanted
 
 
@@ -160,19 +160,20 @@ def test_long_histories_part_where_they_do(store):
 
 
 def test_what_there_is_not(store):
-    assert run("diff", store, "chat", "none", "--user", "alice").exit_code == ExitCode.NOT_FOUND
-    assert run("diff", store, "fork", "fork@9").exit_code == ExitCode.NOT_FOUND
-    assert run("diff", store, "fork", "fork@nine").exit_code == ExitCode.NOT_FOUND
-    assert run("diff", store, "fork", "fork@").exit_code == ExitCode.NOT_FOUND
-    assert run("diff", store, "chat", "fork").exit_code == ExitCode.USAGE
+    ran = run("diff", "--store", store, "chat", "none", "--user", "alice")
+    assert ran.exit_code == ExitCode.NOT_FOUND
+    assert run("diff", "--store", store, "fork", "fork@9").exit_code == ExitCode.NOT_FOUND
+    assert run("diff", "--store", store, "fork", "fork@nine").exit_code == ExitCode.NOT_FOUND
+    assert run("diff", "--store", store, "fork", "fork@").exit_code == ExitCode.NOT_FOUND
+    assert run("diff", "--store", store, "chat", "fork").exit_code == ExitCode.USAGE
 
 
 def test_nothing_differs_and_nothing_moves_the_cursor(store):
-    assert "nothing differs" in run("diff", store, "fork", "fork@4").stdout
-    assert "\x1b" not in run("diff", store, "fork", "chat", "--user", "bob").output
+    assert "nothing differs" in run("diff", "--store", store, "fork", "fork@4").stdout
+    assert "\x1b" not in run("diff", "--store", store, "fork", "chat", "--user", "bob").output
     with memcore.open(store) as db:
         db.session("evil", user="bob").append(user("x\x1b[31m"))
-    assert "\x1b" not in run("diff", store, "evil", "chat", "--user", "bob").output
+    assert "\x1b" not in run("diff", "--store", store, "evil", "chat", "--user", "bob").output
 
 
 # --- recover --------------------------------------------------------------------------------------
@@ -188,23 +189,23 @@ def damage(db: memcore.Database, row: int, session: int, number: int | None = No
 
 def test_nothing_to_recover(store):
     before = store.read_bytes()
-    assert "nothing is wrong: 4 items" in run("recover", store, "fork").stdout
-    assert parsed("recover", store, "fork", "--dry-run")["status"] == "sound"
+    assert "nothing is wrong: 4 items" in run("recover", "--store", store, "fork").stdout
+    assert parsed("recover", "--store", store, "fork", "--dry-run")["status"] == "sound"
     assert store.read_bytes() == before
-    assert run("recover", store, "none").exit_code == ExitCode.NOT_FOUND
-    assert run("recover", store, "chat").exit_code == ExitCode.USAGE
-    assert run("recover", store, "fork", "--step", "x").exit_code == ExitCode.USAGE
+    assert run("recover", "--store", store, "none").exit_code == ExitCode.NOT_FOUND
+    assert run("recover", "--store", store, "chat").exit_code == ExitCode.USAGE
+    assert run("recover", "--store", store, "fork", "--step", "x").exit_code == ExitCode.USAGE
 
 
 def test_a_session_is_recovered(store):
     with memcore.open(store) as db:
         damage(db, keys.Row.HEAD, 2)
         assert run("show", "fork", "--store", store).exit_code == ExitCode.CORRUPT
-        planned = run("recover", store, "fork", "--dry-run")
+        planned = run("recover", "--store", store, "fork", "--dry-run")
         assert planned.exit_code == 0, planned.output
         assert "nothing was written" in planned.stdout
         assert "traced back" in planned.stdout
-        found = parsed("recover", store, "fork")
+        found = parsed("recover", "--store", store, "fork")
         assert (found["status"], found["dry_run"]) == ("recovered", False)
         assert [step["serves"] for step in found["steps"]] == [False, False, True]
         assert texts(db.session("fork", user="alice")) == ["1", "2", "3", "own"]
@@ -214,7 +215,7 @@ def test_a_session_is_recovered(store):
 def test_what_is_lost_is_told(store):
     with memcore.open(store) as db:
         damage(db, keys.Row.ITEM, 1, 2)
-        arguments = "recover", store, "chat", "--user", "alice"
+        arguments = "recover", "--store", store, "chat", "--user", "alice"
         assert run(*arguments, "--step", "mend").exit_code == ExitCode.CORRUPT
         ran = run(*arguments)
         assert ran.exit_code == ExitCode.FINDINGS, ran.output

@@ -109,7 +109,7 @@ def test_nothing_else_is_migrated(path, tmp_path):
 def test_the_command_line_migrates(old):
     def run(*options):
         return subprocess.run(
-            [sys.executable, "-m", "memcore", "migrate", str(old), *options],
+            [sys.executable, "-m", "memcore", "migrate", "--store", str(old), *options],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 

@@ -1,0 +1,162 @@
+"""``memcore fork``, ``checkpoint``, ``rewind``, ``uncompact``, ``delete``: a session's course."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    SessionName,
+    StorePath,
+    User,
+    Yes,
+    find_position,
+    find_session,
+    need_choice,
+    reading,
+    writing,
+)
+from memcore.cli.output import emit_json, escape
+
+__all__ = [
+    "delete_session",
+    "fork_session",
+    "rewind_session",
+    "save_checkpoint",
+    "uncompact_session",
+]
+
+
+def fork_session(
+    at: Annotated[
+        str,
+        typer.Argument(metavar="SESSION", help="SESSION, SESSION@SEQ or SESSION@CHECKPOINT."),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NEW", help="The name of the fork.")],
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a session that shares another one's history, up to a position if one is given.
+
+    Nothing is copied, and the session stays as it is.
+    """
+    with writing(store) as db:
+        session, position = find_position(db, at, user, app)
+        fork = session.fork(name, at=position)
+        _told(as_json, "fork", f"{name}: {len(fork):,} items of {session.id}",
+              session=name, of=session.id, items=len(fork), revision=fork.revision)  # fmt: skip
+
+
+def save_checkpoint(
+    session_id: SessionName,
+    store: StorePath,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="What to call it; need not be unique.")
+    ] = None,
+    *,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Save a session's current position, which 'rewind' and 'fork' accept."""
+    with writing(store) as db:
+        saved = find_session(db, session_id, user=user, app=app).checkpoint(name)
+    called = "" if name is None else f" {name}"
+    text = f"checkpoint {saved.number}{called} behind seq {saved.seq}: {saved.items:,} items"
+    _told(as_json, "checkpoint", text, session=session_id, checkpoint=asdict(saved))
+
+
+def rewind_session(
+    to: Annotated[
+        str,
+        typer.Argument(metavar="POSITION", help="SESSION@SEQ (0: before all) or @CHECKPOINT."),
+    ],
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    state: Annotated[bool, typer.Option(help="Restore the state's values, too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Take a session back to a position: to an item of its history, or to a checkpoint.
+
+    What was taken back stays in the file, and a checkpoint saved before leads there again.
+    """
+    need_choice(dry_run, yes, see="what would be taken back", do="rewind")
+    with reading(store) if dry_run else writing(store) as db:
+        session, position = find_position(db, to, user, app)
+        if position is None:
+            msg = f"{to!r} names no position: expected SESSION@SEQ or SESSION@CHECKPOINT"
+            raise memcore.InvalidOptionError(msg)
+        found = db.compare(session, session, other_at=position)
+        if not dry_run:
+            session.rewind(position, state=state)
+    away, back = len(found.only_a), len(found.only_b)
+    _told(as_json, "rewind", f"{away:,} items taken back, {back:,} put back", dry_run=dry_run,
+          session=session.id, taken_back=away, put_back=back)  # fmt: skip
+
+
+def uncompact_session(
+    session_id: SessionName,
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Revert a session's last compaction: contexts show again what its summary stood for."""
+    need_choice(dry_run, yes, see="what contexts would show again", do="revert it")
+    with reading(store) if dry_run else writing(store) as db:
+        session = find_session(db, session_id, user=user, app=app)
+        views = session.views()
+        covered = sum(1 for _ in session.covered()) if views else 0
+        if not dry_run:
+            session.uncompact()
+    text = f"{covered:,} items are shown again" if views else "nothing is compacted"
+    _told(as_json, "uncompact", text, dry_run=dry_run, session=session_id, shown_again=covered)
+
+
+def delete_session(
+    session_id: SessionName,
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a session. Its forks stay, with the history that they share.
+
+    To leave no byte of it in the file, see 'memcore erase' and 'memcore copy-compact'.
+    """
+    need_choice(dry_run, yes, see="what would go", do="delete it")
+    with reading(store) if dry_run else writing(store) as db:
+        session = find_session(db, session_id, user=user, app=app)
+        items, tokens = len(session), session.tokens
+        if not dry_run:
+            db.delete_session(session.id, user=session.user, app=session.app)
+    _told(as_json, "delete", f"{session_id}: {items:,} items, {tokens:,} tokens", dry_run=dry_run,
+          session=session_id, items=items, tokens=tokens)  # fmt: skip
+
+
+def _told(as_json: bool, command: str, text: str, **fields: Any) -> None:
+    if as_json:
+        emit_json(command, fields)
+        return
+    print(escape(text))
+    if fields.get("dry_run"):
+        print("nothing was written")

@@ -1,0 +1,142 @@
+"""``memcore kv`` and ``state``: values under keys of a user, and fields of a session."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.cli.options import (
+    App,
+    AsJson,
+    ExitCode,
+    SessionName,
+    StorePath,
+    User,
+    Yes,
+    find_session,
+    reading,
+    writing,
+)
+from memcore.cli.output import clip, complain, emit_json, escape, print_table
+
+__all__ = [
+    "show_state",
+    "show_values",
+]
+
+
+_SHOWN_CHARS = 96
+SetTo = Annotated[
+    str | None, typer.Option("--set", metavar="JSON", help="Store this value; needs --yes.")
+]
+Delete = Annotated[bool, typer.Option("--delete", help="Delete the value; needs --yes.")]
+
+
+def show_values(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Of the user's keys.")],
+    store: StorePath,
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="One value; without: all of them.")
+    ] = None,
+    *,
+    user: Annotated[str, typer.Option(metavar="USER", help="Whose values.")] = "default",
+    app: Annotated[str, typer.Option(metavar="APP", help="In which application.")] = "default",
+    set_to: SetTo = None,
+    delete: Delete = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a user's key/values in a namespace, or store or delete one."""
+    changes = _asked(key, set_to, delete, yes)
+    with writing(store) if changes else reading(store) as db:
+        rows = db.scope(user=user, app=app).kv(namespace)
+        if changes and key is not None:
+            found = _changed(key, set_to, put=rows.put, delete=rows.delete)
+        else:
+            known = dict(rows.scan()) if key is None else {key: rows.get(key, rows)}
+            found = known if key is None else {key: _one(known[key], rows, key)}
+    _show("kv", found, key, changes, as_json=as_json)
+
+
+def show_state(
+    session_id: SessionName,
+    store: StorePath,
+    field: Annotated[
+        str | None, typer.Argument(metavar="[FIELD]", help="One value; without: all of them.")
+    ] = None,
+    *,
+    user: User = None,
+    app: App = None,
+    set_to: SetTo = None,
+    delete: Delete = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of a session, shared fields of its user and app included; or change one."""
+    changes = _asked(field, set_to, delete, yes)
+    with writing(store) if changes else reading(store) as db:
+        state = find_session(db, session_id, user=user, app=app).state
+        if changes and field is not None:
+            found = _changed(field, set_to, put=state.put, delete=state.delete)
+        else:
+            known = state.all()
+            found = known if field is None else {field: _one(known.get(field, known), known, field)}
+    _show("state", found, field, changes, as_json=as_json)
+
+
+def _asked(key: str | None, set_to: str | None, delete: bool, yes: bool) -> bool:
+    """Return True if a value is to be changed; end the program unless that was said in full."""
+    changes = set_to is not None or delete
+    if changes and (key is None or (set_to is not None and delete)):
+        complain("name one value, and say either --set JSON or --delete")
+        raise typer.Exit(ExitCode.USAGE)
+    if changes and not yes:
+        complain("this changes what is stored: say --yes")
+        raise typer.Exit(ExitCode.REFUSED)
+    return changes
+
+
+def _changed(key: str, set_to: str | None, *, put: Any, delete: Any) -> dict[str, Any]:
+    """Store or delete a value; return what is there now."""
+    if set_to is None:
+        delete(key)
+        return {}
+    try:
+        value = json.loads(set_to)
+    except ValueError as exc:
+        msg = f"--set: expected JSON (a text needs quotes: '\"text\"'), got {set_to[:80]!r}: {exc}"
+        raise memcore.InvalidOptionError(msg) from exc
+    put(key, value)
+    return {key: value}
+
+
+def _one(found: Any, missing: Any, key: str) -> Any:
+    if found is missing:
+        msg = f"there is no value {key[:80]!r}"
+        raise memcore.NotFoundError(msg)
+    return found
+
+
+def _show(
+    command: str, found: dict[str, Any], key: str | None, changes: bool, *, as_json: bool
+) -> None:
+    shown = {name: _json_of(value) for name, value in found.items()}
+    if as_json:
+        emit_json(command, {"values": shown})
+    elif key is not None and not changes:
+        for line in json.dumps(shown[key], ensure_ascii=False, indent=2).splitlines():
+            print(escape(line))
+    elif changes:
+        print("stored" if found else "deleted")
+    else:
+        rows = ((name, clip(json.dumps(value, ensure_ascii=False), _SHOWN_CHARS))
+                for name, value in shown.items())  # fmt: skip
+        print_table(("key", "value"), rows, flexible=1)
+
+
+def _json_of(value: Any) -> Any:
+    """Return a value as JSON has it; of bytes, how many they are."""
+    return f"<{len(value):,} bytes>" if isinstance(value, bytes) else value
