@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 import memcore
 from memcore import importing
 from memcore.cli.options import ExitCode, Redact, is_judged, key_options, store_path
-from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
+from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_all
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
 from memcore.importing import KINDS, ImportReport
@@ -26,6 +27,8 @@ __all__ = [
     "import_file",
 ]
 
+_ARRAY_BYTES_MAX: Final = 256 * 1024**2
+"""Of a file that may be one JSON array, which is read at once."""
 _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
@@ -115,7 +118,7 @@ def import_file(
         bool, typer.Option("--json", help="The summary as one JSON object.")
     ] = False,
 ) -> None:
-    """Load sessions: conversations, one per line, or the output of 'memcore export'.
+    """Load sessions: conversations, one per line or in an array, or what 'memcore export' wrote.
 
     A conversation is {"id": ..., "messages": [...]} or a list of messages; one without an id
     becomes a session named after the file and the line. An export's sessions are restored with
@@ -216,8 +219,7 @@ def _import_from(
 
 def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
     """Print a report: what was stored, mended and left out, and each failure."""
-    for text in (*report.left_out, *report.failures):
-        warn(text)
+    warn_all((*report.left_out, *report.failures))
     if as_json:
         emit_json("import", asdict(report) | {"seconds": seconds})
     else:
@@ -257,8 +259,7 @@ def _policy(form: str, policy: str | None) -> str | None:
 
 def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
     """Print the counts and warn about each failure; exit with code 1 if there is one."""
-    for text in (*done.left_out, *done.failures):
-        warn(f"{file}: {text}")
+    warn_all((*done.left_out, *done.failures), f"{file}: ")
     shown: dict[str, Any] = asdict(done) | {"left_out": len(done.left_out)}
     del shown["failures"]
     shown |= {"failed": len(done.failures), **figures}
@@ -272,19 +273,57 @@ def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) ->
 
 
 @contextmanager
-def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
+def _lines(file: str) -> Iterator[tuple[Iterable[bytes], int]]:
     """The file's lines and its size in bytes; 0 if the size is unknown."""
     if file == "-":
         yield sys.stdin.buffer, 0
         return
     with Path(file).open("rb") as source:
-        yield source, os.fstat(source.fileno()).st_size
+        size = os.fstat(source.fileno()).st_size
+        values = _values(source.readline(), source, size)
+        if values is None:
+            source.seek(0)
+            yield source, size
+        else:
+            yield values, size
+
+
+def _values(first: bytes, rest: BinaryIO, size: int) -> list[bytes] | None:
+    """Return the conversations of a file that is one JSON value, a line each.
+
+    None: the file has a value a line, or it is too large to tell. An array of objects that are
+    conversations has several, any other one is a conversation.
+    """
+    if first[:1] not in (b"[", b"{") or size > _ARRAY_BYTES_MAX:
+        return None
+    try:
+        value = json.loads(first)
+        if rest.read(1) or isinstance(value, dict):
+            return None
+    except (ValueError, RecursionError):
+        try:
+            value = json.loads(first + rest.read())
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, list) and value and all(map(_is_conversation, value)):
+        return [_line(each) for each in value]
+    return [_line(value)]
+
+
+def _is_conversation(value: object) -> bool:
+    if isinstance(value, dict):
+        return isinstance(value.get("messages"), list)
+    return isinstance(value, list)
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode("ascii") + b"\n"
 
 
 class _CountedLines:
     """Lines whose bytes are counted and reported as they are read."""
 
-    def __init__(self, lines: BinaryIO, total: int, report: Progress | None) -> None:
+    def __init__(self, lines: Iterable[bytes], total: int, report: Progress | None) -> None:
         self.bytes = 0
         self._lines = lines
         self._total = total

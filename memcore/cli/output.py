@@ -7,6 +7,7 @@ colors or reorder text are shown as escapes.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +27,13 @@ __all__ = [
     "stages",
     "timestamp",
     "warn",
+    "warn_all",
 ]
 
 
+_VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""Names and numbers, in which warnings of one kind differ."""
+_ALIKE_SHOWN: Final = 3
 SCHEMA: Final = 1
 """Version of the JSON objects: fields may be added without raising it, but not changed."""
 
@@ -64,6 +69,19 @@ def warn(text: str) -> None:
     """Print one line on stderr."""
     with suppress(OSError):  # closed or full: there is nowhere left to report it
         print(f"memcore: {escape(text)}", file=sys.stderr)
+
+
+def warn_all(texts: Iterable[str], prefix: str = "") -> None:
+    """Warn of each text, of many that differ in names and numbers alone of the first three."""
+    kinds: dict[str, list[str]] = {}
+    for text in texts:
+        kinds.setdefault(_VARIES.sub("", text), []).append(text)
+    for alike in kinds.values():
+        shown = alike if len(alike) <= _ALIKE_SHOWN + 1 else alike[:_ALIKE_SHOWN]
+        for text in shown:
+            warn(f"{prefix}{text}")
+        if len(shown) < len(alike):
+            warn(f"{prefix}and {len(alike) - len(shown):,} more like these")
 
 
 def complain(text: str) -> None:
