@@ -472,6 +472,14 @@ class Context:
     memories: tuple[RecalledMemory, ...] = ()
     """Memories and playbooks in ``messages``, in the order in which they are shown."""
 
+    def _repr_html_(self) -> str:
+        from memcore.preview import html_table, preview  # noqa: PLC0415 - for notebooks alone
+
+        title = f"{len(self.messages):,} messages, {self.tokens:,} tokens, {self.omitted:,} omitted"
+        title += f", {len(self.repairs):,} repairs" if self.repairs else ""
+        rows = ((each.get("role", each.get("type", "")), preview(each)) for each in self.messages)
+        return html_table(title, ("role", "text"), rows)
+
 
 # --- Long-term memory -----------------------------------------------------------------------------
 

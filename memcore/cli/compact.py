@@ -27,10 +27,10 @@ from memcore.cli.options import (
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.show import PREVIEW_CHARS, kind_of
 from memcore.compaction import CompactionPolicy
+from memcore.preview import preview
 from memcore.session import compact
 from memcore.session.compact import CompactionDraft
 from memcore.session.session import ref_of
-from memcore.wire.preview import preview
 
 __all__ = [
     "compact_session",

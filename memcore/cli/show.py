@@ -12,8 +12,8 @@ import memcore
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.model import Item, ItemKind
+from memcore.preview import preview
 from memcore.wire import WireItem, bind
-from memcore.wire.preview import preview
 
 __all__ = [
     "PREVIEW_CHARS",

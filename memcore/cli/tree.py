@@ -14,7 +14,7 @@ import memcore
 from memcore.cli.options import App, AsJson, StorePath, User, find_position, reading
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
-from memcore.wire.preview import preview
+from memcore.preview import preview
 
 __all__ = [
     "list_sessions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -170,6 +170,7 @@ def _need_writable(engine: Engine) -> None:
 # --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
+_NOTEBOOK_SESSIONS: Final = 50
 """Limit of each sweep by the background thread."""
 _NOW_MAX: Final = 2**40
 
@@ -214,6 +215,17 @@ class Database:
 
     def __repr__(self) -> str:
         return f"Database({self.path!r}, durability={self.durability!r})"
+
+    def _repr_html_(self) -> str:
+        from memcore.preview import html_table  # noqa: PLC0415 - for notebooks alone
+
+        found = list(islice(self.sessions(), _NOTEBOOK_SESSIONS + 1))
+        more = ", the first of them" if len(found) > _NOTEBOOK_SESSIONS else ""
+        rows = (
+            (e.session_id, e.user, e.app, e.items, e.tokens) for e in found[:_NOTEBOOK_SESSIONS]
+        )
+        title = f"sessions of {self.path}{more}"
+        return html_table(title, ("session", "user", "app", "items", "tokens"), rows)
 
     @property
     def engine(self) -> Engine:

@@ -64,6 +64,7 @@ Ts = TypeVarTuple("Ts")
 _HEAD: Final = bytes((VALUE_FORMAT, 0))
 """Leading bytes of a value that is not a blob reference, not rewritten and not unusual JSON."""
 _RUN_ITEMS: Final = 512
+_NOTEBOOK_ITEMS: Final = 20
 _SEQ_BYTES: Final = 8
 
 
@@ -311,6 +312,18 @@ def _page(
     last = history.count if stop is None else history.position_from(stop)
     end = min(first + ITEMS_PAGE, last)
     return collect(log, txn, first, end), history.seq_at(end) if end < last else None
+
+
+def shown_in_notebook(ref: SessionRef) -> str:
+    """Return the session's last items as a table in HTML."""
+    from memcore.preview import html_table, preview  # noqa: PLC0415 - for notebooks alone
+
+    count = read_log(ref, lambda log, _: log.history.count, 0)
+    items = last_items(ref, _NOTEBOOK_ITEMS, skip_corrupt=True)
+    last = f", the last {len(items)}" if len(items) < count else ""
+    title = f"session {ref.name} of {ref.user} in {ref.app}: {count:,} items{last}"
+    rows = ((i.seq, i.kind.name.lower(), i.tokens, preview(i.message)) for i in items)
+    return html_table(title, ("seq", "kind", "tokens", "text"), rows)
 
 
 def last_items(ref: SessionRef, count: int, *, skip_corrupt: bool = False) -> list[Item]:

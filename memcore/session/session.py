@@ -115,6 +115,9 @@ class Session:
         ref = self._ref
         return f"Session({ref.name!r}, user={ref.user!r}, app={ref.app!r})"
 
+    def _repr_html_(self) -> str:
+        return read.shown_in_notebook(self._ref)
+
     def __len__(self) -> int:
         return read.read_log(self._ref, lambda log, _: log.history.count, 0)
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 from memcore.database import Database, open_database
 from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
 from memcore.model import Context, Item, ItemKind, Memory, Repair, SessionEntry
+from memcore.preview import preview
 from memcore.privacy import Redaction, redaction_policy
 from memcore.session import Session, read
 from memcore.session.session import ref_of
 from memcore.wire import WireItem, bind, get_policy
-from memcore.wire.preview import preview
 
 __all__ = [
     "Inspector",

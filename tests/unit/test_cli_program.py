@@ -17,7 +17,7 @@ from memcore.cli import main
 from memcore.cli.options import ExitCode
 from memcore.cli.output import clip, escape, timestamp
 from memcore.cli.storm import run_child
-from memcore.wire.preview import preview
+from memcore.preview import preview
 from thinned import thinned
 
 PROGRAM = [sys.executable, "-m", "memcore"]

@@ -1,16 +1,46 @@
-"""Preview of a message in any wire format: its texts and calls on one line."""
+"""Messages on one line, in any wire format, and tables of them in HTML for notebooks."""
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Iterator
-from typing import Any
-
-from memcore.model import Message
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 __all__ = [
+    "html_table",
     "preview",
 ]
+
+
+Message = Mapping[str, Any]
+_CELL_CHARS: Final = 300
+
+
+def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a titled table: every text escaped, hidden characters as codes, long ones cut."""
+    head = "".join(f"<th>{html.escape(each)}</th>" for each in headings)
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td style="text-align:left">{_cell(each)}</td>' for each in row)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<div><b>{_cell(title)}</b><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value: object) -> str:
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    if len(text) > _CELL_CHARS:
+        text = text[: _CELL_CHARS - 1] + "…"
+    shown = (
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+    return html.escape("".join(shown))
 
 
 def preview(message: Message) -> str:
