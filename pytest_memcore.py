@@ -1,4 +1,4 @@
-"""Plugin of pytest for tests of agents' memories; it comes with ``memcore[testing]``.
+"""Plugin of pytest for tests of agents' memories; it comes with ``memcore-db[testing]``.
 
 Fixtures: ``memcore_history`` makes histories of agents, ``memcore_db`` is a database whose file is
 checked when the test has ended. Nothing of memcore or hypothesis is imported before a test asks for

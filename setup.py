@@ -9,9 +9,11 @@ Environment variables choose the flavour of the build, see CONTRIBUTING.md:
 """
 
 import os
+import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 
 def asked(variable: str) -> bool:
@@ -26,6 +28,8 @@ ANNOTATE = asked("MEMCORE_ANNOTATE")
 CHECKED = TRACE or SANITIZE
 COUNTER = ["memcore/_bpe.c", "memcore/_bpe_utf8.c", "memcore/_bpe_vocab.c"]
 
+if not sys.platform.startswith("linux"):
+    raise SystemExit(f"memcore runs on Linux, not on {sys.platform}: use a container, or WSL.")
 if TRACE and SANITIZE:
     raise SystemExit("MEMCORE_TRACE and MEMCORE_SANITIZE are two builds; set one of them.")
 
@@ -89,6 +93,17 @@ class CythonBuild(build_ext):
         )
         super().finalize_options()
         self.force = True
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile; say what a machine without a compiler needs."""
+        try:
+            super().build_extension(ext)
+        except CompileError as error:
+            raise SystemExit(
+                f"memcore: its C extension cannot be compiled ({error}). It needs a C compiler and "
+                "Python's headers: apt-get install gcc libc6-dev python3-dev, or dnf install gcc "
+                "python3-devel. An installed wheel needs neither."
+            ) from error
 
 
 setup(ext_modules=[extension()], cmdclass={"build_ext": CythonBuild})

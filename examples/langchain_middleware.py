@@ -1,6 +1,6 @@
 """A LangChain agent whose model sees a budget's worth of messages, while its state keeps all.
 
-Runs without a network: the model is scripted. ``pip install "memcore[langchain]"``
+Runs without a network: the model is scripted. ``pip install "memcore-db[langchain]"``
 
 It prints:
     ContextMiddleware: the state keeps 48 messages, the model got 17 at most

@@ -4,6 +4,15 @@ Names are imported on first use: ``memcore --version`` loads no storage code, an
 programs load no asyncio facade.
 """
 
+import sys as _sys
+
+if not _sys.platform.startswith("linux"):
+    _message = (
+        f"memcore runs on Linux, not on {_sys.platform}: its locks, flushes and shared maps are "
+        "those of Linux, and it is tested there alone; use a container, or WSL on Windows"
+    )
+    raise ImportError(_message)
+
 try:
     from memcore import _fast as _fast
 except ImportError as _exc:
@@ -15,7 +24,10 @@ except ImportError as _exc:
     )
     raise ImportError(_message) from _exc
 
+from memcore.distribution import warn_of_foreign_owners as _warn_of_foreign_owners
 from memcore.faces import face
+
+_warn_of_foreign_owners(__path__[0])
 
 __version__ = "0.1.0"
 

@@ -62,7 +62,7 @@ def face(
             if extra is None or (exc.name or "").partition(".")[0] not in extra[2]:
                 raise
             needs, by, _ = extra
-            msg = f'{name} needs {needs}: install it with pip install "memcore[{by}]" ({exc})'
+            msg = f'{name} needs {needs}: install it with pip install "memcore-db[{by}]" ({exc})'
             raise ImportError(msg, name=exc.name) from exc
         except OSError as exc:
             if exc.errno not in (EMFILE, ENFILE):

@@ -107,7 +107,7 @@ def missing_package(error: ImportError) -> str:
     if not error.name or error.name.partition(".")[0] == "memcore":
         return ""
     if error.name.partition(".")[0] in _LIBRARIES:
-        return f"the command line needs typer and rich: pip install 'memcore[cli]' ({error})"
+        return f"the command line needs typer and rich: pip install 'memcore-db[cli]' ({error})"
     return f"the package {error.name} is missing or broken ({error}): install it with pip"
 
 

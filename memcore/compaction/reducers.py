@@ -1147,7 +1147,7 @@ def wordllama_embedder() -> Embed:
     """The embedder of the ``wordllama`` package, which bundles its model: nothing is downloaded.
 
     Vectors of 256 numbers, means over all tokens of the text, however long; the model takes 16 MB
-    and needs numpy but no deep-learning framework. ``pip install "memcore[embed]"``.
+    and needs numpy but no deep-learning framework. ``pip install "memcore-db[embed]"``.
 
     Raises:
         InvalidOptionError: the package is not installed.

@@ -47,7 +47,7 @@ def _coder(owner: Owner) -> Any:
     try:
         serde = import_module("memcore.adapters.langgraph.serde")
     except ModuleNotFoundError as exc:
-        msg = f'checkpoints need LangGraph: pip install "memcore[langgraph]" ({exc})'
+        msg = f'checkpoints need LangGraph: pip install "memcore-db[langgraph]" ({exc})'
         raise ImportError(msg, name=exc.name) from exc
     return serde.coder_of(serde.default_serde(), frozenset(owner.types))
 

@@ -450,7 +450,7 @@ def read_adk(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
         try:
             adk = import_module("memcore.importing.adk")
         except ModuleNotFoundError as exc:
-            msg = 'kind adk needs Google ADK: install it with pip install "memcore[adk]"'
+            msg = 'kind adk needs Google ADK: install it with pip install "memcore-db[adk]"'
             raise ImportError(msg, name=exc.name) from exc
         yield from _shared_states(db)
         yield from adk.sessions(db, notes)

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from memcore.distribution import NAME, foreign_owners
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
@@ -252,6 +253,7 @@ def _advice(
     if error is not None:
         yield from _on_error(file, facts, error)
     yield from _on_store(facts.get("store", {}))
+    yield from _on_package()
     yield from _on_place(facts)
     yield from _on_use(facts)
     pages = facts.get("pages", {})
@@ -304,6 +306,14 @@ def _on_store(store: dict[str, Any]) -> Iterator[str]:
         yield (
             "durability is 'none': a power cut may corrupt the file; if it is no cache, copy it "
             "to one that is durable"
+        )
+
+
+def _on_package() -> Iterator[str]:
+    for owner in sorted(foreign_owners(os.path.dirname(os.path.dirname(__file__)))):
+        yield (
+            f"the distribution {owner} installs a package named memcore, too, and may have "
+            f"overwritten files of {NAME}: pip uninstall {owner}, then reinstall {NAME}"
         )
 
 

@@ -1,6 +1,6 @@
 """Model Context Protocol: one user's memory and sessions as an MCP server.
 
-``pip install "memcore[mcp]"``. Names are imported on first use.
+``pip install "memcore-db[mcp]"``. Names are imported on first use.
 """
 
 from memcore.faces import face

@@ -108,7 +108,7 @@ class Cipher:
             from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
         except ImportError as exc:
-            msg = f'encryption needs: pip install "memcore[encryption]" ({exc})'
+            msg = f'encryption needs: pip install "memcore-db[encryption]" ({exc})'
             raise ImportError(msg, name=exc.name) from exc
         cipher: Any = AESGCM(key)
         self.encrypt: Callable[[bytes, bytes, bytes], bytes] = cipher.encrypt

@@ -468,7 +468,7 @@ def compiled_patterns(policy: RedactionPolicy) -> tuple[tuple[str, Any], ...]:
     except ImportError as exc:
         msg = (
             "patterns: patterns of your own are compiled by google-re2 alone, which no input can "
-            "make slow, and it is not installed: pip install 'memcore[pii]'"
+            "make slow, and it is not installed: pip install 'memcore-db[pii]'"
         )
         raise InvalidOptionError(msg) from exc
     options = re2.Options()

@@ -32,7 +32,9 @@ def load_wordllama() -> tuple[str, Any]:
     try:
         package: Any = import_module("wordllama")
     except ImportError as exc:
-        msg = f'embedder: {exc}: install it with pip install "memcore[embed]", or give another one'
+        msg = (
+            f'embedder: {exc}: install it with pip install "memcore-db[embed]", or give another one'
+        )
         raise InvalidOptionError(msg) from exc
     # The package folder is laid out like its cache, where it looks before the network.
     folder = Path(package.__file__).parent
@@ -41,7 +43,7 @@ def load_wordllama() -> tuple[str, Any]:
 
 
 class WordLlama:
-    """Embedder of 256 dimensions that needs no network: ``pip install "memcore[embed]"``.
+    """Embedder of 256 dimensions that needs no network: ``pip install "memcore-db[embed]"``.
 
     A vector is the mean over the tokens of a text, which takes tens of microseconds. The model
     takes 16 MB and needs numpy, but no deep-learning framework.

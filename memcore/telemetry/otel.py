@@ -153,7 +153,7 @@ class OpenTelemetry(Sink):
             self._trace: Any = import_module("opentelemetry.trace")
             self._context: Any = import_module("opentelemetry.context")
         except ImportError as exc:
-            msg = f'telemetry: {exc}: install it with pip install "memcore[otel]"'
+            msg = f'telemetry: {exc}: install it with pip install "memcore-db[otel]"'
             raise InvalidOptionError(msg) from exc
         self._observation = metrics.Observation
         self._genai = genai_wanted()

@@ -1,6 +1,6 @@
 """Tests of memories: histories of agents, judges of contexts, fuzzing, faults of stores.
 
-``pip install "memcore[testing]"`` adds hypothesis and pytest; without them, everything works but
+``pip install "memcore-db[testing]"`` adds hypothesis and pytest; without them, everything works but
 ``fuzz``, ``check_memory``, ``memory_machine`` and the strategies.
 """
 

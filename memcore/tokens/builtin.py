@@ -314,7 +314,7 @@ def _build(name: str) -> Any:
     try:
         library = importlib.import_module("tiktoken")
     except ImportError as exc:
-        msg = f"counter 'tiktoken:{name}' needs tiktoken: pip install 'memcore[tiktoken]'"
+        msg = f"counter 'tiktoken:{name}' needs tiktoken: pip install 'memcore-db[tiktoken]'"
         raise CounterUnavailableError(msg) from exc
     source = vocab.load(name)
     pattern, special = _RECIPES[name]
@@ -323,7 +323,7 @@ def _build(name: str) -> Any:
 
 
 class TiktokenCounter(TextCounter):
-    """Counts with tiktoken; needs ``memcore[tiktoken]``.
+    """Counts with tiktoken; needs ``memcore-db[tiktoken]``.
 
     ``encoding`` is the name of an encoding that memcore ships, or a ``tiktoken.Encoding``. Special
     tokens are ordinary text. A text that tiktoken's engine cannot process at once is counted

@@ -1,4 +1,4 @@
-"""Inspector of a memcore file in a browser: ``pip install "memcore[ui]"``, ``memcore ui FILE``.
+"""Inspector of a memcore file in a browser: ``pip install "memcore-db[ui]"``, ``memcore ui FILE``.
 
 Names are imported on first use.
 """

@@ -484,7 +484,7 @@ def test_without_the_sdk_it_says_what_to_install(store, tmp_path) -> None:
     (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError('no mcp here', name='mcp')\n")
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     code, line = fail(store, PYTHONPATH=path)
-    assert (code, 'pip install "memcore[mcp]"' in line) == (2, True)
+    assert (code, 'pip install "memcore-db[mcp]"' in line) == (2, True)
 
 
 def test_a_file_that_somebody_holds_is_locked(store) -> None:

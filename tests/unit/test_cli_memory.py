@@ -174,7 +174,7 @@ def test_a_search_by_meaning(store, capsys, monkeypatch):
         hidden.setitem(sys.modules, "wordllama", None)
         code, _, told = run(capsys, *asked, "--mode", "hybrid")
         assert code == 2
-        assert 'pip install "memcore[embed]"' in told
+        assert 'pip install "memcore-db[embed]"' in told
     pytest.importorskip("wordllama")
     code, out, _ = run(capsys, *asked, "--mode", "vector")
     assert (code, json.loads(out)["memories"]) == (0, [])  # nothing is embedded yet

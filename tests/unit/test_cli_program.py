@@ -304,7 +304,7 @@ def test_a_bare_installation_says_what_the_command_line_needs(tmp_path) -> None:
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     ran = run("stats", PYTHONPATH=path)
     assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")
-    assert "pip install 'memcore[cli]'" in ran.stderr
+    assert "pip install 'memcore-db[cli]'" in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert run("--version", PYTHONPATH=path).returncode == ExitCode.OK
 

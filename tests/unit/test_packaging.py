@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import memcore
-from memcore import _fast
+from memcore import _fast, distribution
+from memcore.distribution import foreign_owners
 from memcore.faces import face
 
 ROOT = Path(__file__).parents[2]
@@ -215,3 +216,49 @@ def test_the_gate_runs_the_tests_of_every_directory() -> None:
     there = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     jobs = gate[gate.index("test_units_even()") : gate.index("heavy=")]
     assert there == {name for name in there if name in jobs or name == "unit"}
+
+
+# --- other distributions of this import name ------------------------------------------------------
+
+
+def install(beside: Path, name: str, *files: str) -> None:
+    metadata = beside / f"{name.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+
+def test_other_owners_of_the_package_are_named(tmp_path: Path) -> None:
+    package = str(tmp_path / "memcore")
+    assert list(foreign_owners(package)) == []
+    install(tmp_path, distribution.NAME, "memcore/__init__.py")
+    install(tmp_path, "memcore-guide", "memcore_guide/__init__.py")
+    assert list(foreign_owners(package)) == []
+    install(tmp_path, "memcore-omnix", "memcore/doctor.py", "memcore/__main__.py")
+    install(tmp_path, "memcore", "memcore/__init__.py")
+    assert sorted(foreign_owners(package)) == ["memcore", "memcore-omnix"]
+    with pytest.warns(RuntimeWarning, match="memcore, memcore-omnix installs a package"):
+        distribution.warn_of_foreign_owners(package)
+
+
+def test_an_import_beside_another_owner_says_so(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "memcore", ignore=shutil.ignore_patterns("__pycache__"))
+    install(tmp_path, "memcore-omnix", "memcore/doctor.py")
+    program = "import memcore; print(len(memcore.open(':memory:').session('s')))"
+    ran = run_python(program, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "0\n")
+    assert "pip uninstall memcore-omnix" in ran.stderr
+    store = tmp_path / "a.memcore"
+    with memcore.open(store):
+        pass
+    ran = run_python(
+        f"from memcore.maintenance.doctor import examine; print(examine({str(store)!r}).advice)",
+        tmp_path,
+    )
+    assert "pip uninstall memcore-omnix" in ran.stdout
+
+
+def test_another_system_is_told_so(tmp_path: Path) -> None:
+    for system in ("win32", "darwin"):
+        ran = run_python(f"import sys; sys.platform = {system!r}; import memcore")
+        last = ran.stderr.strip().splitlines()[-1]
+        assert last.startswith(f"ImportError: memcore runs on Linux, not on {system}")

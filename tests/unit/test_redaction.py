@@ -375,7 +375,7 @@ def test_bad_policies_are_refused(given, said):
 
 def test_patterns_need_re2(monkeypatch):
     monkeypatch.setitem(sys.modules, "re2", None)
-    with pytest.raises(InvalidOptionError, match=r"memcore\[pii\]"):
+    with pytest.raises(InvalidOptionError, match=r"memcore-db\[pii\]"):
         RedactionPolicy(patterns={"ticket": "T-[0-9]+"})
     assert placed().text("a@b.com") != "a@b.com"
 

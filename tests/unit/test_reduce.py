@@ -261,7 +261,7 @@ OTHER = (
 
 def test_a_real_model_tells_what_means_the_same():
     if importlib.util.find_spec("wordllama") is None:
-        with pytest.raises(InvalidOptionError, match=r"memcore\[embed\]"):
+        with pytest.raises(InvalidOptionError, match=r"memcore-db\[embed\]"):
             wordllama_embedder()
         pytest.skip("wordllama is not installed (the extra 'embed')")
     by = replace(BY, embed=wordllama_embedder())

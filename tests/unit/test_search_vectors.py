@@ -323,7 +323,7 @@ def test_planted_scales_are_refused(words) -> None:
 def test_wordllama_is_an_embedder(monkeypatch) -> None:
     with monkeypatch.context() as hidden:
         hidden.setitem(sys.modules, "wordllama", None)
-        with pytest.raises(InvalidOptionError, match=r"pip install .memcore\[embed\]"):
+        with pytest.raises(InvalidOptionError, match=r"pip install .memcore-db\[embed\]"):
             WordLlama()
     package = pytest.importorskip("wordllama")
     model = WordLlama()

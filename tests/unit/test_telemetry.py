@@ -379,7 +379,7 @@ def test_nothing_of_it_is_imported_unasked(tmp_path):
         try:
             memcore.open(sys.argv[1], telemetry="otel")
         except memcore.InvalidOptionError as exc:
-            assert "memcore[otel]" in str(exc), exc
+            assert "memcore-db[otel]" in str(exc), exc
         else:
             raise AssertionError
     """

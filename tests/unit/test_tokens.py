@@ -98,7 +98,7 @@ def test_what_is_no_counter_is_refused(thing):
 def test_without_tiktoken_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     monkeypatch.setattr("memcore.tokens.builtin._built", {})
-    with pytest.raises(memcore.CounterUnavailableError, match=r"memcore\[tiktoken\]"):
+    with pytest.raises(memcore.CounterUnavailableError, match=r"memcore-db\[tiktoken\]"):
         memcore.get_counter("tiktoken:o200k_base")
 
 

@@ -1,4 +1,4 @@
-"""memcore's implementation of A2A's task store: ``pip install "memcore[a2a]"``.
+"""memcore's implementation of A2A's task store: ``pip install "memcore-db[a2a]"``.
 
 Names are imported on first use.
 """

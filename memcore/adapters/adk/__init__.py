@@ -1,4 +1,4 @@
-"""memcore services for Google's Agent Development Kit: ``pip install "memcore[adk]"``.
+"""memcore services for Google's Agent Development Kit: ``pip install "memcore-db[adk]"``.
 
 Names are imported on first use.
 """

@@ -1,4 +1,4 @@
-"""memcore for Microsoft's Agent Framework: ``pip install "memcore[agent-framework]"``.
+"""memcore for Microsoft's Agent Framework: ``pip install "memcore-db[agent-framework]"``.
 
 Names are imported on first use.
 """

@@ -1,4 +1,4 @@
-"""Anthropic's memory tool over memcore: ``pip install "memcore[anthropic]"``.
+"""Anthropic's memory tool over memcore: ``pip install "memcore-db[anthropic]"``.
 
 Names are imported on first use.
 """

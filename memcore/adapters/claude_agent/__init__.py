@@ -1,4 +1,4 @@
-"""memcore's session store for the Claude Agent SDK: ``pip install "memcore[claude-agent-sdk]"``.
+"""memcore's session store for the Claude Agent SDK: ``pip install "memcore-db[claude-agent-sdk]"``.
 
 Names are imported on first use.
 """

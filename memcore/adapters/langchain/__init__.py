@@ -1,4 +1,4 @@
-"""memcore for LangChain's agents: ``pip install "memcore[langchain]"``.
+"""memcore for LangChain's agents: ``pip install "memcore-db[langchain]"``.
 
 Names are imported on first use.
 """

@@ -1,4 +1,4 @@
-"""memcore implementations of LangGraph's interfaces: ``pip install "memcore[langgraph]"``.
+"""memcore implementations of LangGraph's interfaces: ``pip install "memcore-db[langgraph]"``.
 
 Names are imported on first use: using the store does not load the checkpointer.
 """

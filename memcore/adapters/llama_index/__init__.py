@@ -1,4 +1,4 @@
-"""memcore's chat store for LlamaIndex: ``pip install "memcore[llama-index]"``.
+"""memcore's chat store for LlamaIndex: ``pip install "memcore-db[llama-index]"``.
 
 Names are imported on first use.
 """

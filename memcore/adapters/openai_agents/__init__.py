@@ -1,4 +1,4 @@
-"""memcore sessions for the OpenAI Agents SDK: ``pip install "memcore[openai-agents]"``.
+"""memcore sessions for the OpenAI Agents SDK: ``pip install "memcore-db[openai-agents]"``.
 
 Names are imported on first use.
 """

@@ -306,7 +306,7 @@ class Sealer:
             from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional dependency
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
         except ImportError as exc:
-            msg = f'encryption_key= needs: pip install "memcore[encryption]" ({exc})'
+            msg = f'encryption_key= needs: pip install "memcore-db[encryption]" ({exc})'
             raise ImportError(msg, name=exc.name) from exc
         self._invalid = InvalidTag
         salt = json.dumps(place).encode()

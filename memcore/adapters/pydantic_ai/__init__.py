@@ -1,4 +1,4 @@
-"""memcore's conversation store for Pydantic AI: ``pip install "memcore[pydantic-ai]"``.
+"""memcore's conversation store for Pydantic AI: ``pip install "memcore-db[pydantic-ai]"``.
 
 Names are imported on first use.
 """

@@ -1,4 +1,4 @@
-"""memcore's sessions and storage for Strands agents: ``pip install "memcore[strands]"``.
+"""memcore's sessions and storage for Strands agents: ``pip install "memcore-db[strands]"``.
 
 Names are imported on first use.
 """
