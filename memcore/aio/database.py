@@ -696,8 +696,8 @@ class AsyncDatabase:
             dry_run: count what would be removed, and change nothing.
 
         Raises:
-            InvalidOptionError, ReadOnlyError, StorageError, and whatever ``archive`` raises; what
-            was removed before that stays removed.
+            InvalidOptionError, ReadOnlyError
+            StorageError: or whatever ``archive`` raises; what was removed before stays removed.
         """
         return await asyncio.to_thread(
             self._database.sweep, now=now, limit=limit, archive=archive, dry_run=dry_run

@@ -913,8 +913,8 @@ class Database:
             dry_run: count what would be removed, and change nothing.
 
         Raises:
-            InvalidOptionError, ReadOnlyError, StorageError, and whatever ``archive`` raises; what
-            was removed before that stays removed.
+            InvalidOptionError, ReadOnlyError
+            StorageError: or whatever ``archive`` raises; what was removed before stays removed.
         """
         self._need("sweep")
         checked_bool("dry_run", dry_run)

@@ -349,7 +349,7 @@ class Session:
 
         Raises:
             RevisionConflict: the session already exists.
-            InvalidUpdateError, InvalidItemError, ReadOnlyError, StorageError; nothing is stored.
+            InvalidUpdateError, InvalidItemError, ReadOnlyError, StorageError: nothing is stored.
         """
         with self.batch() as batch:
             batch.begin_state(values, meta=meta)
@@ -395,7 +395,7 @@ class Session:
             idempotency_key: as for ``batch``.
 
         Raises:
-            InvalidUpdateError, and what ``append`` raises; nothing is stored then.
+            InvalidUpdateError: an update is invalid; or what ``append`` raises. Nothing is stored.
         """
         batch = self.plan_command(
             command,
