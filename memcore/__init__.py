@@ -50,14 +50,14 @@ __all__, __getattr__, __dir__ = face(
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
             "ContextOverflowError CorruptStoreError CorruptValueError "
             "CounterUnavailableError DemandError DuplicateRequestError EmbedderError "
-            "ExtractorError FencedError HeldError "
-            "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
+            "ExtractorError FencedError HeldError HistoryNeededError "
+            "HistoryViolationError IllegalContextError InternalError InvalidItemError InvalidOptionError "
             "InvalidUpdateError KeyCopyError KeyFileError KeyNeededError LeaseHeldError "
             "MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
             "OutpacedError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
-            "ScopeError SourceError StateSchemaError StorageError StoreAccessError "
+            "ScopeError SourceError StaleParentError StateSchemaError StorageError StoreAccessError "
             "StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
-            "UnreadableItemsError WrongKeyError"
+            "UndecodableError UnreadableItemsError UntrustedTypeError WrongKeyError"
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",

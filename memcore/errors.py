@@ -80,6 +80,7 @@ __all__ = [
     "InvalidItemError",
     "InvalidOptionError",
     "InvalidUpdateError",
+    "KeyCopyError",
     "KeyFileError",
     "KeyNeededError",
     "LeaseHeldError",

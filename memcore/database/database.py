@@ -170,7 +170,6 @@ def _need_writable(engine: Engine) -> None:
 # --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
-_NOTEBOOK_SESSIONS: Final = 50
 """Limit of each sweep by the background thread."""
 _NOW_MAX: Final = 2**40
 
@@ -188,6 +187,9 @@ def _milliseconds(now: object) -> int:
 
 
 # --- Database: the open file, the administrator's handle ------------------------------------------
+
+
+_NOTEBOOK_SESSIONS: Final = 50
 
 
 class Database:

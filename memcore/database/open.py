@@ -189,8 +189,11 @@ def _access(authorizer: object, actor: object) -> Access | None:
 def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
     """Refuse a file that is missing though required, or is on a network file system."""
     if there and not os.path.lexists(file):
-        msg = f"{file!r}: there is no such file; open it for writing to make it"
+        msg = f"{file!r}: there is no such file; without create=False or read_only=True it is made"
         raise NotFoundError(msg)
+    if not os.path.isdir(os.path.dirname(os.path.realpath(file))):
+        msg = f"{file!r}: there is no such directory"
+        raise StoreAccessError(msg)
     if not any_fs:
         refuse_network(os.path.realpath(file))
 
