@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ RUN = [
             "memory-tools",
             "search",
             "bench",
+            "comparison",
+            "faq",
+            "errors",
+            "limits",
         ]
     ),
     *OPTIONAL,
@@ -218,6 +223,61 @@ def test_every_command_that_a_message_or_document_names_is_there() -> None:
     assert [each for each in named if each[1] not in commands] == []
     wrong = [(each, _takes(commands[each[1]], each[2])) for each in named]
     assert [each for each in wrong if each[1]] == []
+
+
+def _rows(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Heading and cells of each row of the tables of a page."""
+    heading = ""
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        elif line.startswith("| `"):
+            yield heading, [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_every_error_is_documented_by_its_kind_with_its_exit_code() -> None:
+    from memcore import errors
+    from memcore.cli.entry import ExitCode
+    from memcore.cli.options import _CODES
+
+    def kind_and_code(name: str) -> tuple[str, int]:
+        of = getattr(errors, name)
+        kinds = (
+            each for each in ("CallerError", "StorageError") if issubclass(of, vars(errors)[each])
+        )
+        codes = (code for base, code in _CODES if issubclass(of, base))
+        return next(kinds, "InternalError"), next(codes, ExitCode.BUG)
+
+    public = [
+        name
+        for name, each in vars(errors).items()
+        if isinstance(each, type) and issubclass(each, BaseException) and not name.startswith("_")
+    ]
+    rows = [(heading, cells) for heading, cells in _rows("docs/errors.md")]
+    told = {cells[0].strip("`"): (heading, int(cells[-1])) for heading, cells in rows}
+    assert len(rows) == len(told)
+    assert told == {name: kind_and_code(name) for name in public}
+
+
+UNITS = {
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "days": 24 * 3600,
+    "bytes": 1, "characters": 1, "items": 1, "levels": 1, "ms": 1, "s": 1, "tokens": 1, "": 1,
+}  # fmt: skip
+
+
+def test_the_limits_page_has_the_limits_of_the_program() -> None:
+    checked = set()
+    for _, cells in _rows("docs/limits.md"):
+        found = re.match(r"`([a-z_.]*)([A-Z_]+)`", cells[0])
+        if found is None:
+            continue
+        module = import_module(f"memcore.{found[1].rstrip('.') or 'limits'}")
+        number, _, unit = cells[1].replace(",", "").partition(" ")
+        base, _, exponent = number.partition("^")
+        told = float(base) ** int(exponent or 1) * UNITS[unit]
+        assert told == getattr(module, found[2]), cells[0]
+        checked.add((found[1], found[2]))
+    assert len(checked) > 50
 
 
 def test_the_readme_is_short() -> None:
