@@ -45,7 +45,9 @@ from memcore.errors import EmbedderError as EmbedderError
 from memcore.errors import ExtractorError as ExtractorError
 from memcore.errors import FencedError as FencedError
 from memcore.errors import HeldError as HeldError
+from memcore.errors import HistoryNeededError as HistoryNeededError
 from memcore.errors import HistoryViolationError as HistoryViolationError
+from memcore.errors import IllegalContextError as IllegalContextError
 from memcore.errors import InternalError as InternalError
 from memcore.errors import InvalidItemError as InvalidItemError
 from memcore.errors import InvalidOptionError as InvalidOptionError
@@ -66,6 +68,7 @@ from memcore.errors import ReadOnlyError as ReadOnlyError
 from memcore.errors import RevisionConflict as RevisionConflict
 from memcore.errors import ScopeError as ScopeError
 from memcore.errors import SourceError as SourceError
+from memcore.errors import StaleParentError as StaleParentError
 from memcore.errors import StateSchemaError as StateSchemaError
 from memcore.errors import StorageError as StorageError
 from memcore.errors import StoreAccessError as StoreAccessError
@@ -74,7 +77,9 @@ from memcore.errors import StoreFullError as StoreFullError
 from memcore.errors import StoreLockedError as StoreLockedError
 from memcore.errors import SummarizerError as SummarizerError
 from memcore.errors import TamperedError as TamperedError
+from memcore.errors import UndecodableError as UndecodableError
 from memcore.errors import UnreadableItemsError as UnreadableItemsError
+from memcore.errors import UntrustedTypeError as UntrustedTypeError
 from memcore.errors import WrongKeyError as WrongKeyError
 from memcore.maintenance.backup import CompactReport as CompactReport
 from memcore.maintenance.backup import MigrationReport as MigrationReport
@@ -263,8 +268,10 @@ __all__ = [
     "Grant",
     "Grants",
     "HeldError",
+    "HistoryNeededError",
     "HistoryViolationError",
     "Hold",
+    "IllegalContextError",
     "InjectionGuard",
     "InternalError",
     "InvalidItemError",
@@ -357,6 +364,7 @@ __all__ = [
     "Source",
     "SourceError",
     "Stage",
+    "StaleParentError",
     "StateChanges",
     "StateSchema",
     "StateSchemaError",
@@ -376,7 +384,9 @@ __all__ = [
     "TokenCounter",
     "Trigger",
     "Truncated",
+    "UndecodableError",
     "UnreadableItemsError",
+    "UntrustedTypeError",
     "View",
     "Violation",
     "WriteContext",

@@ -188,7 +188,6 @@ def _milliseconds(now: object) -> int:
 
 # --- Database: the open file, the administrator's handle ------------------------------------------
 
-
 _NOTEBOOK_SESSIONS: Final = 50
 
 

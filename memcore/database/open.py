@@ -14,7 +14,7 @@ from memcore import retention as retaining
 from memcore import search, session
 from memcore.access import Access, AccessRequest, Authorizer, checked_actor, checked_authorizer
 from memcore.database.database import Database
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError, NotFoundError, StoreAccessError
 from memcore.limits import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MAX,
