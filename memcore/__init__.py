@@ -48,15 +48,15 @@ __all__, __getattr__, __dir__ = face(
         "database.stats": "Branch Difference",
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "
-            "ContextOverflowError CorruptStoreError CorruptValueError "
-            "CounterUnavailableError DemandError DuplicateRequestError EmbedderError "
-            "ExtractorError FencedError HeldError HistoryNeededError "
-            "HistoryViolationError IllegalContextError InternalError InvalidItemError "
-            "InvalidOptionError InvalidUpdateError KeyCopyError KeyFileError KeyNeededError "
-            "LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError OutcomeUnknownError "
-            "OutpacedError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
-            "ScopeError SourceError StaleParentError StateSchemaError StorageError "
-            "StoreAccessError StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
+            "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
+            "DemandError DuplicateRequestError EmbedderError ExtractorError FencedError "
+            "HeldError HistoryNeededError HistoryViolationError IllegalContextError "
+            "InternalError InvalidItemError InvalidOptionError InvalidUpdateError "
+            "KeyCopyError KeyFileError KeyNeededError LeaseHeldError MemcoreError "
+            "NotFoundError OptedOutError OrphanResultError OutcomeUnknownError OutpacedError "
+            "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
+            "SourceError StaleParentError StateSchemaError StorageError StoreAccessError "
+            "StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
             "UndecodableError UnreadableItemsError UntrustedTypeError WrongKeyError"
         ),
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
