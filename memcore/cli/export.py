@@ -62,7 +62,8 @@ def export_sessions(
     that such a list cannot hold, is listed on stderr, and the exit code is then 1, unless --lossy
     is given. The file appears under its name only once it is complete.
     """
-    if bool(sessions) == everything:
+    # A user or an application alone says which sessions, too.
+    if bool(sessions) == (everything or (not sessions and (user or app) is not None)):
         msg = "name the sessions to export, or give --all: one of the two"
         raise memcore.InvalidOptionError(msg)
     left_out: list[str] = []

@@ -10,6 +10,7 @@ import typer
 import memcore
 from memcore.cli.options import AsJson, DryRun, StorePath, Yes, need_choice
 from memcore.cli.output import emit_json, escape, progress
+from memcore.limits import FORMAT_VERSION
 
 __all__ = [
     "migrate_file",
@@ -35,6 +36,9 @@ def migrate_file(
         done = memcore.migrate(store, keep=not discard, dry_run=dry_run, progress=report)
     if as_json:
         emit_json("migrate", dataclasses.asdict(done))
+        return
+    if dry_run and done.version < FORMAT_VERSION:
+        print(escape(f"{done.path}: format {done.version}; --yes migrates it to {FORMAT_VERSION}"))
         return
     print(escape(f"{done.path}: format {done.version_before}, now {done.version}"))
     if done.kept is not None:

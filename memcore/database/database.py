@@ -330,9 +330,8 @@ class Database:
         return self._sessions(user, app)
 
     def _sessions(self, user: str | None, app: str | None) -> Iterator[SessionEntry]:
-        for found_app, found_user in self._pairs():
-            if (user is None or user == found_user) and (app is None or app == found_app):
-                yield from Scope(self._engine, found_app, found_user).sessions()
+        for place in self._pairs_of(user, app):
+            yield from Scope(self._engine, *place).sessions()
 
     def delete_session(
         self, session_id: str, *, user: str = "default", app: str = "default"
@@ -405,6 +404,9 @@ class Database:
         return sum(session.reindex(self._engine, *place) for place in self._pairs_of(user, app))
 
     def _pairs_of(self, user: str | None, app: str | None) -> list[tuple[str, str]]:
+        if user is not None and app is not None:  # of many users one is found by name
+            is_there = self._engine.store.read(lambda txn: names.scope_of(txn, app, user))
+            return [] if is_there is None else [(app, user)]
         return [
             (its_app, its_user)
             for its_app, its_user in self._pairs()

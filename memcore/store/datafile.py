@@ -743,12 +743,18 @@ def lies_in_memory(fd: int) -> bool:
 
 
 def refuse_network(path: str) -> None:
-    """Refuse a store at ``path``, existing or not, that is on a network file system.
+    """Refuse a store at ``path``, existing or not, whose locks would not hold.
 
     Raises:
-        StoreAccessError: it is.
+        StoreAccessError: it is on a network file system, or its file is mounted without its
+            directory: then each mount has a lock file of its own, and two writers damage it.
     """
     found = mount_of(path)
+    if found is not None and found.point == path:
+        raise StoreAccessError(
+            f"{path}: is mounted as a single file, without the lock file that is beside it: mount "
+            "its directory, or pass allow_network_fs=True if nobody else ever opens it"
+        )
     if found is not None and is_network(found.kind):
         raise StoreAccessError(
             f"{path}: lies on {found.kind} (mounted at {found.point} from {found.source}), where"

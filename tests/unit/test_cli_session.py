@@ -140,3 +140,13 @@ def test_texts_are_shown_in_full(store) -> None:
     assert told.count("word") == 100
     assert "\x1b" not in told
     assert run("show", "chat", "--tail", "1").stdout.count("word") < 30
+
+
+def test_a_user_or_an_app_says_what_to_export(store, tmp_path) -> None:
+    for options in (["--user", "alice"], ["--app", "default"], ["--all"]):
+        ran = run("export", *options, "--to", tmp_path / f"{options[0]}.jsonl")
+        assert (ran.exit_code, "chat" in (tmp_path / f"{options[0]}.jsonl").read_text()) == (
+            0,
+            True,
+        )
+    assert run("export", "--to", tmp_path / "none").exit_code == ExitCode.USAGE

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import memcore
+from memcore.errors import StoreAccessError
 from memcore.store import datafile as filesystem
 from memcore.store.datafile import Mount, find_mount, is_network, mount_of
 
@@ -171,3 +174,22 @@ def test_a_system_that_does_not_tell(path, monkeypatch) -> None:
     monkeypatch.setattr(filesystem, "_read", refuse)
     assert mount_of(str(path)) is None
     memcore.open(path).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_file_that_is_mounted_alone_is_refused(tmp_path: Path) -> None:
+    """Its lock file is another one at each place where it is mounted."""
+    path, place = tmp_path / "a.memcore", tmp_path / "place" / "b.memcore"
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    place.parent.mkdir()
+    place.touch()
+    subprocess.run(["mount", "--bind", path, place], check=True)
+    try:
+        for options in ({}, {"read_only": True}):
+            with pytest.raises(StoreAccessError, match="mount its directory"):
+                memcore.open(place, **options)
+        with memcore.open(place, allow_network_fs=True) as db:
+            assert len(db.session("s")) == 1
+    finally:
+        subprocess.run(["umount", place], check=True)
