@@ -40,6 +40,7 @@ from memcore.state import state_counter
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
+    "ATTEMPTS",
     "Line",
     "LineSessions",
     "Lines",
@@ -64,7 +65,8 @@ _PLAIN: Final = frozenset(("role", "type"))
 _BEFORE: Final = "event"
 """Rest of a line whose rest is an event of its own, right before the item."""
 _REST_BYTES: Final = 16 * 1024
-_ATTEMPTS: Final = 256
+ATTEMPTS: Final = 256
+"""Attempts at a change while others write."""
 _LAST: Final = 3
 """Items of which the last line is one, even if an event before it has its rest."""
 _PART_CHARS: Final = 150
@@ -243,7 +245,7 @@ class Lines:
         Raises:
             StoreLockedError: others wrote again and again.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             # Both before the function reads anything. A change of the state alone leaves the
             # revision as it is, so two of these are told apart by the state's own counter.
             revision, counter = self.session.revision, self.session.state.counter
@@ -254,7 +256,7 @@ class Lines:
             except RevisionConflict:
                 continue
             return found
-        raise self._outpaced()
+        raise self.outpaced()
 
     def rewrite(self, line: Line, value: dict[str, Any]) -> None:
         """Put another line in the place of a stored one, whose text is then nowhere in the file.
@@ -296,7 +298,7 @@ class Lines:
             StoreLockedError: others wrote again and again.
         """
         writing = self.writing(values)
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             # Before anything is read; a change of the state leaves the revision as it is.
             revision, counter = self.session.revision, self.session.state.counter
             if prepare is not None:
@@ -310,10 +312,11 @@ class Lines:
             except RevisionConflict:
                 continue
             return old
-        raise self._outpaced()
+        raise self.outpaced()
 
-    def _outpaced(self) -> StoreLockedError:
-        msg = f"session {self.session.id[:80]!r} was written {_ATTEMPTS} times by others: try again"
+    def outpaced(self) -> StoreLockedError:
+        """Return the error of a change that others were faster than at every attempt."""
+        msg = f"session {self.session.id[:80]!r} was written {ATTEMPTS} times by others: try again"
         return StoreLockedError(msg)
 
     def _renew(
@@ -599,7 +602,7 @@ def call_input(given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"arguments": given}
     return dict(given) if isinstance(given, Mapping) else {}
 

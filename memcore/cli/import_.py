@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -27,8 +28,10 @@ __all__ = [
     "import_file",
 ]
 
-_ARRAY_BYTES_MAX: Final = 256 * 1024**2
-"""Of a file that may be one JSON array, which is read at once."""
+_VALUE_BYTES_MAX: Final = 256 * 1024**2
+"""Of a source that may be one JSON value, which is read at once."""
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+"""Around a value: a byte order mark, and white space."""
 _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
@@ -276,48 +279,64 @@ def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) ->
 def _lines(file: str) -> Iterator[tuple[Iterable[bytes], int]]:
     """The file's lines and its size in bytes; 0 if the size is unknown."""
     if file == "-":
-        yield sys.stdin.buffer, 0
+        yield _values(sys.stdin.buffer), 0
         return
     with Path(file).open("rb") as source:
-        size = os.fstat(source.fileno()).st_size
-        values = _values(source.readline(), source, size)
-        if values is None:
-            source.seek(0)
-            yield source, size
+        yield _values(source), os.fstat(source.fileno()).st_size
+
+
+def _values(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a source; of one that is a single JSON value, a line a conversation."""
+    ahead = _until_text(source)
+    text = b"".join(ahead).strip(_BLANK)
+    if text[:1] in (b"[", b"{"):
+        if _loaded(text) is None:  # it goes on behind its line, or is no JSON
+            ahead += [source.read(_VALUE_BYTES_MAX), source.readline()]
         else:
-            yield values, size
+            ahead += _until_text(source)
+        values = _conversations(b"".join(ahead).strip(_BLANK))
+        yield from BytesIO(b"".join(ahead)) if values is None else values
+    else:
+        yield from ahead
+    yield from source
 
 
-def _values(first: bytes, rest: BinaryIO, size: int) -> list[bytes] | None:
-    """Return the conversations of a file that is one JSON value, a line each.
+def _until_text(source: BinaryIO) -> list[bytes]:
+    """Return the lines up to the first one that is not blank."""
+    found = []
+    for line in source:
+        found.append(line)
+        if line.strip(_BLANK):
+            break
+    return found
 
-    None: the file has a value a line, or it is too large to tell. An array of objects that are
-    conversations has several, any other one is a conversation.
-    """
-    if first[:1] not in (b"[", b"{") or size > _ARRAY_BYTES_MAX:
-        return None
+
+def _loaded(text: bytes) -> Any:
+    """Return an array or object; None if the text is no JSON, or goes on behind it."""
     try:
-        value = json.loads(first)
-        if rest.read(1) or isinstance(value, dict):
-            return None
+        return json.loads(text)
     except (ValueError, RecursionError):
-        try:
-            value = json.loads(first + rest.read())
-        except (ValueError, RecursionError):
-            return None
-    if isinstance(value, list) and value and all(map(_is_conversation, value)):
-        return [_line(each) for each in value]
-    return [_line(value)]
+        return None
 
 
-def _is_conversation(value: object) -> bool:
-    if isinstance(value, dict):
-        return isinstance(value.get("messages"), list)
-    return isinstance(value, list)
+def _conversations(text: bytes) -> list[bytes] | None:
+    """Return the conversations of a JSON value, a line each; None: it has a value a line.
 
-
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode("ascii") + b"\n"
+    An array with an object that has messages, or of arrays alone, has several.
+    """
+    value = _loaded(text)
+    if value is None or (isinstance(value, dict) and b"\n" not in text):
+        return None
+    several = isinstance(value, list) and (
+        any(isinstance(each, dict) and "messages" in each for each in value)
+        or (bool(value) and all(isinstance(each, list) for each in value))
+    )
+    try:
+        return [
+            json.dumps(each).encode("ascii") + b"\n" for each in (value if several else [value])
+        ]
+    except RecursionError:
+        return None
 
 
 class _CountedLines:

@@ -95,6 +95,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 # --- Options shared by several verbs, and the open database or session that they select -----------
 
 _WRITER_PATIENCE_SECONDS: Final = 0.2
+_SEQ_DIGITS_MAX: Final = 20
 
 
 def store_path(given: str | None) -> str | None:
@@ -255,13 +256,13 @@ def find_session(
 
 def find_position(
     db: memcore.Database, spec: str, user: str | None, app: str | None
-) -> tuple[memcore.Session, int | str | None]:
-    """The session and the position given by SESSION, SESSION@SEQ or SESSION@CHECKPOINT.
+) -> tuple[memcore.Session, int | str | memcore.Checkpoint | None]:
+    """The session and the position: SESSION, SESSION@SEQ, SESSION@CHECKPOINT, SESSION@#NUMBER.
 
     A session's name may itself contain an ``@``.
 
     Raises:
-        NotFoundError: there is no such session.
+        NotFoundError: there is no such session, or no checkpoint of this number.
         InvalidOptionError: several users or applications have one.
     """
     cut = len(spec)
@@ -276,5 +277,18 @@ def find_position(
             break
         if not position:
             return session, None
-        return session, int(position) if position.isdecimal() else position
+        return session, _position(session, position)
     return find_session(db, spec, user=user, app=app), None
+
+
+def _position(session: memcore.Session, text: str) -> int | str | memcore.Checkpoint:
+    if text.isdecimal() and len(text) <= _SEQ_DIGITS_MAX:
+        return int(text)
+    number = text.removeprefix("#")
+    if number == text or not number.isdecimal():
+        return text
+    for saved in session.checkpoints():
+        if str(saved.number) == number:
+            return saved
+    msg = f"session {session.id!r} has no checkpoint {text[:40]}; 'memcore tree' lists them"
+    raise memcore.NotFoundError(msg)

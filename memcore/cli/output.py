@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+_VARIES: Final = re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|\d+")
 """Names and numbers, in which warnings of one kind differ."""
 _ALIKE_SHOWN: Final = 3
 SCHEMA: Final = 1

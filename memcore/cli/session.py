@@ -23,6 +23,8 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import emit_json, escape
+from memcore.session import read
+from memcore.session.session import ref_of
 
 __all__ = [
     "delete_session",
@@ -36,7 +38,7 @@ __all__ = [
 def fork_session(
     at: Annotated[
         str,
-        typer.Argument(metavar="SESSION", help="SESSION, SESSION@SEQ or SESSION@CHECKPOINT."),
+        typer.Argument(metavar="SESSION", help="SESSION, SESSION@SEQ, @CHECKPOINT, @#NUMBER."),
     ],
     name: Annotated[str, typer.Argument(metavar="NEW", help="The name of the fork.")],
     store: StorePath,
@@ -67,18 +69,21 @@ def save_checkpoint(
     app: App = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save a session's current position, which 'rewind' and 'fork' accept."""
+    """Save a session's current position, which 'rewind' and 'fork' accept by its name or number."""
+    if name is not None and (name.isdecimal() or name.startswith("#")):
+        msg = f"{name!r} would be read as a seq or a number: give a name that begins with a letter"
+        raise memcore.InvalidOptionError(msg)
     with writing(store) as db:
         saved = find_session(db, session_id, user=user, app=app).checkpoint(name)
     called = "" if name is None else f" {name}"
-    text = f"checkpoint {saved.number}{called} behind seq {saved.seq}: {saved.items:,} items"
+    text = f"checkpoint #{saved.number}{called} behind seq {saved.seq}: {saved.items:,} items"
     _told(as_json, "checkpoint", text, session=session_id, checkpoint=asdict(saved))
 
 
 def rewind_session(
     to: Annotated[
         str,
-        typer.Argument(metavar="POSITION", help="SESSION@SEQ (0: before all) or @CHECKPOINT."),
+        typer.Argument(metavar="SESSION@AT", help="A seq (0: before all), a checkpoint, #NUMBER."),
     ],
     store: StorePath,
     *,
@@ -121,12 +126,19 @@ def uncompact_session(
     need_choice(dry_run, yes, see="what contexts would show again", do="revert it")
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
-        views = session.views()
-        covered = sum(1 for _ in session.covered()) if views else 0
+        view = read.find_view(ref_of(session), None)
+        covered = 0 if view is None else _covered(session, view.number)
+        if view is not None and view.parent:
+            covered -= _covered(session, view.parent)
         if not dry_run:
             session.uncompact()
-    text = f"{covered:,} items are shown again" if views else "nothing is compacted"
+    text = f"{covered:,} items are shown again" if view is not None else "nothing is compacted"
     _told(as_json, "uncompact", text, dry_run=dry_run, session=session_id, shown_again=covered)
+
+
+def _covered(session: memcore.Session, number: int) -> int:
+    found = read.find_view(ref_of(session), number)
+    return sum(1 for _ in session.covered(found))
 
 
 def delete_session(

@@ -54,6 +54,8 @@ def show_values(
     with writing(store) if changes else reading(store) as db:
         rows = db.scope(user=user, app=app).kv(namespace)
         if changes and key is not None:
+            if delete:
+                _one(rows.get(key, rows), rows, key)
             found = _changed(key, set_to, put=rows.put, delete=rows.delete)
         else:
             known = dict(rows.scan()) if key is None else {key: rows.get(key, rows)}
@@ -80,6 +82,8 @@ def show_state(
     with writing(store) if changes else reading(store) as db:
         state = find_session(db, session_id, user=user, app=app).state
         if changes and field is not None:
+            if delete:
+                _one(state.get(field, state), state, field)
             found = _changed(field, set_to, put=state.put, delete=state.delete)
         else:
             known = state.all()
@@ -106,7 +110,7 @@ def _changed(key: str, set_to: str | None, *, put: Any, delete: Any) -> dict[str
         return {}
     try:
         value = json.loads(set_to)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         msg = f"--set: expected JSON (a text needs quotes: '\"text\"'), got {set_to[:80]!r}: {exc}"
         raise memcore.InvalidOptionError(msg) from exc
     put(key, value)

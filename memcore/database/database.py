@@ -217,14 +217,16 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({self.path!r}, durability={self.durability!r})"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from memcore.preview import html_table  # noqa: PLC0415 - for notebooks alone
 
-        found = list(islice(self.sessions(), _NOTEBOOK_SESSIONS + 1))
+        try:
+            found = list(islice(self.sessions(), _NOTEBOOK_SESSIONS + 1))
+        except MemcoreError:
+            return None  # it is closed, or who looks may not list them: the repr is shown
         more = ", the first of them" if len(found) > _NOTEBOOK_SESSIONS else ""
-        rows = (
-            (e.session_id, e.user, e.app, e.items, e.tokens) for e in found[:_NOTEBOOK_SESSIONS]
-        )
+        shown = found[:_NOTEBOOK_SESSIONS]
+        rows = ((e.session_id, e.user, e.app, e.items, e.tokens) for e in shown)
         title = f"sessions of {self.path}{more}"
         return html_table(title, ("session", "user", "app", "items", "tokens"), rows)
 

@@ -407,6 +407,7 @@ class StoredTwin:
         *,
         undone: bool,
         counter: TokenCounter,
+        any_update: bool,
     ) -> None:
         self.place = place_of(title)
         self.wanted = title
@@ -416,6 +417,7 @@ class StoredTwin:
         self._engine = engine
         self._title = title
         self._undone = undone
+        self._any_update = any_update
         self._lines = lines
         self._agreeing = 0
         """Number of lines after the title that agree."""
@@ -427,12 +429,16 @@ class StoredTwin:
         self._stored = Incoming(title, counter, engine, line=0, stand_ins=stand_ins, admitted=True)
 
     @classmethod
-    def of(cls, engine: Engine, title: Title, counter: TokenCounter) -> StoredTwin | None:
+    def of(
+        cls, engine: Engine, title: Title, counter: TokenCounter, *, any_update: bool
+    ) -> StoredTwin | None:
         """Return the stored session of the name; None if it has another title."""
         for undone in (False, True):
-            lines = _after_title(engine, title, undone=undone)
+            lines = _after_title(engine, title, undone=undone, any_update=any_update)
             if lines is not None:
-                return cls(engine, title, lines, undone=undone, counter=counter)
+                return cls(
+                    engine, title, lines, undone=undone, counter=counter, any_update=any_update
+                )
         return None
 
     def agrees(self, session: Incoming, found: Any, size: int) -> bool:
@@ -473,15 +479,26 @@ class StoredTwin:
         if self._given is not None:
             yield from self._given
             return
-        lines = _after_title(self._engine, self._title, undone=self._undone)
+        lines = _after_title(
+            self._engine, self._title, undone=self._undone, any_update=self._any_update
+        )
         if lines is None:
             refuse("a session of this name was changed meanwhile; import again")
         for line in islice(lines, self._agreeing):
             yield parse_line(line), len(line)
 
 
-def _after_title(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes] | None:
-    """Return the lines of the stored session of the name; None if its title is another one."""
+def _after_title(
+    engine: Engine, title: Title, *, undone: bool, any_update: bool
+) -> Iterator[bytes] | None:
+    """Return the lines of the stored session of the name; None if its title is another one.
+
+    Args:
+        engine: where it is stored.
+        title: the title that is looked for.
+        undone: with the items that were undone.
+        any_update: the time of the last change does not count, which a fork renews, too.
+    """
     lines = _stored_lines(engine, title, undone=undone)
     first = next(lines, None)
     if first is None:
@@ -489,6 +506,8 @@ def _after_title(engine: Engine, title: Title, *, undone: bool) -> Iterator[byte
     said = Title.of(parse_line(first))
     # Forks arrive as sessions of their own, and an import may count by another counter.
     said = replace(said, counter=title.counter, forked_from=title.forked_from)
+    if any_update:
+        said = replace(said, updated_ms=title.updated_ms)
     return lines if said == title else None
 
 

@@ -587,7 +587,9 @@ class _Import:
             return False
         counter = self.options.counter or self.engine.counter_named(title.counter)
         try:
-            self.twin = StoredTwin.of(self.engine, title, counter)
+            # The lines of another store have no time of their own at which a session changed.
+            any_update = self.options.listener is not None
+            self.twin = StoredTwin.of(self.engine, title, counter, any_update=any_update)
         except InvalidItemError:
             if self.options.on_conflict != "rename":
                 raise

@@ -17,7 +17,7 @@ from memcore._fast import classify, fresh_json, leading_rows, open_items, open_m
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import FLAG_BLOB, named, open_value
-from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError, NotFoundError
 from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
 from memcore.log.history import StoredRow, TailLedger, missing_row, read_rows
@@ -314,13 +314,18 @@ def _page(
     return collect(log, txn, first, end), history.seq_at(end) if end < last else None
 
 
-def shown_in_notebook(ref: SessionRef) -> str:
-    """Return the session's last items as a table in HTML."""
+def shown_in_notebook(ref: SessionRef) -> str | None:
+    """Return the session's last items as a table in HTML; None if they cannot be read."""
     from memcore.preview import html_table, preview  # noqa: PLC0415 - for notebooks alone
 
-    count = read_log(ref, lambda log, _: log.history.count, 0)
-    items = last_items(ref, _NOTEBOOK_ITEMS, skip_corrupt=True)
-    last = f", the last {len(items)}" if len(items) < count else ""
+    try:
+        count = read_log(ref, lambda log, _: log.history.count, 0)
+        items = last_items(ref, _NOTEBOOK_ITEMS, skip_corrupt=True)
+    except MemcoreError:
+        return None  # the notebook shows the repr
+    last = f", the last {_NOTEBOOK_ITEMS}" if count > _NOTEBOOK_ITEMS else ""
+    damaged = min(count, _NOTEBOOK_ITEMS) - len(items)
+    last += f", {damaged} of them damaged" if damaged else ""
     title = f"session {ref.name} of {ref.user} in {ref.app}: {count:,} items{last}"
     rows = ((i.seq, i.kind.name.lower(), i.tokens, preview(i.message)) for i in items)
     return html_table(title, ("seq", "kind", "tokens", "text"), rows)

@@ -115,7 +115,7 @@ class Session:
         ref = self._ref
         return f"Session({ref.name!r}, user={ref.user!r}, app={ref.app!r})"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return read.shown_in_notebook(self._ref)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 import memcore
 from memcore.adapters.claude_agent import MemcoreSessionStore
-from memcore.adapters.lines import Lines
+from memcore.adapters.lines import Lines, call_input
 from memcore.errors import InvalidItemError
 
 run = asyncio.run
@@ -23,6 +23,11 @@ def deep(levels: int) -> Any:
     for _ in range(levels):
         found = [found]
     return found
+
+
+@pytest.mark.parametrize("given", ["", "{", "[" * 50_000, "[1]", "7", None, 7, {"a": 1}])
+def test_arguments_of_a_call_may_be_any_text(given) -> None:
+    assert isinstance(call_input(given), dict)
 
 
 # --- Claude Agent SDK -----------------------------------------------------------------------------
@@ -139,6 +144,38 @@ def test_a_message_is_not_stored_behind_the_deletion_of_its_agent(tmp_path, monk
         with pytest.raises(SessionException, match="does not exist"):
             found.create_message("s", "a", SessionMessage(message=said, message_id=0))
         assert list(found.scope.sessions()) == []
+
+
+def test_a_legal_hold_keeps_the_agents_with_their_messages(tmp_path) -> None:
+    with repository(tmp_path) as found:
+        from strands.types.session import SessionMessage
+
+        said = {"role": "user", "content": [{"text": "evidence"}]}
+        found.create_message("s", "a", SessionMessage(message=said, message_id=0))
+        found.scope.hold(reason="a case")
+        with pytest.raises(memcore.HeldError):
+            found.delete_session("s")
+        assert found.read_agent("s", "a") is not None
+        found.create_message("s", "a", SessionMessage(message=said, message_id=1))
+        assert len(found.list_messages("s", "a")) == 2
+
+
+def test_a_writer_that_is_always_outpaced_is_told_so(tmp_path, monkeypatch) -> None:
+    with repository(tmp_path) as found:
+        from strands.types.session import SessionMessage
+
+        said = {"role": "user", "content": [{"text": "x"}]}
+        writing, other = Lines.writing, found.session("s", "a")
+
+        def outpaced(lines: Lines, *values: Any, **options: Any) -> Any:
+            made = writing(lines, *values, **options)
+            other.append({"role": "user", "content": "faster"})
+            return made
+
+        monkeypatch.setattr(Lines, "writing", outpaced)
+        with pytest.raises(memcore.StoreLockedError, match="256 times"):
+            found.create_message("s", "a", SessionMessage(message=said, message_id=0))
+        assert found.list_messages("s", "a") == []
 
 
 # --- LlamaIndex -----------------------------------------------------------------------------------

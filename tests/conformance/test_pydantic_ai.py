@@ -355,6 +355,36 @@ def test_items_of_another_writer_outlive_the_deletion_of_a_branch(tmp_path):
         assert [each.parts[0].content for each in asyncio.run(store.load("f")).messages] == ["kept"]
 
 
+def test_entries_that_no_record_reaches_go_with_the_next_deletion(tmp_path):
+    def entry(name, parent, text):
+        return ConversationEntry(id=name, parent_id=parent, message=asked(text))
+
+    async def run(store):
+        def record(name, revision, head, *branches):
+            return ConversationRecord(
+                conversation_id=name, head_id=head, revision=revision, branches=[*branches]
+            )
+
+        made = [entry("e1", None, "one"), entry("e3", "e1", "three")]
+        await store.write_record(record("c1", "1", "e3"), new_entries=made, expected_revision=None)
+        made = [entry("e2", "e1", "two")]
+        await store.write_record(
+            record("c1", "2", "e2", "e3"), new_entries=made, expected_revision="1"
+        )
+        await store.write_record(record("c1", "3", "e3"), expected_revision="2")
+        made = [entry("e4", "e1", "four")]
+        await store.write_record(record("c2", "1", "e4"), new_entries=made, expected_revision=None)
+        await store.delete_record("c1", expected_revision="3")
+        with pytest.raises(ConversationConflict):
+            await store.write_record(record("c3", "1", "e2"), expected_revision=None)
+        return [each.id for each in await store.read_history("e4")]
+
+    expected = asyncio.run(run(InMemoryConversationStore()))
+    with MemcoreConversationStore(tmp_path / "a.memcore") as store:
+        assert asyncio.run(run(store)) == expected == ["e1", "e4"]
+        assert not store.scope.search("two")
+
+
 def test_an_id_of_an_entry_that_redaction_would_change_is_refused(tmp_path):
     with memcore.open(tmp_path / "a.memcore", redact=True) as db:
         store = MemcoreConversationStore(db)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,48 @@ def test_a_file_that_is_one_json_value(tmp_path, value, expected, indent) -> Non
     file.write_text(json.dumps(value, indent=indent))
     ran, found = load(tmp_path / "a.memcore", file)
     assert (ran.exit_code, found) == (0, expected), ran.output
+
+
+@pytest.mark.parametrize("around", ["\n{}\n\n", "\ufeff{}", "  {}  \n \n"])
+def test_blanks_around_a_value_are_none(tmp_path, around) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(around.format(json.dumps(NAMED)), encoding="utf-8")
+    ran, found = load(tmp_path / "a.memcore", file)
+    assert (ran.exit_code, found) == (0, {"x": ["q", "a"], "y": ["q"]}), ran.output
+
+
+def test_an_array_with_something_else_reports_that(tmp_path) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(json.dumps([NAMED[0], {"id": "z", "messages": None}, 7]))
+    ran, found = load(tmp_path / "a.memcore", file)
+    assert (ran.exit_code, list(found)) == (ExitCode.FINDINGS, ["x"])
+    assert "line 2" in ran.stderr
+    assert "line 3" in ran.stderr
+
+
+@pytest.mark.parametrize("text", [json.dumps(NAMED, indent=1), "\n".join(map(json.dumps, NAMED))])
+def test_a_pipe_is_read_like_a_file(tmp_path, text) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["tee", fifo], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as tee:
+        tee.stdin.write(text.encode())
+        tee.stdin.close()
+        ran, found = load(tmp_path / "a.memcore", fifo)
+    assert (ran.exit_code, found) == (0, {"x": ["q", "a"], "y": ["q"]}), ran.output
+    given = CliRunner().invoke(
+        app, ["import", "-", "--store", str(tmp_path / "b.memcore")], input=text
+    )
+    assert given.exit_code == 0
+    with memcore.open(tmp_path / "b.memcore") as db:
+        assert [each.session_id for each in db.sessions()] == ["x", "y"]
+
+
+def test_values_nested_too_deeply_are_refused(tmp_path) -> None:
+    for depth in (900, 970, 990, 5_000):
+        file = tmp_path / "f.json"
+        file.write_text(json.dumps(NAMED[:1], indent=1)[:-2] + f",\n{'[' * depth}{']' * depth}]")
+        ran, _ = load(tmp_path / f"{depth}.memcore", file)
+        assert ran.exit_code == ExitCode.FINDINGS, (depth, ran.output)
 
 
 def test_lines_that_are_lists_are_conversations_of_their_own(tmp_path) -> None:

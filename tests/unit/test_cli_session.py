@@ -150,3 +150,31 @@ def test_a_user_or_an_app_says_what_to_export(store, tmp_path) -> None:
             True,
         )
     assert run("export", "--to", tmp_path / "none").exit_code == ExitCode.USAGE
+
+
+def test_checkpoints_are_named_by_number(store) -> None:
+    assert run("checkpoint", "chat").stdout.startswith("checkpoint #1 behind seq 3")
+    run("rewind", "chat@1", "--yes")
+    assert parsed("rewind", "chat@#1", "--yes")["put_back"] == 2
+    assert shown(store) == ["1", "2", "3"]
+    for name in ("7", "#7"):
+        assert run("checkpoint", "chat", name).exit_code == ExitCode.USAGE
+    for position in ("chat@#9", "chat@#", f"chat@{'9' * 5000}"):
+        assert run("rewind", position, "--dry-run").exit_code == ExitCode.NOT_FOUND
+
+
+def test_what_the_view_before_covers_stays_covered(store) -> None:
+    with memcore.open(store) as db:
+        session = db.session("chat", user="alice")
+        session.extend([user(str(n)) for n in range(17)])
+        session.compact(memcore.extractive, keep_last=14, force=True)
+        session.compact(memcore.extractive, keep_last=6, force=True)
+    assert parsed("uncompact", "chat", "--dry-run")["shown_again"] == 8
+    assert parsed("uncompact", "chat", "--yes")["shown_again"] == 8
+    assert parsed("uncompact", "chat", "--yes")["shown_again"] == 6
+
+
+def test_values_nested_too_deeply_are_refused(store) -> None:
+    for verb in (["kv", "notes", "k"], ["state", "chat", "plan"]):
+        assert run(*verb, "--set", "[" * 20_000, "--yes").exit_code == ExitCode.USAGE
+        assert run(*verb[:-1], "none", "--delete", "--yes").exit_code == ExitCode.NOT_FOUND

@@ -370,6 +370,8 @@ def test_forks_of_a_renamed_conversation_are_its_own(open_db, tmp_path) -> None:
     for name in ("c1", "c1 (2)"):
         assert messages(db.session(f"{name}/branch-a1"))[0] == messages(db.session(name))[0]
     assert messages(db.session("c1")) != messages(db.session("c1 (2)"))
+    again = importing.load(db, importing.read("chatgpt", path), on_conflict="rename")
+    assert (again.present, again.renamed, again.forks) == (1, 0, 0)
 
 
 def test_files_whose_names_have_dots_are_conversations_of_their_own(open_db, tmp_path) -> None:

@@ -32,6 +32,7 @@ from memcore.database.scope import engine_of
 from memcore.errors import NotFoundError
 from memcore.kv.namespace import KeyValueTxn, KeyValueView
 from memcore.model import Context, Message
+from memcore.rows.item import Prepared, stored_meta
 from memcore.rows.lifecycle import need_free
 from memcore.session import Session, resume_removals, start_removal
 from memcore.session.session import ref_of
@@ -45,6 +46,7 @@ __all__ = [
 
 
 _FIELD: Final = "pydantic_ai"
+_REST: Final = f"{_FIELD}.rest"
 _RECORDS: Final = TypeAdapter(ConversationRecord)
 
 
@@ -271,13 +273,17 @@ class MemcoreConversationStore(Scoped, ConversationStore):
         if not others:
             return start_removal(txn, ref.engine, draft.log.scope, ref.name)[1]
         need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
-        dropped, rest = set(gone.values()), f"{_FIELD}.rest"
+        stays = set(reached.values())
+        for line in self._lines(tree).read():
+            if line.seq not in stays:  # of this record, or of none any more
+                rows.delete(key_of("e", line.value["id"]))
         kept = [
             item
             for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed)
             # The rest of a large entry is an event right before its item.
-            if item.was not in dropped
-            and not (item.was + 1 in dropped and item.message.get("type") == rest)
+            if item.was in stays
+            or (item.was + 1 in stays and item.message.get("type") == _REST)
+            or not _is_entry(item)
         ]
 
         def renewed(txn: Txn, renewal: Renewal) -> None:
@@ -369,6 +375,14 @@ def _expect(rows: KeyValueView, conversation_id: str, revision: str | None) -> A
 
 
 # --- Entries as lines -----------------------------------------------------------------------------
+
+
+def _is_entry(item: Prepared) -> bool:
+    """Return True if an item is an entry or the rest of one, and not another writer's."""
+    if item.message.get("type") in (_FIELD, _REST):
+        return True
+    meta = stored_meta(item.body)
+    return bool(meta.text) and _FIELD in meta.value()
 
 
 def _dumped(entry: ConversationEntry) -> Any:

@@ -22,7 +22,7 @@ from strands.types.session import (
     encode_bytes_values,
 )
 
-from memcore.adapters.lines import Line, Lines, LineSessions, Rows, key_of, name_of
+from memcore.adapters.lines import ATTEMPTS, Line, Lines, LineSessions, Rows, key_of, name_of
 from memcore.adapters.source import Opened, Scoped, Source, Where
 from memcore.database.scope import sessions_under
 from memcore.errors import RevisionConflict
@@ -141,13 +141,17 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
         del kwargs
         if self.read_session(session_id) is None:
             raise SessionException(f"session {session_id!r} does not exist")
-        prefix = name_of(_FIELD, session_id, "")
-        for kind in "am":  # first: a message needs its agent in its own commit
+        self._delete_messages(session_id)  # first: a legal hold keeps all
+        for kind in "am":
             for key, _ in list(self._kv.scan(prefix=key_of(kind, session_id, ""))):
                 self._kv.delete(key)
+        self._delete_messages(session_id)  # of writers who still found their agent
+        self._kv.delete(key_of("s", session_id))  # last: until then it can be deleted again
+
+    def _delete_messages(self, session_id: str) -> None:
+        prefix = name_of(_FIELD, session_id, "")
         for name in [prefix, *(entry.session_id for entry in sessions_under(self.scope, prefix))]:
             self.scope.delete_session(name)
-        self._kv.delete(key_of("s", session_id))  # last: until then it can be deleted again
 
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Store a new agent.
@@ -221,7 +225,7 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
                 raise SessionException(f"agent {agent_id!r} of {session_id!r} does not exist")
             writing.run(txn)
 
-        while True:  # again if others wrote meanwhile
+        for _ in range(ATTEMPTS):  # again if others wrote meanwhile
             revision = lines.session.revision
             last = lines.last()
             is_dense = number == 0 if last is None else _is_dense(last, number)
@@ -233,6 +237,7 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
             with suppress(RevisionConflict):
                 self._rows.commit(change, writings=[writing])
                 return
+        raise lines.outpaced()
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -252,7 +257,7 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
         """
         del kwargs
         lines = self._lines(session_id, agent_id)
-        while True:  # again if another one has written the session anew meanwhile
+        for _ in range(ATTEMPTS):  # again if another one has written the session anew meanwhile
             found = _found(lines, session_message.message_id)
             if found is None:
                 raise SessionException(f"message {session_message.message_id} does not exist")
@@ -261,6 +266,7 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
             with suppress(RevisionConflict):
                 lines.rewrite(found, line)
                 return
+        raise lines.outpaced()
 
     def list_messages(
         self,
