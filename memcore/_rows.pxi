@@ -215,6 +215,50 @@ cdef object _fresh(object value):
     return value
 
 
+cdef object _at_path(object item, list path):
+    """The value of an item at a path of keys and positions; None if it is not there."""
+    cdef object key
+    try:
+        for key in path:
+            item = item[key]
+    except (LookupError, TypeError):
+        return None
+    return item
+
+
+cdef object _whole(object rest, object item):
+    """See ``whole``; of an array or object, whose depth is that of stored JSON."""
+    cdef object key = None, entry = None, found
+    cdef Py_ssize_t at = 0, i
+    cdef dict made
+    cdef list row
+    if type(rest) is list:
+        row = (<list>rest).copy()
+        for i in range(len(row)):
+            if type(row[i]) is dict or type(row[i]) is list:
+                row[i] = _whole(row[i], item)
+        return row
+    found = (<dict>rest).get("$") if len(<dict>rest) == 1 else None
+    if found is not None:
+        if type(found) is list:
+            return _at_path(item, <list>found)
+        if type(found) is not dict:
+            try:
+                return float(found)
+            except (TypeError, ValueError):
+                return None
+        rest = found  # an object that looks like a reference
+    made = {}
+    while memcore_next(<dict>rest, &at, key, entry):
+        made[key] = _whole(entry, item) if type(entry) is dict or type(entry) is list else entry
+    return made
+
+
+def whole(rest, item):
+    """The value of which ``memcore.adapters.lines.rest_of`` left this rest beside an item."""
+    return _whole(rest, item) if type(rest) is dict or type(rest) is list else rest
+
+
 def fresh_json(list values not None, object absent):
     """Private copies of JSON values, without those that are ``absent``."""
     cdef object value

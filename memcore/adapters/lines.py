@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
-from memcore._fast import classify
+from memcore._fast import classify, whole
 from memcore.blobs import StagedBlobLost
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -119,33 +119,6 @@ def _referring(value: Any, places: dict[bytes, list[Any]]) -> Any:
         return [_referring(each, places) for each in value]
     made = {key: _referring(each, places) for key, each in value.items()}
     return {_AT: made} if made.keys() == {_AT} else made
-
-
-def whole(rest: Any, item: Message) -> Any:
-    """Return the line of which ``rest_of`` left this rest; None where the item lost a value."""
-    if isinstance(rest, list):
-        return [whole(each, item) if isinstance(each, dict | list) else each for each in rest]
-    if not isinstance(rest, dict):
-        return rest
-    if len(rest) == 1 and _AT in rest:
-        rest = rest[_AT]
-        if isinstance(rest, str):
-            return float(rest)
-        if isinstance(rest, list):
-            return _value_at(item, rest)
-    return {  # a call a value less takes a third of the time
-        key: whole(each, item) if isinstance(each, dict | list) else each
-        for key, each in rest.items()
-    }
-
-
-def _value_at(item: Any, path: Sequence[Any]) -> Any:
-    for key in path:
-        try:
-            item = item[key]
-        except (LookupError, TypeError):
-            return None
-    return item
 
 
 # --- Lines in a session ---------------------------------------------------------------------------
