@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from memcore.database import Database, open_database
 from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
+from memcore.graph import StoredCheckpoint, StoredCoder
 from memcore.model import Context, Item, ItemKind, Memory, Repair, SessionEntry
 from memcore.preview import preview
 from memcore.privacy import Redaction, redaction_policy
@@ -36,6 +37,8 @@ PAGE_ROWS: Final = 200
 CONTENT_CHARS: Final = 64 * 1024
 """Characters of one content on a page; the JSON of an item has all."""
 PREVIEW_CHARS: Final = 300
+STEP_ROWS: Final = 50
+"""Checkpoints of a graph on a page, each of which is decoded."""
 PAST_ITEMS: Final = 20_000
 """Longer sessions are shown as they are now, not as they were: the copy would take too long."""
 _COPIES: Final = 4
@@ -342,6 +345,75 @@ class Inspector:
         return {"title": "Graph threads", "app": app, "user": user, "start": start,
                 "next": following, "rows": [asdict(each) for each in rows]}  # fmt: skip
 
+    def thread(self, app: str, user: str, thread: str, *, before: str | None = None) -> Page:
+        """Checkpoints of a graph thread, of all its namespaces, the newest first."""
+        redacts = self._redacts(app, user)
+        found = list(islice(self._steps(app, user, thread, before=before), STEP_ROWS + 1))
+        rows = [
+            {
+                "namespace": each.namespace, "checkpoint": each.checkpoint, "parent": each.parent,
+                "step": _json(redacts(_plain(_of(each.metadata, "step")))),
+                "source": _json(redacts(_plain(_of(each.metadata, "source")))),
+                "channels": len(each.values), "writes": len(each.writes),
+            }
+            for each in found[:STEP_ROWS]
+        ]  # fmt: skip
+        following = found[STEP_ROWS - 1].checkpoint if len(found) > STEP_ROWS else None
+        return {"title": "Graph thread", "app": app, "user": user, "thread": thread,
+                "before": before, "following": following, "rows": rows}  # fmt: skip
+
+    def step(
+        self,
+        app: str,
+        user: str,
+        thread: str,
+        checkpoint: str,
+        *,
+        namespace: str = "",
+        other: str | None = None,
+    ) -> Page:
+        """One checkpoint of a graph beside another one, its parent unless it is named.
+
+        Raises:
+            NotFoundError: there is no such checkpoint.
+        """
+        redacts = self._redacts(app, user)
+        now = self._step(app, user, thread, namespace, checkpoint)
+        beside = now.parent if other is None else other
+        then = None if beside is None else self._step(app, user, thread, namespace, beside)
+        before = {} if then is None else then.values
+        rows = []
+        for channel in sorted(now.values.keys() | before.keys()):
+            was, is_now = _plain(before.get(channel)), _plain(now.values.get(channel))
+            rows.append({
+                "channel": redacts(channel), "was": _json(redacts(was)),
+                "now": _json(redacts(is_now)), "changed": was != is_now,
+            })  # fmt: skip
+        writes = [
+            {"task": task, "channel": redacts(channel), "value": _json(redacts(_plain(value)))}
+            for task, channel, value in now.writes[:PAGE_ROWS]
+        ]
+        return {
+            "title": "Checkpoint", "app": app, "user": user, "thread": thread,
+            "namespace": namespace, "checkpoint": checkpoint, "other": beside, "rows": rows,
+            "metadata": _json(redacts(_plain(now.metadata))), "writes": writes,
+        }  # fmt: skip
+
+    def _steps(self, app: str, user: str, thread: str, **asked: Any) -> Iterator[StoredCheckpoint]:
+        """Yield the checkpoints of a thread as plain data: nothing that they name is called."""
+        graph = self.database.scope(app=app, user=user).graph
+        return graph.checkpoints(thread, None, StoredCoder(), **asked)
+
+    def _step(
+        self, app: str, user: str, thread: str, namespace: str, checkpoint: str
+    ) -> StoredCheckpoint:
+        graph = self.database.scope(app=app, user=user).graph
+        found = graph.get(thread, namespace, checkpoint, StoredCoder())
+        if found is None:
+            msg = f"thread {thread[:80]!r} has no checkpoint {checkpoint[:80]!r} here"
+            raise NotFoundError(msg)
+        return found
+
     # --- parts ------------------------------------------------------------------------------------
 
     def _head(self, session: Session) -> Page:
@@ -504,6 +576,21 @@ def _json(value: Any) -> str | None:
     if value is None:
         return None
     return _clip(json.dumps(value, ensure_ascii=False, indent=1), CONTENT_CHARS)
+
+
+def _of(metadata: Any, name: str) -> Any:
+    return metadata.get(name) if isinstance(metadata, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a decoded value as JSON has it; of what is neither, a text about it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value):,} bytes>"
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _unchanged(value: Any) -> Any:

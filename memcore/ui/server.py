@@ -48,7 +48,10 @@ _HIDDEN: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"))
 """Categories of characters that do not show, or change how others are shown."""
 _KEPT: Final = "\n\t"
 
-_TEXTS: Final = ("app", "user", "session", "other", "policy", "format", "status", "q", "filter")
+_TEXTS: Final = (
+    "app", "user", "session", "other", "policy", "format", "status", "q", "filter", "thread",
+    "namespace", "checkpoint", "before",
+)  # fmt: skip
 _NUMBERS: Final = ("at", "budget", "start", "seq", "id")
 
 
@@ -104,6 +107,13 @@ PAGES: Final[dict[str, tuple[str, Callable[[Inspector, dict[str, Any]], Page]]]]
     "/memory": ("memory", lambda on, given: on.memory(
         given.get("app") or "default", given.get("user") or "default", _needed(given, "id"))),
     "/threads": ("threads", _of_scope("threads", "start")),
+    "/thread": ("thread", lambda on, given: on.thread(
+        given.get("app") or "default", given.get("user") or "default",
+        _needed(given, "thread"), before=given.get("before"))),
+    "/step": ("step", lambda on, given: on.step(
+        given.get("app") or "default", given.get("user") or "default",
+        _needed(given, "thread"), _needed(given, "checkpoint"),
+        namespace=given.get("namespace") or "", other=given.get("other"))),
     "/search": ("search", lambda on, given: on.search(
         given.get("q") or "", app=given.get("app") or None, user=given.get("user") or None)),
     "/audit": ("audit", lambda on, _: on.audit()),

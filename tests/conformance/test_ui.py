@@ -36,6 +36,7 @@ EVIL = (
     " \u202egnp.exe\u202c \x1b[31m \u200bhidden [x](javascript:alert(1)) {{7*7}} \ufeff&lt;"
 )
 MAIL = "ann.lee@example.org"
+THREAD = "graph <b>\u202e"
 OF = {"app": "default", "user": "ann", "session": "trip/plan 1"}
 
 
@@ -74,7 +75,29 @@ def made(tmp_path_factory):
         )
         db.hold("ann", reason=EVIL)
         db.scope(user="ann").index_sessions()
+        steps_of_a_graph(db)
     return found  # fmt: skip
+
+
+def steps_of_a_graph(db):
+    """Three checkpoints of a thread, with a write that waits at the last one."""
+    pytest.importorskip("langgraph")
+    from langgraph.checkpoint.base import empty_checkpoint
+
+    from memcore.adapters.langgraph import MemcoreSaver
+
+    saver = MemcoreSaver(db, user="ann")
+    at = {"configurable": {"thread_id": THREAD, "checkpoint_ns": ""}}
+    for step in range(3):
+        channels = {"messages": [EVIL, MAIL][: step + 1], "step": step, "same": "stays"}
+        checkpoint = {
+            **empty_checkpoint(),
+            "channel_values": channels,
+            "channel_versions": {"messages": str(step), "step": str(step), "same": "0"},
+        }
+        fresh = {"messages": str(step), "step": str(step), **({} if step else {"same": "0"})}
+        at = saver.put(at, checkpoint, {"step": step, "source": "loop", "note": EVIL}, fresh)
+    saver.put_writes(at, [("messages", {"next": EVIL, "raw": b"12345"})], "task 1")
 
 
 @pytest.fixture
@@ -256,6 +279,11 @@ def all_pages(app):
         "/context": [OF, OF | {"at": 9, "budget": 900}, evil],
         "/session": [OF, evil], "/compactions": [OF], "/state": [OF, OF | {"at": 4}],
         "/forks": [{"user": "ann"}], "/memories": [{"user": "ann"}], "/threads": [{"user": "ann"}],
+        "/thread": [{"user": "ann", "thread": THREAD}],
+        "/step": [
+            {"user": "ann", "thread": THREAD, "checkpoint": row["checkpoint"]}
+            for row in page(app, "/thread.json", user="ann", thread=THREAD)["rows"]
+        ],
         "/audit": [{}], "/stats": [{}],
     }  # fmt: skip
     assert given.keys() == PAGES.keys()
@@ -291,6 +319,28 @@ def test_nothing_is_written(path, app):
     for where, parameters in all_pages(app):
         page(app, where, **parameters)
     assert path.read_bytes() == before
+
+
+def test_two_checkpoints_of_a_graph_are_compared(app):
+    assert [row["thread"] for row in page(app, "/threads.json", user="ann")["rows"]] == [THREAD]
+    rows = page(app, "/thread.json", user="ann", thread=THREAD)["rows"]
+    assert [(row["step"], row["source"]) for row in rows] == [
+        ("2", '"loop"'), ("1", '"loop"'), ("0", '"loop"'),
+    ]  # fmt: skip
+    assert [(row["channels"], row["writes"]) for row in rows] == [(3, 1), (3, 0), (3, 0)]
+    of = {"user": "ann", "thread": THREAD, "checkpoint": rows[0]["checkpoint"]}
+    found = page(app, "/step.json", **of)
+    assert found["other"] == rows[1]["checkpoint"]
+    changed = {row["channel"]: row["changed"] for row in found["rows"]}
+    assert changed == {"messages": False, "same": False, "step": True}
+    assert json.loads(found["writes"][0]["value"])["raw"] == "<5 bytes>"
+    first = page(app, "/step.json", **of | {"other": rows[2]["checkpoint"]})
+    assert {row["channel"] for row in first["rows"] if row["changed"]} == {"messages", "step"}
+    alone = page(app, "/step.json", **of | {"checkpoint": rows[2]["checkpoint"]})
+    assert (alone["other"], alone["rows"][0]["was"]) == (None, None)
+    for wrong in ({"checkpoint": "none"}, {"other": "none"}, {"thread": "none"}):
+        (refused,) = fetched(app, ("/step", of | wrong))
+        assert (refused.status_code, "no checkpoint" in refused.text) == (404, True)
 
 
 # --- who gets pages -------------------------------------------------------------------------------
