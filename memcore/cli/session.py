@@ -104,9 +104,10 @@ def rewind_session(
         if position is None:
             msg = f"{to!r} names no position: expected SESSION@SEQ or SESSION@CHECKPOINT"
             raise memcore.InvalidOptionError(msg)
+        revision = session.revision
         found = db.compare(session, session, other_at=position)
-        if not dry_run:
-            session.rewind(position, state=state)
+        if not dry_run:  # what is told is what was done
+            session.rewind(position, state=state, expected_revision=revision)
     away, back = len(found.only_a), len(found.only_b)
     _told(as_json, "rewind", f"{away:,} items taken back, {back:,} put back", dry_run=dry_run,
           session=session.id, taken_back=away, put_back=back)  # fmt: skip
