@@ -479,9 +479,8 @@ def test_without_langgraph_it_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert 'ImportError: MemcoreStore needs LangGraph: install it with pip install "memcore[' in (
-        done.stderr
-    )
+    told = 'ImportError: MemcoreStore needs LangGraph: install it with pip install "memcore-db['
+    assert told in done.stderr
 
 
 def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
