@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from math import isfinite
 from threading import Lock
@@ -40,7 +41,6 @@ from memcore.state import state_counter
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
-    "ATTEMPTS",
     "Line",
     "LineSessions",
     "Lines",
@@ -65,7 +65,7 @@ _PLAIN: Final = frozenset(("role", "type"))
 _BEFORE: Final = "event"
 """Rest of a line whose rest is an event of its own, right before the item."""
 _REST_BYTES: Final = 16 * 1024
-ATTEMPTS: Final = 256
+_ATTEMPTS: Final = 256
 """Attempts at a change while others write."""
 _LAST: Final = 3
 """Items of which the last line is one, even if an event before it has its rest."""
@@ -218,18 +218,29 @@ class Lines:
         Raises:
             StoreLockedError: others wrote again and again.
         """
-        for _ in range(ATTEMPTS):
+
+        def change() -> T:
             # Both before the function reads anything. A change of the state alone leaves the
             # revision as it is, so two of these are told apart by the state's own counter.
             revision, counter = self.session.revision, self.session.state.counter
-            try:
-                with self.session.batch(expected_revision=revision) as batch:
-                    found = fill(batch)
-                    batch.expect_state(counter)
-            except RevisionConflict:
-                continue
+            with self.session.batch(expected_revision=revision) as batch:
+                found = fill(batch)
+                batch.expect_state(counter)
             return found
-        raise self.outpaced()
+
+        return self.attempt(change)
+
+    def attempt(self, change: Callable[[], T]) -> T:
+        """Make a change, again while others write between its reading and its commit.
+
+        Raises:
+            StoreLockedError: they did so again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            with suppress(RevisionConflict):
+                return change()
+        msg = f"session {self.session.id[:80]!r} was written {_ATTEMPTS} times by others: try again"
+        raise StoreLockedError(msg)
 
     def rewrite(self, line: Line, value: dict[str, Any]) -> None:
         """Put another line in the place of a stored one, whose text is then nowhere in the file.
@@ -271,26 +282,19 @@ class Lines:
             StoreLockedError: others wrote again and again.
         """
         writing = self.writing(values)
-        for _ in range(ATTEMPTS):
+
+        def change() -> list[Line]:
             # Before anything is read; a change of the state leaves the revision as it is.
             revision, counter = self.session.revision, self.session.state.counter
-            if prepare is not None:
-                gone = prepare()
-            old = [line for line in self.read() if gone is None or gone(line)]
-            try:
-                if old:
-                    self._renew(old, writing, revision=revision, counter=counter)
-                elif writing.change.items:
-                    store(writing.change)
-            except RevisionConflict:
-                continue
+            is_gone = gone if prepare is None else prepare()
+            old = [line for line in self.read() if is_gone is None or is_gone(line)]
+            if old:
+                self._renew(old, writing, revision=revision, counter=counter)
+            elif writing.change.items:
+                store(writing.change)
             return old
-        raise self.outpaced()
 
-    def outpaced(self) -> StoreLockedError:
-        """Return the error of a change that others were faster than at every attempt."""
-        msg = f"session {self.session.id[:80]!r} was written {ATTEMPTS} times by others: try again"
-        return StoreLockedError(msg)
+        return self.attempt(change)
 
     def _renew(
         self,

@@ -54,9 +54,7 @@ def show_values(
     with writing(store) if changes else reading(store) as db:
         rows = db.scope(user=user, app=app).kv(namespace)
         if changes and key is not None:
-            if delete:
-                _one(rows.get(key, rows), rows, key)
-            found = _changed(key, set_to, put=rows.put, delete=rows.delete)
+            found = _changed(rows, key, set_to)
         else:
             known = dict(rows.scan()) if key is None else {key: rows.get(key, rows)}
             found = known if key is None else {key: _one(known[key], rows, key)}
@@ -82,9 +80,7 @@ def show_state(
     with writing(store) if changes else reading(store) as db:
         state = find_session(db, session_id, user=user, app=app).state
         if changes and field is not None:
-            if delete:
-                _one(state.get(field, state), state, field)
-            found = _changed(field, set_to, put=state.put, delete=state.delete)
+            found = _changed(state, field, set_to)
         else:
             known = state.all()
             found = known if field is None else {field: _one(known.get(field, known), known, field)}
@@ -103,17 +99,18 @@ def _asked(key: str | None, set_to: str | None, delete: bool, yes: bool) -> bool
     return changes
 
 
-def _changed(key: str, set_to: str | None, *, put: Any, delete: Any) -> dict[str, Any]:
+def _changed(of: Any, key: str, set_to: str | None) -> dict[str, Any]:
     """Store or delete a value; return what is there now."""
     if set_to is None:
-        delete(key)
+        _one(of.get(key, of), of, key)
+        of.delete(key)
         return {}
     try:
         value = json.loads(set_to)
     except (ValueError, RecursionError) as exc:
         msg = f"--set: expected JSON (a text needs quotes: '\"text\"'), got {set_to[:80]!r}: {exc}"
         raise memcore.InvalidOptionError(msg) from exc
-    put(key, value)
+    of.put(key, value)
     return {key: value}
 
 

@@ -355,6 +355,20 @@ def test_items_of_another_writer_outlive_the_deletion_of_a_branch(tmp_path):
         assert [each.parts[0].content for each in asyncio.run(store.load("f")).messages] == ["kept"]
 
 
+def test_a_large_entry_that_stays_keeps_its_rest(tmp_path):
+    with MemcoreConversationStore(tmp_path / "a.memcore") as store:
+        large, gone = asked("kept"), asked("gone")
+        for message in (large, gone):  # a rest of its own, as an event before the item
+            message.instructions = f"{message.parts[0].content} " * 8_000
+        conversation = Conversation(conversation_id="c", messages=[large, gone, asked("last")])
+        asyncio.run(store.save(conversation))
+        asyncio.run(store.fork("c", at=1, new_conversation_id="f"))
+        asyncio.run(store.delete("c"))
+        assert asyncio.run(store.load("f")).messages == [large]
+        (tree,) = [each.session_id for each in store.scope.sessions()]
+        assert len(list(store.scope.session(tree).items())) == 2
+
+
 def test_entries_that_no_record_reaches_go_with_the_next_deletion(tmp_path):
     def entry(name, parent, text):
         return ConversationEntry(id=name, parent_id=parent, message=asked(text))

@@ -24,7 +24,7 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-from memcore.adapters.lines import Lines, LineSessions, Rows, first_legal, key_of, name_of
+from memcore.adapters.lines import Lines, LineSessions, Rows, first_legal, key_of, name_of, whole
 from memcore.adapters.pydantic_ai.messages import from_pydantic_ai
 from memcore.adapters.source import Scoped, Source, Where, in_thread
 from memcore.context import fit
@@ -273,18 +273,11 @@ class MemcoreConversationStore(Scoped, ConversationStore):
         if not others:
             return start_removal(txn, ref.engine, draft.log.scope, ref.name)[1]
         need_free(txn, *draft.log.place, what=f"session {ref.name[:80]!r}")
-        stays = set(reached.values())
-        for line in self._lines(tree).read():
-            if line.seq not in stays:  # of this record, or of none any more
-                rows.delete(key_of("e", line.value["id"]))
-        kept = [
-            item
-            for item in encode_again(draft, 0, draft.count, seed=ref.engine.seed)
-            # The rest of a large entry is an event right before its item.
-            if item.was in stays
-            or (item.was + 1 in stays and item.message.get("type") == _REST)
-            or not _is_entry(item)
-        ]
+        # By the transaction's own rows: a handle would read what was there before it.
+        again = encode_again(draft, 0, draft.count, seed=ref.engine.seed)
+        kept, lost = _parted(again, set(reached.values()))
+        for each in lost:  # of this record, or of none any more
+            rows.delete(key_of("e", each))
 
         def renewed(txn: Txn, renewal: Renewal) -> None:
             del txn
@@ -377,12 +370,34 @@ def _expect(rows: KeyValueView, conversation_id: str, revision: str | None) -> A
 # --- Entries as lines -----------------------------------------------------------------------------
 
 
-def _is_entry(item: Prepared) -> bool:
-    """Return True if an item is an entry or the rest of one, and not another writer's."""
-    if item.message.get("type") in (_FIELD, _REST):
-        return True
+def _parted(items: Iterable[Prepared], stays: set[int]) -> tuple[list[Prepared], list[str]]:
+    """Return the items that stay, other writers' among them, and the ids of the entries that go."""
+    kept: list[Prepared] = []
+    lost: list[str] = []
+    rest: Prepared | None = None
+    for item in items:
+        if item.message.get("type") == _REST:
+            rest = item  # of a large entry, which is the item right behind it
+            continue
+        entry = _entry_in(item, rest)
+        if entry is None or item.was in stays:
+            kept += [item] if rest is None or entry is None else [rest, item]
+        else:
+            lost.append(entry["id"])
+        rest = None
+    return kept, lost
+
+
+def _entry_in(item: Prepared, rest: Prepared | None) -> dict[str, Any] | None:
+    """Return the line of an item with the rest before it; None: it is another writer's."""
+    value: Any = item.message.get("payload") if item.message.get("type") == _FIELD else None
     meta = stored_meta(item.body)
-    return bool(meta.text) and _FIELD in meta.value()
+    if value is None and meta.text:
+        value = meta.value().get(_FIELD)
+        if rest is not None and not isinstance(value, dict):
+            value = rest.message["payload"]
+    found = whole(value, item.message)
+    return found if isinstance(found, dict) else None
 
 
 def _dumped(entry: ConversationEntry) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Unpack
 
 from strands.session.repository_session_manager import RepositorySessionManager
@@ -22,10 +22,9 @@ from strands.types.session import (
     encode_bytes_values,
 )
 
-from memcore.adapters.lines import ATTEMPTS, Line, Lines, LineSessions, Rows, key_of, name_of
+from memcore.adapters.lines import Line, Lines, LineSessions, Rows, key_of, name_of
 from memcore.adapters.source import Opened, Scoped, Source, Where
 from memcore.database.scope import sessions_under
-from memcore.errors import RevisionConflict
 from memcore.kv.namespace import KeyValueTxn
 from memcore.model import Message
 from memcore.session import Session as MemcoreSession
@@ -217,27 +216,31 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
             SessionException: its id is taken, or there is no such agent.
         """
         del kwargs
-        lines, line = self._lines(session_id, agent_id), _line(session_message)
-        number, agent = session_message.message_id, key_of("a", session_id, agent_id)
+        lines, agent = self._lines(session_id, agent_id), key_of("a", session_id, agent_id)
+        lines.attempt(partial(self._add, lines, agent, _line(session_message)))
+
+    def _add(self, lines: Lines, agent: str, line: dict[str, Any]) -> None:
+        """Append a message in the commit that finds its agent.
+
+        Raises:
+            SessionException: its id is taken, or there is no such agent.
+            RevisionConflict: others wrote meanwhile.
+        """
+        revision, number = lines.session.revision, line["message_id"]
+        last = lines.last()
+        is_dense = number == 0 if last is None else _is_dense(last, number)
+        if not (is_dense and (last is not None or not len(lines.session))):
+            is_dense = False
+            if _found(lines, number) is not None:
+                raise SessionException(f"message {number} already exists")
+        writing = lines.writing([{**line, _DENSE: is_dense}], revision=revision)
 
         def change(txn: Txn, rows: KeyValueTxn) -> None:
             if rows.get(agent) is None:
-                raise SessionException(f"agent {agent_id!r} of {session_id!r} does not exist")
+                raise SessionException(f"{_told(agent)} does not exist")
             writing.run(txn)
 
-        for _ in range(ATTEMPTS):  # again if others wrote meanwhile
-            revision = lines.session.revision
-            last = lines.last()
-            is_dense = number == 0 if last is None else _is_dense(last, number)
-            if not (is_dense and (last is not None or not len(lines.session))):
-                is_dense = False
-                if _found(lines, number) is not None:
-                    raise SessionException(f"message {number} already exists")
-            writing = lines.writing([{**line, _DENSE: is_dense}], revision=revision)
-            with suppress(RevisionConflict):
-                self._rows.commit(change, writings=[writing])
-                return
-        raise lines.outpaced()
+        self._rows.commit(change, writings=[writing])
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -257,16 +260,7 @@ class MemcoreSessionRepository(Scoped, SessionRepository):
         """
         del kwargs
         lines = self._lines(session_id, agent_id)
-        for _ in range(ATTEMPTS):  # again if another one has written the session anew meanwhile
-            found = _found(lines, session_message.message_id)
-            if found is None:
-                raise SessionException(f"message {session_message.message_id} does not exist")
-            session_message.created_at = found.value["created_at"]
-            line = {**_line(session_message), _DENSE: found.value.get(_DENSE, False)}
-            with suppress(RevisionConflict):
-                lines.rewrite(found, line)
-                return
-        raise lines.outpaced()
+        lines.attempt(partial(_replace, lines, session_message))
 
     def list_messages(
         self,
@@ -331,6 +325,15 @@ def _line(message: SessionMessage) -> dict[str, Any]:
 def _is_dense(last: Line, message_id: int) -> bool:
     """Return True if an id follows on lines that have all ids from 0 on, in order."""
     return bool(last.value.get(_DENSE)) and message_id == last.value["message_id"] + 1
+
+
+def _replace(lines: Lines, message: SessionMessage) -> None:
+    """Put a message in the place of the one with its id; its time of creation stays."""
+    found = _found(lines, message.message_id)
+    if found is None:
+        raise SessionException(f"message {message.message_id} does not exist")
+    message.created_at = found.value["created_at"]
+    lines.rewrite(found, {**_line(message), _DENSE: found.value.get(_DENSE, False)})
 
 
 def _found(lines: Lines, message_id: int) -> Line | None:
