@@ -955,6 +955,10 @@ cdef class BatchRunner:
         if interrupt is not None:
             raise interrupt
 
+    def run_callbacks(self, list callbacks not None):
+        """Run and remove ``(owner, callback)`` pairs in order; an interrupted one runs again."""
+        self._run_callbacks(callbacks)
+
     cdef int _run_callbacks(self, list callbacks) except -1:
         """Run each in order; a failure goes to its own caller, an interrupted one runs again."""
         cdef WriteRequest owner

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import servers
 import turned_on
 from hypothesis import settings
 
@@ -36,6 +37,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker("as_stored")
     if marker is not None and turned_on.changes_bytes():
         pytest.skip(f"looks at stored bytes; {turned_on.VARIABLE}={','.join(turned_on.NAMES)}")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[servers.Server]:
+    """A PostgreSQL server; skips where none is installed."""
+    pytest.importorskip("psycopg_pool")
+    with servers.postgres() as running:
+        yield running
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 from memcore.session import Session
@@ -17,6 +18,7 @@ __all__ = [
     "commit",
     "commit_to",
     "drive",
+    "in_pages",
     "settled",
 ]
 
@@ -84,6 +86,14 @@ async def settled(future: asyncio.Future[T]) -> T:
 
 
 # --- Committing a sequence of steps from a loop through the store's writer thread -----------------
+
+
+async def in_pages(rows: Iterable[T], count: int) -> AsyncIterator[T]:
+    """Yield rows that are read in a thread, ``count`` at a time."""
+    left = iter(rows)
+    while page := await asyncio.to_thread(lambda: list(islice(left, count))):
+        for row in page:
+            yield row
 
 
 async def drive(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:

@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from memcore import session
-from memcore.aio.commit import commit
+from memcore.aio.commit import commit, in_pages
 from memcore.aio.compact import recorded, run_due, summarized
 from memcore.aio.memory import AsyncMemories
 from memcore.aio.state import AsyncSessionState
@@ -85,6 +85,7 @@ from memcore.tokens import TokenCounter
 __all__ = ["AsyncLadder", "AsyncLease", "AsyncLeaseContext", "AsyncSession"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 AnyStep: TypeAlias = Callable[[Attempt], Awaitable[Any]] | Step
@@ -392,6 +393,17 @@ class AsyncSession:
         if ref.due is not None:
             await asyncio.to_thread(ref.touch)
 
+    @property
+    def _is_remote(self) -> bool:
+        """True if reads are trips to a server, which must not block the loop."""
+        return ref_of(self._session).engine.store.is_server
+
+    async def _read(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        await self._ready()
+        if self._is_remote:
+            return await asyncio.to_thread(read, *args, **options)
+        return read(*args, **options)
+
     async def _commit(self, change: Change[T], *, large: bool = False) -> T:
         return await commit(self._session, change, large=large)
 
@@ -650,8 +662,7 @@ class AsyncSession:
 
     async def exists(self) -> bool:
         """Return True if the session exists."""
-        await self._ready()
-        return self._session.exists()
+        return await self._read(self._session.exists)
 
     @property
     def revision(self) -> int:
@@ -734,8 +745,7 @@ class AsyncSession:
         Raises:
             CorruptValueError: the calibration is damaged; the next report rewrites it.
         """
-        await self._ready()
-        return self._session.calibrations()
+        return await self._read(self._session.calibrations)
 
     def pressure(
         self,
@@ -812,8 +822,7 @@ class AsyncSession:
 
     async def views(self) -> list[View]:
         """The compaction records, oldest first."""
-        await self._ready()
-        return self._session.views()
+        return await self._read(self._session.views)
 
     async def uncompact(self) -> bool:
         """Revert the last compaction; return whether there was one."""
@@ -822,8 +831,7 @@ class AsyncSession:
 
     async def masks(self) -> list[Mask]:
         """Return the masks that contexts currently show in place of items, in item order."""
-        await self._ready()
-        return self._session.masks()
+        return await self._read(self._session.masks)
 
     async def covered(
         self,
@@ -850,8 +858,7 @@ class AsyncSession:
             NotFoundError: the item is not in the live history, or has no such result.
             InvalidOptionError: not a valid reference.
         """
-        await self._ready()
-        return self._session.read_offloaded(reference)
+        return await self._read(self._session.read_offloaded, reference)
 
     async def undo(
         self,
@@ -905,6 +912,10 @@ class AsyncSession:
             CorruptValueError: a checkpoint is damaged.
         """
         await self._ready()
+        if self._is_remote:
+            async for found in in_pages(self._session.checkpoints(), ITEMS_PAGE):
+                yield found
+            return
         for count, found in enumerate(self._session.checkpoints()):
             if count and count % ITEMS_PAGE == 0:
                 await asyncio.sleep(0)
@@ -920,8 +931,7 @@ class AsyncSession:
             NotFoundError: no checkpoint matches.
             CorruptValueError: it is damaged.
         """
-        await self._ready()
-        return self._session.get_checkpoint(which)
+        return await self._read(self._session.get_checkpoint, which)
 
     async def delete_checkpoint(
         self,
@@ -1057,8 +1067,7 @@ class AsyncSession:
         Raises:
             CorruptValueError: the counts are damaged.
         """
-        await self._ready()
-        return self._session.accessed(seq)
+        return await self._read(self._session.accessed, seq)
 
     async def items(
         self,
@@ -1079,6 +1088,20 @@ class AsyncSession:
             CorruptValueError: an item is damaged; ``skip_corrupt`` omits it instead.
         """
         await self._ready()
+        if self._is_remote:
+            async for found in in_pages(
+                self._session.items(
+                    start,
+                    stop,
+                    skip_corrupt=skip_corrupt,
+                    authors=authors,
+                    share=share,
+                    redact=redact,
+                ),
+                ITEMS_PAGE,
+            ):
+                yield found
+            return
         for count, found in enumerate(
             self._session.items(
                 start, stop, skip_corrupt=skip_corrupt, authors=authors, share=share, redact=redact
@@ -1097,8 +1120,7 @@ class AsyncSession:
         Raises:
             NotFoundError: it is not in the live history.
         """
-        await self._ready()
-        return self._session.get(seq)
+        return await self._read(self._session.get, seq)
 
     async def tail(
         self,
@@ -1108,8 +1130,7 @@ class AsyncSession:
         redact: Redact = None,
     ) -> list[Item]:
         """The last ``count`` live items, oldest first; ``redact`` as in ``context``."""
-        await self._ready()
-        return self._session.tail(count, skip_corrupt=skip_corrupt, redact=redact)
+        return await self._read(self._session.tail, count, skip_corrupt=skip_corrupt, redact=redact)
 
     async def find_call(
         self,
@@ -1120,8 +1141,7 @@ class AsyncSession:
         Raises:
             NotFoundError: no call of the live history has this id.
         """
-        await self._ready()
-        return self._session.find_call(call_id)
+        return await self._read(self._session.find_call, call_id)
 
     async def context(
         self,
@@ -1172,8 +1192,8 @@ class AsyncSession:
             NotFoundError: the session has no such view, or the history was cut below it.
             InvalidOptionError, CorruptValueError
         """
-        await self._ready()
-        return self._session.context(
+        return await self._read(
+            self._session.context,
             budget_tokens,
             reserve_tokens=reserve_tokens,
             calibrated=calibrated,

@@ -28,7 +28,7 @@ from memcore.codec.keys import Kind, Row
 from memcore.codec.table import KINDS_END
 from memcore.codec.values import HEADER_BYTES
 from memcore.errors import AuditError, InvalidOptionError, uncopied
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.audit_log import (
     DATABASE,
     HEAD,
@@ -231,12 +231,12 @@ _PIECE_BYTES: Final = 8 * 1024**2
 _FIRST_LOOKED_AT: Final = 4
 
 
-def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:
+def chainer_for(store: Store, audit: Audit) -> Chainer:
     """Return the chainer of the audit's key for this file."""
     return Chainer(audit.key_bytes(), store.file_id)
 
 
-def start_audit(store: LmdbStore, audit: Audit | None) -> None:
+def start_audit(store: Store, audit: Audit | None) -> None:
     """Start or resume auditing when a database is opened.
 
     Raises:
@@ -343,7 +343,7 @@ def _is_covered(txn: ReadTxn) -> bool:
     return False
 
 
-def _begin(store: LmdbStore, recorder: Recorder) -> None:
+def _begin(store: Store, recorder: Recorder) -> None:
     if store.transact(lambda txn: _begin_empty(txn, store, recorder)):
         return
     with nullcontext() if store.path == ":memory:" else store.exclusive():
@@ -354,7 +354,7 @@ def _begin(store: LmdbStore, recorder: Recorder) -> None:
         store.transact(lambda txn: record_event(txn, 0, COVERED, {}))
 
 
-def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
+def _begin_empty(txn: Txn, store: Store, recorder: Recorder) -> bool:
     """Start on a file that holds nothing yet; another process may be doing so, too."""
     if read_tip(txn, DATABASE).number:
         return _is_covered(txn)
@@ -365,7 +365,7 @@ def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
     return True
 
 
-def _flag(txn: Txn, store: LmdbStore, recorder: Recorder) -> None:
+def _flag(txn: Txn, store: Store, recorder: Recorder) -> None:
     """Turn auditing on for all handles, from this transaction on."""
     env = store.environment()
     record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
@@ -468,7 +468,7 @@ def chains(txn: ReadTxn) -> Iterator[Place]:
         start = keys.after(keys.session_prefix(*place))
 
 
-def anchor_all(store: LmdbStore, anchorage: AnchorLines, *, reset: bool = False) -> int:
+def anchor_all(store: Store, anchorage: AnchorLines, *, reset: bool = False) -> int:
     """Append the heads of all chains, changed or not, to the anchor; return their number.
 
     ``reset``: earlier anchors no longer bind (a backup was restored).

@@ -32,7 +32,7 @@ from memcore.codec.table import ROWS
 from memcore.codec.values import HEADER_BYTES, is_proven, seal_value
 from memcore.errors import AuditError
 from memcore.rows.lifecycle import is_erased
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.audit_log import (
     BEGUN,
     DATABASE,
@@ -546,7 +546,7 @@ class Comparison:
 class Verification:
     """Verification of one file."""
 
-    store: LmdbStore
+    store: Store
     chainer: Chainer
     anchored: Anchored
     rows_max: int = ROWS_MAX
@@ -663,7 +663,7 @@ _PIECE: Final = 256
 """Entries replaced by one CUT, whose contents fit three pages of the file."""
 
 
-def cut_chains(store: LmdbStore, before_ms: int) -> int:
+def cut_chains(store: Store, before_ms: int) -> int:
     """Cut the entries of all chains that were made before a time; return their number.
 
     Raises:
@@ -678,7 +678,7 @@ def cut_chains(store: LmdbStore, before_ms: int) -> int:
     return cut
 
 
-def cut_chain(store: LmdbStore, place: Place, before_ms: int, *, most: int | None = None) -> int:
+def cut_chain(store: Store, place: Place, before_ms: int, *, most: int | None = None) -> int:
     """Cut old entries of one chain, up to ``most``; return their number.
 
     Raises:

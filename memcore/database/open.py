@@ -27,8 +27,9 @@ from memcore.options import checked_bool, checked_int, checked_path
 from memcore.rows.lifecycle import is_erasing
 from memcore.session import Engine, resume_removals
 from memcore.session.engine import Oversize, size_guard
-from memcore.store import LmdbStore, open_store
+from memcore.store import Store, open_store
 from memcore.store.datafile import refuse_network
+from memcore.store.interface import SERVER_SCHEMES
 from memcore.store.store import access_of, check_mode
 from memcore.store.transaction import is_audited
 from memcore.telemetry import Telemetry, bound, opening
@@ -156,6 +157,8 @@ def open_database(
     admitted = session.admission(redact, guard)
     sizes = size_guard(item_bytes, oversize)
     rules = None if retention is None else retaining.retention_rules(retention)
+    if file.startswith(SERVER_SCHEMES):
+        _refuse_of_files(key=key, audit=audit)
     store = _open_file(
         file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
         durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
@@ -174,11 +177,42 @@ def open_database(
 
 def _open_file(
     file: str, *, allow_network_fs: bool, read_only: bool, create: bool, **options: Any
-) -> LmdbStore:
-    """Open the store in a file or in memory."""
+) -> Store:
+    """Open the store in a file, in memory or on a server."""
+    if file.startswith(SERVER_SCHEMES):
+        return _open_server(file, read_only=read_only, create=create, **options)
     if file != ":memory:":
         _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     return open_store(file, read_only=read_only, create=create and not read_only, **options)
+
+
+def _refuse_of_files(**given: object) -> None:
+    """Reject options that a store on a server does not have.
+
+    Raises:
+        InvalidOptionError
+    """
+    for name, value in given.items():
+        if value is not None:
+            msg = f"{name}: only a file has it, not a store on a server; leave {name} out"
+            raise InvalidOptionError(msg)
+
+
+def _open_server(address: str, *, read_only: bool, create: bool, **options: Any) -> Store:
+    """Open a store in PostgreSQL.
+
+    Raises:
+        InvalidOptionError: an option is one of files.
+        ImportError: psycopg is not installed.
+    """
+    try:
+        from memcore.store.postgres.store import PostgresStore  # noqa: PLC0415 - an optional dependency
+    except ImportError as exc:
+        msg = f'a store on a server needs psycopg: pip install "memcore-db[postgres]" ({exc})'
+        raise ImportError(msg) from exc
+    durability = options["durability"]
+    store: Store = PostgresStore(address, read_only=read_only, create=create, durability=durability)
+    return store
 
 
 def _access(authorizer: object, actor: object) -> Access | None:
@@ -213,7 +247,7 @@ def _check_objects(embed: object, audit: object) -> None:
 
 
 def _opened(
-    store: LmdbStore,
+    store: Store,
     engine: Engine,
     rules: Rules,
     admitted: Admission,
@@ -245,7 +279,7 @@ def _opened(
     return Database(engine)
 
 
-def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:
+def _chain_access(store: Store, request: AccessRequest, allowed: bool) -> None:
     """Record an access request and its outcome in the audit, before access is granted."""
     details = {"allowed": allowed, **asdict(request)}
     store.transact(lambda txn: auditing.record_event(txn, 0, "access", details))

@@ -64,7 +64,7 @@ from memcore.session import Engine, check_index, check_removals, is_leaving
 from memcore.session.content_filter import check_demand
 from memcore.session.engine import check_uses
 from memcore.state import check_state, header_key, mend_state
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.interface import ReadTxn
 from memcore.store.store import need_newest
 from memcore.tokens import TokenCounter
@@ -391,7 +391,7 @@ def shared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
         yield key, sieve.value(key)
 
 
-def mend_shared(store: LmdbStore) -> None:
+def mend_shared(store: Store) -> None:
     """Write headers that match the rows."""
     for scope in store.read(scopes_with_state):
         store.transact(lambda txn, scope=scope: mend_state(txn, scope, 0, pinned=()))  # type: ignore[misc]

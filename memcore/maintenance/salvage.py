@@ -55,7 +55,7 @@ from memcore.rows.head import Head, head_key
 from memcore.rows.lifecycle import count_holds, index_row, is_terms, opted_out_key
 from memcore.session import Engine
 from memcore.session.content_filter import DEMAND_KEY
-from memcore.store import LmdbStore, ReadTxn, build_detached, open_detached
+from memcore.store import ReadTxn, Store, build_detached, open_detached
 from memcore.store.copy import abandoned, beside, prove, refusal
 from memcore.store.datafile import (
     AUDITED,
@@ -122,7 +122,7 @@ _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024**2
 
 
-def put_rows(store: LmdbStore, rows: Iterable[tuple[bytes, bytes]]) -> None:
+def put_rows(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
     """Write rows, one batch per transaction."""
     for batch in _batches(rows):
         store.transact(lambda txn, batch=batch: _put_all(txn, batch))  # type: ignore[misc]
@@ -146,7 +146,7 @@ def _put_all(txn: Txn, rows: list[tuple[bytes, bytes]]) -> None:
         txn.put(key, value)
 
 
-def write_references(store: LmdbStore) -> None:
+def write_references(store: Store) -> None:
     """Count the references to each blob from the salvaged rows, and write the counts."""
     scopes = store.read(lambda txn: [scope for scope, _, _ in names.scopes(txn)])
     for scope in scopes:
@@ -155,7 +155,7 @@ def write_references(store: LmdbStore) -> None:
         put_rows(store, ((key, seal_value(key, keys.u64(count))) for key, count in rows))
 
 
-def count_all(store: LmdbStore) -> tuple[int, int, int]:
+def count_all(store: Store) -> tuple[int, int, int]:
     """The numbers of live items, sessions and key/value entries."""
 
     def count(txn: ReadTxn) -> tuple[int, int, int]:
@@ -486,7 +486,7 @@ class _Salvage:
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def _write_rows(self, store: LmdbStore) -> None:
+    def _write_rows(self, store: Store) -> None:
         put_rows(store, self._rows())
         store.transact(self._write_names)
         headers = [place for place in self._sieve.blobs if self._has_no_header(*place)]

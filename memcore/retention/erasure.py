@@ -50,7 +50,7 @@ from memcore.rows.lifecycle import (
     need_free,
 )
 from memcore.rows.names import check_name, pass_over
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.datafile import newest_meta
 from memcore.store.interface import ERASED, NAMES, DeleteBudget, ReadTxn, Txn
 
@@ -304,9 +304,7 @@ class Compacted:
     problem: str = ""
 
 
-def compact_away(
-    store: LmdbStore, ids: Iterable[str], probes: list[bytes], judge: Judge
-) -> Compacted:
+def compact_away(store: Store, ids: Iterable[str], probes: list[bytes], judge: Judge) -> Compacted:
     """Swap the file for a compact copy, marking other erasures than ``ids`` that it completes.
 
     The copy is scanned for the probes before it is renamed into place.
@@ -329,7 +327,7 @@ def compact_away(
 
 
 @contextmanager
-def marking_gone(store: LmdbStore, *, but: set[str] | None = None) -> Iterator[None]:
+def marking_gone(store: Store, *, but: set[str] | None = None) -> Iterator[None]:
     """Mark erasures whose bytes a compaction inside the block removes, for later receipts."""
     before = store.read(lambda txn: [p.id for p in all_pending(txn) if p.stage == REMOVED])
     yield
@@ -468,7 +466,7 @@ def _count_removing(key: bytes, counts: dict[str, int]) -> None:
         counts[found.counted] = counts.get(found.counted, 0) + 1
 
 
-def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:
+def remove_rows(store: Store, pending: Pending, pieces: int | None = None) -> bool:
     """Delete an erasure's rows in at most ``pieces`` transactions; return True if none remain.
 
     Raises:
@@ -536,7 +534,7 @@ def _finish(txn: Txn, id_: str) -> bool:
     return True
 
 
-def _expiry_rows(store: LmdbStore, scopes: frozenset[int]) -> list[bytes]:
+def _expiry_rows(store: Store, scopes: frozenset[int]) -> list[bytes]:
     """List the expiry rows of the scopes, with one short read per page."""
     found: list[bytes] = []
     start: bytes | None = keys.expiry_row(0, b"")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from memcore.errors import InvalidOptionError
-from memcore.store import LmdbStore
+from memcore.store import Store
 
 __all__ = [
     "ErasureReceipt",
@@ -163,7 +163,7 @@ def _sign(key: bytes, content: bytes) -> str:
 # --- Default key for signing receipts -------------------------------------------------------------
 
 
-def receipt_key(store: LmdbStore) -> bytes:
+def receipt_key(store: Store) -> bytes:
     """Derive 32 bytes from the database's secret, which is not in its file.
 
     Raises:

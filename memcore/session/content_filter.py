@@ -35,9 +35,9 @@ from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
 from memcore.rows import names
 from memcore.rows.lifecycle import drop_held, held_in, read_held
 from memcore.session.engine import Engine, SessionRef
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.datafile import DEMANDING, FORMAT_KEY, Format
-from memcore.store.interface import ReadTxn, Txn
+from memcore.store.interface import ReadTxn, SecretOf, Txn
 from memcore.store.transaction import WriteTxn, stored
 from memcore.tokens import TokenCounter
 from memcore.wire.message import Path, arguments_of, edited, results_of, texts_of
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from memcore.compaction import PlanOutcome
     from memcore.privacy import Redaction, RedactionPolicy
     from memcore.privacy.guards import WriteGuard
-    from memcore.privacy.keyring import Secret
 
 __all__ = [
     "QUARANTINED",
@@ -93,7 +92,7 @@ class Admission(NamedTuple):
     policy: RedactionPolicy | None
     guards: tuple[WriteGuard, ...]
 
-    def write_filter(self, store: LmdbStore, told: Told | None) -> WriteFilter | None:
+    def write_filter(self, store: Store, told: Told | None) -> WriteFilter | None:
         """Return the write filter of an open file; None if everything may be stored as it is.
 
         ``told`` is called with the findings, by class.
@@ -114,7 +113,7 @@ class Admission(NamedTuple):
         )
 
 
-def _reserve(secret: Secret) -> Callable[[], Redaction]:
+def _reserve(secret: SecretOf) -> Callable[[], Redaction]:
     """Return a lazily made redaction for guards' verdicts when there is no policy."""
     made: list[Redaction] = []
 
@@ -254,7 +253,7 @@ def _is_flagged(txn: ReadTxn, path: str) -> bool:
     return bool(Format.unpack(stored(txn).get(FORMAT_KEY), path).features & DEMANDING)
 
 
-def settled(store: LmdbStore, given: Admission) -> Admission:
+def settled(store: Store, given: Admission) -> Admission:
     """Combine the options of a handle being opened with the file's demands.
 
     An option is recorded if the file has no such demand yet; otherwise it has to equal the
@@ -297,7 +296,7 @@ def _recorded(txn: ReadTxn, path: str, given: Admission) -> FileDemand:
     return found
 
 
-def _merged(store: LmdbStore, known: FileDemand, given: Admission) -> Admission:
+def _merged(store: Store, known: FileDemand, given: Admission) -> Admission:
     if any(isinstance(guard, privacy.NoWrites) for guard in given.guards):
         return Admission(_policy_of_care(store, known.policy), given.guards)
     policy, guards = given.policy, given.guards
@@ -329,7 +328,7 @@ def _sorted(guards: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _policy_for(
-    store: LmdbStore, recorded: dict[str, Any], given: RedactionPolicy | None
+    store: Store, recorded: dict[str, Any], given: RedactionPolicy | None
 ) -> RedactionPolicy:
     """Return a handle's policy: the recorded one if it can be rebuilt, or a given equal one."""
     names = recorded["names"]
@@ -367,7 +366,7 @@ def _policy_for(
     return found
 
 
-def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
+def _policy_of_care(store: Store, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
     """Rebuild what can be rebuilt of a policy, for the texts that NoWrites lets pass: reasons."""
     if recorded is None:
         return None
@@ -378,12 +377,12 @@ def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> Redact
         return privacy.redaction_policy({**made, "verdicts": {}})
 
 
-def _written(store: LmdbStore, held: Admission) -> FileDemand:
+def _written(store: Store, held: Admission) -> FileDemand:
     policy = None if held.policy is None else _policy_written(store, held.policy)
     return FileDemand(policy, tuple(privacy.guard_mapping(guard) for guard in held.guards))
 
 
-def _policy_written(store: LmdbStore, policy: RedactionPolicy) -> dict[str, Any]:
+def _policy_written(store: Store, policy: RedactionPolicy) -> dict[str, Any]:
     found = {**policy.mapping(), "redactors": list(policy.redactor_ids)}
     # The policy keeps names out of the file, so they are stored encrypted under its secret.
     names = json.dumps(sorted(policy.names)) if policy.names else ""
@@ -392,7 +391,7 @@ def _policy_written(store: LmdbStore, policy: RedactionPolicy) -> dict[str, Any]
 
 
 def _record(
-    txn: Txn, store: LmdbStore, wanted: FileDemand, *, instead_of: FileDemand, given: Admission
+    txn: Txn, store: Store, wanted: FileDemand, *, instead_of: FileDemand, given: Admission
 ) -> None:
     found = _recorded(txn, store.path, given)
     if found not in (wanted, instead_of):
@@ -401,7 +400,7 @@ def _record(
     _write(txn, store, wanted)
 
 
-def _write(txn: Txn, store: LmdbStore, wanted: FileDemand) -> None:
+def _write(txn: Txn, store: Store, wanted: FileDemand) -> None:
     if wanted == _NOTHING:
         txn.delete(DEMAND_KEY)
         record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
@@ -416,7 +415,7 @@ def _write(txn: Txn, store: LmdbStore, wanted: FileDemand) -> None:
     audit.record_event(txn, 0, "demand", {"redact": classes, "guards": guards})
 
 
-def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
+def demand(store: Store, redact: Any, guard: Any) -> None:
     """Change the file's demands; see ``Database.demand``."""
     if store.read_only:
         msg = "the database is open read-only; open it for writing"

@@ -38,7 +38,7 @@ from memcore.rows.lifecycle import (
 )
 from memcore.session.engine import Engine, LeaseToken, check_lease_row
 from memcore.session.memory import forget_session
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
@@ -127,7 +127,7 @@ def start_removal(
     return True, remove_nameless(txn, engine, scope, session)
 
 
-def resume_removals(store: LmdbStore, *, pieces: int | None = None) -> None:
+def resume_removals(store: Store, *, pieces: int | None = None) -> None:
     """Continue unfinished removals, at most ``pieces`` pieces.
 
     Nobody waits for these rows, so errors are ignored and left for the next attempt.
@@ -143,7 +143,7 @@ def _under_way(txn: ReadTxn) -> list[bytes]:
     return [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
 
 
-def _go_on(store: LmdbStore, work: deque[bytes], pieces: int | None = None) -> int | None:
+def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int | None:
     """Work piece by piece until done; return how many of ``pieces`` are unused."""
     while work and pieces != 0:
         row = work.popleft()

@@ -43,7 +43,7 @@ from memcore.options import checked_int
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, head_key
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
-from memcore.store import LmdbStore, MapMovedError
+from memcore.store import MapMovedError, Store
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter, checked_tokens, get_counter
 from memcore.wire import policy_name
@@ -523,7 +523,7 @@ T = TypeVar("T")
 class Engine:
     """State shared by all handles of an open database."""
 
-    store: LmdbStore
+    store: Store
     counter: TokenCounter
     """Counter of new sessions."""
     policy: str
@@ -565,6 +565,8 @@ class Engine:
     encoder: PlainEncoder = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.store.is_server:
+            self.now_us = self.store.now_us
         self.counters[self.counter.id] = self.counter
         self.logs = CachedSessions(
             partial(_counter_named, self.counters)

@@ -43,7 +43,7 @@ from memcore.session.change import Change, Fork, SetPolicy, Uncompact, Undo
 from memcore.session.context import checked_authors, shown_seqs
 from memcore.session.engine import REFERENCE, Accessed, SessionRef, read_uses
 from memcore.session.read import head_of
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire.message import results_of
@@ -1187,6 +1187,6 @@ def ref_of(session: Session) -> SessionRef:
     return session._ref  # noqa: SLF001 - this module's own
 
 
-def store_of(session: Session) -> LmdbStore:
+def store_of(session: Session) -> Store:
     """Return the open store that holds the session (for memcore's own facades)."""
     return session._ref.engine.store  # noqa: SLF001 - this module's own

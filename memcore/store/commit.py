@@ -56,10 +56,12 @@ __all__ = [
     "WriteBatch",
     "WriteRequest",
     "WriterNeeded",
+    "copy_of",
     "deliver",
     "release",
     "rows_at_most",
     "rows_in",
+    "stored_alone",
     "wake_futures",
 ]
 
@@ -369,16 +371,11 @@ class Leader(BatchRunner):
         failure = binding.translate(error, self.env.path)
         for call in batch.calls:
             if not call.done:
-                call.error = _copy_of(failure, error)
+                call.error = copy_of(failure, error)
         batch.decided = True
 
     def _stored_alone(self, error: Exception) -> InternalError:
-        """Return the error for a caller whose callback failed after the commit."""
-        failure = InternalError(
-            f"the transaction is stored, but what was to follow it failed: {error!r}"
-        )
-        failure.__cause__ = error
-        return failure
+        return stored_alone(error)
 
     def _typed(self, error: BaseException) -> BaseException:
         """Translate an exception raised by a closure into the error its caller gets."""
@@ -391,7 +388,7 @@ class Leader(BatchRunner):
         """Fail a request if only requests that free space are admitted; True if it was failed."""
         if call.makes_room:
             return False
-        call.error, call.done = _copy_of(refusal, refusal), True
+        call.error, call.done = copy_of(refusal, refusal), True
         return True
 
     # --- the commit --------------------------------------------------------------------------
@@ -548,7 +545,16 @@ def _is_alive(raw: RawTxn) -> bool:
     return True
 
 
-def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
+def stored_alone(error: Exception) -> InternalError:
+    """Return the error for a caller whose callback failed after the commit."""
+    failure = InternalError(
+        f"the transaction is stored, but what was to follow it failed: {error!r}"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def copy_of(failure: BaseException, cause: BaseException) -> BaseException:
     """Copy an error for each caller, as a traceback belongs to one thread."""
     if not isinstance(failure, MemcoreError):
         return failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ERASED",
     "NAMES",
+    "SERVER_SCHEMES",
     "Closure",
     "DeleteBudget",
     "MapMovedError",
@@ -85,6 +87,9 @@ class Notifier:
 # --- The ordered map under everything else: byte keys, byte values, transactions ------------------
 
 T = TypeVar("T")
+
+SERVER_SCHEMES: Final = ("postgresql://", "postgres://")
+"""What the address of a store on a server begins with, in place of a path."""
 
 
 class MapMovedError(Exception):
@@ -159,8 +164,60 @@ class Txn(ReadTxn, Protocol):
         """
 
 
+class SecretOf(Protocol):
+    """The secret of a store, which keys pseudonyms and receipts; it outlives no erasure."""
+
+    def value(self) -> bytes:
+        """Return the 32 bytes, made on first use."""
+
+    def found(self) -> bytes | None:
+        """Return the 32 bytes; None if there is none yet."""
+
+    def settle(self) -> bool:
+        """Move the secret to its place if it is elsewhere; return True if nothing is left to do."""
+
+
 class Store(Protocol):
-    """An ordered map with transactions."""
+    """An ordered map with transactions.
+
+    What only a file has (copies, locks, records to wipe) a store on a server refuses with an
+    InvalidOptionError that says what to use instead.
+    """
+
+    is_server: bool
+    """True if each read is a trip to another machine, which must not block an event loop."""
+
+    @property
+    def path(self) -> str:
+        """Path of the file, or the server's address without its password."""
+
+    @property
+    def read_only(self) -> bool:
+        """True if the handle refuses writes."""
+
+    @property
+    def durability(self) -> str:
+        """Durability mode."""
+
+    @property
+    def seed(self) -> bytes:
+        """Random 16 bytes, which key the hashes of call ids and requests."""
+
+    @property
+    def file_id(self) -> bytes:
+        """Random 16 bytes that identify the store."""
+
+    @property
+    def secret(self) -> SecretOf:
+        """Secret of the store."""
+
+    @property
+    def opened(self) -> int:
+        """Number of times that a file was opened at the path: numbers of snapshots begin anew."""
+
+    @property
+    def needs_recovery(self) -> bool:
+        """True if a read-only handle sees the store one transaction behind. Advisory."""
 
     @property
     def vault(self) -> RowCipher | None:
@@ -170,8 +227,21 @@ class Store(Protocol):
     def notifier(self) -> Notifier:
         """Notifier of the commits of this process."""
 
-    def read(self, fn: Callable[[ReadTxn], T]) -> T:
-        """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot."""
+    def now_us(self) -> int:
+        """Return the time in microseconds since 1970, by the clock that all writers share."""
+
+    def environment(self) -> Any:
+        """Return what handles of the store share; its ``leader``, ``audit`` and ``queue``."""
+
+    def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
+        """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot.
+
+        It may run more than once, and only the last result counts: so it has no side effects that
+        a second run would repeat. A read that is not ``patient`` never waits for the lead.
+
+        Raises:
+            MapMovedError: not ``patient``, and the map has to be replaced first.
+        """
 
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit with the store's durability, return the result.
@@ -206,7 +276,34 @@ class Store(Protocol):
         """
 
     def flush(self) -> None:
-        """Flush everything committed so far to the device."""
+        """Flush everything committed so far to the device, and anchor it."""
+
+    def make_durable(self) -> None:
+        """Flush without anchoring: no power failure can undo earlier commits."""
+
+    def alone(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` under the write lock; nothing is committed."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep all other processes out."""
+
+    def check(self) -> list[str]:
+        """Verify the structure below the rows; an empty list means clean."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return statistics of the file, the map and the queue."""
+
+    def wipe_records(self) -> None:
+        """Wipe the contents of the last commits from the redo slots."""
+
+    def backup(self, target: str, *, compact: bool = True, judge: Any = None) -> None:
+        """Copy one consistent snapshot to a new file."""
+
+    def restore(self, target: str, *, kept: str | None, replace: bool, judge: Any = None) -> None:
+        """Put a copy of this store at ``target``."""
+
+    def copy_compact(self, *, durability: str | None = None, judge: Any = None) -> tuple[int, int]:
+        """Replace the file with a compacted copy; returns its size in bytes before and after."""
 
     def close(self) -> None:
         """Close the store; waits for pending transactions and reads. Idempotent."""

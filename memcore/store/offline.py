@@ -19,7 +19,7 @@ from memcore.store.copy import Judge, compact_file
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.encryption import CLOSED_KINDS, RowCipher, is_content, number_of
 from memcore.store.environment import Environment
-from memcore.store.interface import Txn
+from memcore.store.interface import Store, Txn
 from memcore.store.open_file import build_file
 from memcore.store.redo_log import find_run
 from memcore.store.store import LmdbStore
@@ -131,7 +131,7 @@ class _Walked(NamedTuple):
 
 
 def reseal(
-    store: LmdbStore, scope: int, *, progress: Callable[[int], None] | None = None
+    store: Store, scope: int, *, progress: Callable[[int], None] | None = None
 ) -> tuple[int, bool]:
     """Encrypt a scope's contents with a new data key, concurrently with other work.
 
@@ -166,7 +166,7 @@ def reseal(
 
 
 def _walk(
-    store: LmdbStore,
+    store: Store,
     vault: RowCipher,
     scope: int,
     done: int,

@@ -16,7 +16,7 @@ from weakref import WeakSet, ref
 
 from memcore import store as package
 from memcore.codec import keys
-from memcore.codec.values import open_number, seal_value
+from memcore.codec.values import clock_us, open_number, seal_value
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -719,6 +719,12 @@ class LmdbStore:
             except BaseException:  # an interrupt: nothing else would release the handle
                 drop(env, id(self))
                 raise
+
+    is_server = False
+
+    def now_us(self) -> int:
+        """Return this machine's time in microseconds: writers of a file share it."""
+        return clock_us()
 
     @property
     def durability(self) -> str:

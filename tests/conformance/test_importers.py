@@ -7,15 +7,10 @@ no byte of it, nor of what lies beside it.
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import shutil
 import sqlite3
-import subprocess
-import tempfile
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -36,6 +31,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
+from servers import postgres
 
 import memcore
 from made_stores import (
@@ -297,46 +293,11 @@ def test_types_are_refused_unless_allowed(open_db, source) -> None:
 # --- PostgreSQL -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def postgres() -> Iterator[str]:
-    """A server of its own, on a socket of its own; ended by its process id."""
-    found = [str(Path(each) / "x") for each in sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
-    search = os.pathsep.join([*map(os.path.dirname, found), os.environ["PATH"]])
-    initdb, server = (shutil.which(name, path=search) for name in ("initdb", "postgres"))
-    if initdb is None or server is None:
-        pytest.skip("PostgreSQL is not installed")
-    directory = tempfile.mkdtemp(prefix="memcore-pg-")
-    who = {"user": "postgres", "group": "postgres", "extra_groups": ()} if not os.getuid() else {}
-    try:
-        if who:
-            shutil.chown(directory, "postgres", "postgres")
-        data = f"{directory}/data"
-        making = [initdb, "-D", data, "-U", "tester", "-A", "trust"]
-        subprocess.run(making, check=True, capture_output=True, cwd=directory, **who)
-        options = ["-D", data, "-k", directory, "-c", "listen_addresses=", "-c", "fsync=off"]
-        running = subprocess.Popen(
-            [server, *options], stderr=subprocess.PIPE, text=True, cwd=directory, **who
-        )
-        try:
-            assert running.stderr is not None
-            ready = next((x for x in running.stderr if "ready to accept connections" in x), None)
-            assert ready is not None
-            drain = threading.Thread(target=running.stderr.read, daemon=True)
-            drain.start()
-            yield f"host={directory} user=tester dbname=postgres"
-        finally:
-            running.terminate()
-            running.wait()
-            drain.join()
-            running.stderr.close()
-    finally:
-        shutil.rmtree(directory)
-
-
 def test_langgraph_of_postgres(open_db) -> None:
     psycopg = pytest.importorskip("psycopg")
     saver = pytest.importorskip("langgraph.checkpoint.postgres").PostgresSaver
-    with postgres() as dsn:
+    with postgres() as server:
+        dsn = server.dsn
         with pytest.raises(SourceError, match="it has no checkpoints"):
             importing.load(open_db(), importing.read("langgraph-pg", dsn))
         with saver.from_conn_string(dsn) as theirs:

@@ -50,7 +50,7 @@ from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.session.delete import resume_removals
-from memcore.store import LmdbStore
+from memcore.store import Store
 from memcore.telemetry import adapting, adapts
 
 __all__ = [
@@ -496,7 +496,7 @@ def _unknown(
     ]
 
 
-def _index(kv: KeyValue, store: LmdbStore) -> None:
+def _index(kv: KeyValue, store: Store) -> None:
     """Index the memories that are not indexed, and remove the index of an earlier version."""
     try:
         drop_old_index(kv)

@@ -1,0 +1,190 @@
+"""Tables and functions of a store in PostgreSQL: one schema a store, functions named by version.
+
+``parts`` has a version for each partition of the key space (``partitions.py``), which is what
+commits compare; ``rows`` is the ordered map. A function whose meaning changes gets a new number in
+its name, and the old one stays: workers of two versions of memcore use one schema at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "COMMIT",
+    "CREATE",
+    "FIGURES",
+    "FUNCTIONS",
+    "GET",
+    "IS_THERE",
+    "OPENED",
+    "READ",
+    "SCAN",
+    "SCAN_BACK",
+    "SCHEMA_VERSION",
+    "SETTLE",
+    "STAND_IN_LINE",
+]
+
+SCHEMA_VERSION: Final = 1
+"""Version of the tables; a store with a larger one needs a newer memcore."""
+
+CREATE: Final = """
+create schema if not exists {schema};
+create table {schema}.store (
+  one bool primary key default true check (one),
+  version int not null,
+  secret bytea not null
+);
+create table {schema}.parts (
+  p bytea primary key,
+  version bigint not null,
+  commits bytea not null default ''       -- ids of the last commits, newest first, 8 bytes each
+) with (fillfactor = 70);
+create table {schema}.rows (
+  k bytea primary key,
+  v bytea not null
+) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
+-- Values are short, or compressed already.
+alter table {schema}.rows alter column v set storage external;
+insert into {schema}.store (version, secret) values ({version}, {secret});
+insert into {schema}.parts (p, version) values ({format_key}, 1);
+insert into {schema}.rows (k, v) values ({format_key}, {format_row});
+"""
+
+FUNCTIONS: Final = """
+-- Versions, point reads and range reads of ONE snapshot: a stable function sees its caller's.
+create or replace function {schema}.read_1(
+  parts_ bytea[], keys_ bytea[], starts bytea[], stops bytea[], limits int[], backward bool[])
+returns table(i int, k bytea, v bytea, n bigint) language plpgsql stable as $$
+declare j int;
+begin
+  if cardinality(parts_) > 0 then
+    return query select -1, t.p, null::bytea, t.version from {schema}.parts t
+      where t.p = any(parts_);
+  end if;
+  if cardinality(keys_) > 0 then
+    return query select 0, t.k, t.v, 0::bigint from {schema}.rows t where t.k = any(keys_);
+  end if;
+  for j in 1 .. cardinality(starts) loop
+    if backward[j] then
+      return query select j, t.k, t.v, 0::bigint from {schema}.rows t
+        where t.k >= starts[j] and t.k < stops[j] order by t.k desc limit nullif(limits[j], 0);
+    else
+      return query select j, t.k, t.v, 0::bigint from {schema}.rows t
+        where t.k >= starts[j] and t.k < stops[j] order by t.k limit nullif(limits[j], 0);
+    end if;
+  end loop;
+end $$;
+
+-- Validate and write in one trip. Each statement of a volatile function has a new snapshot, so what
+-- is read behind the locks is current. ``kinds``: 'w' written, 'r' read (share lock), 'c' read, and
+-- checked without a lock: who writes such a partition says so (``barrier``), and waits for all
+-- commits under way. Partitions come sorted, so that two commits never wait for each other.
+-- Returns the partitions whose version differs; if there are any, nothing was written.
+create or replace function {schema}.commit_1(
+  parts_ bytea[], versions bigint[], kinds "char"[], id bytea,
+  put_keys bytea[], put_values bytea[], gone bytea[], barrier bool, relaxed bool)
+returns table(p bytea, version bigint) language plpgsql as $$
+declare j int; found_ bigint; stale bool := false;
+begin
+  if relaxed then perform set_config('synchronous_commit', 'off', true); end if;
+  if barrier then
+    lock table {schema}.parts in share row exclusive mode;
+  else
+    lock table {schema}.parts in row exclusive mode;
+  end if;
+  for j in 1 .. cardinality(parts_) loop
+    if kinds[j] = 'w' then
+      select t.version into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
+      if not found then
+        insert into {schema}.parts values (parts_[j], 0) on conflict do nothing;
+        select t.version into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
+      end if;
+    elsif kinds[j] = 'r' then
+      select t.version into found_ from {schema}.parts t where t.p = parts_[j] for share;
+    else
+      select t.version into found_ from {schema}.parts t where t.p = parts_[j];
+    end if;
+    if coalesce(found_, 0) <> versions[j] then
+      stale := true; p := parts_[j]; version := coalesce(found_, 0);
+      return next;
+    end if;
+  end loop;
+  if stale then return; end if;
+  if cardinality(put_keys) > 0 then
+    insert into {schema}.rows as t select * from unnest(put_keys, put_values)
+      on conflict (k) do update set v = excluded.v;
+  end if;
+  if cardinality(gone) > 0 then delete from {schema}.rows t where t.k = any(gone); end if;
+  update {schema}.parts t set version = t.version + 1, commits = substr(id || t.commits, 1, 64)
+    from unnest(parts_, kinds) as x(p, kind) where t.p = x.p and x.kind = 'w';
+end $$;
+
+-- Whether a commit is stored whose answer was lost: 1 yes; 0 no, and it never will be, since the
+-- versions that it expects are counted up; -1 unknown, since too many others have committed.
+create or replace function {schema}.settle_1(parts_ bytea[], versions bigint[], id bytea)
+returns int language plpgsql as $$
+declare j int; found_ {schema}.parts; sure bool := false;
+begin
+  for j in 1 .. cardinality(parts_) loop
+    insert into {schema}.parts values (parts_[j], 0) on conflict do nothing;
+    select * into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
+    if position(id in found_.commits) % 8 = 1 then return 1; end if;
+    if found_.version - versions[j] < 8 then sure := true; end if;
+  end loop;
+  if not sure then return -1; end if;
+  update {schema}.parts t set version = t.version + 1 where t.p = any(parts_);
+  return 0;
+end $$;
+
+-- Take the next numbers of a counter, and return the last one of them.
+create or replace function {schema}.numbers_1(counter_ bytea, count_ bigint)
+returns bigint language sql as $$
+  insert into {schema}.parts values (counter_, count_)
+    on conflict (p) do update set version = {schema}.parts.version + excluded.version
+    returning version
+$$;
+"""
+
+FIGURES: Final = """
+select pg_total_relation_size(%s) + pg_total_relation_size(%s),
+  (select count(*) from {schema}.rows), (select coalesce(sum(version), 0) from {schema}.parts)
+"""
+
+IS_THERE: Final = """
+select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = 'store'
+"""
+
+OPENED: Final = """
+select version, secret, (extract(epoch from clock_timestamp()) * 1000)::bigint, pg_is_in_recovery()
+from {schema}.store
+"""
+
+READ: Final = """
+select * from {schema}.read_1(%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int[],
+  %b::bool[])
+"""
+
+GET: Final = "select v from {schema}.rows where k = %b"
+
+SCAN: Final = """
+select k, v from {schema}.rows where k >= %b and k < %b order by k limit %s
+"""
+SCAN_BACK: Final = """
+select k, v from {schema}.rows where k >= %b and k < %b order by k desc limit %s
+"""
+
+COMMIT: Final = """
+select * from {schema}.commit_1(%b::bytea[], %b::bigint[], %s::"char"[], %b::bytea, %b::bytea[],
+  %b::bytea[], %b::bytea[], %b::bool, %b::bool)
+"""
+
+STAND_IN_LINE: Final = """
+select p, version from {schema}.parts where p = any(%b::bytea[]) order by p for no key update
+"""
+"""Wait for the locks of partitions, first come, first served."""
+
+SETTLE: Final = """
+select {schema}.settle_1(%b::bytea[], %b::bigint[], %b::bytea)
+"""

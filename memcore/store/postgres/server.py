@@ -1,0 +1,696 @@
+"""Server: the connections to one schema of a PostgreSQL database, its partitions in memory, reads.
+
+A transaction reads on the cache (``CachedReader``), each partition at one version. A miss costs a
+trip, which compares the versions of what was read before. A scan over several partitions
+(``Wide``) runs on the server instead (``ServerReader``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from threading import RLock
+from time import monotonic, sleep, time_ns
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.sql import Composed
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from memcore.codec.keys import after, behind, u64
+from memcore.codec.values import clock_us, open_number, seal_value
+from memcore.errors import (
+    ClosedError,
+    MemcoreError,
+    ReadOnlyError,
+    StorageError,
+    StoreAccessError,
+    StoreFormatError,
+    StoreFullError,
+)
+from memcore.store.postgres import schema
+from memcore.store.postgres.partitions import (
+    WHOLE,
+    Partition,
+    Range,
+    counter_of,
+    first_ranges,
+    partition_of,
+    partition_of_range,
+)
+from memcore.store.transaction import RowSource
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+__all__ = [
+    "LOST",
+    "PATIENCE_SECONDS",
+    "PAUSE_SECONDS",
+    "CachedReader",
+    "Conflict",
+    "RawReads",
+    "RawWrites",
+    "Rerun",
+    "Server",
+    "ServerReader",
+    "Wide",
+    "is_transient",
+    "transaction",
+    "translate",
+]
+
+PATIENCE_SECONDS: Final = 20.0
+"""How long a call repeats what a lost connection, a conflict or a restarting server prevented."""
+PAUSE_SECONDS: Final = 0.05
+_CACHE_BYTES: Final = 64 * 1024 * 1024
+_NUMBERS: Final = 1000
+"""Numbers of a counter that a process takes at once; those that it does not use are lost."""
+_ROWS_FETCHED: Final = 256
+_ROWS_FETCHED_MORE: Final = 4
+"""Each further trip of a scan fetches this many times as many rows."""
+_ROWS_FETCHED_MAX: Final = 1 << 16
+_CLOCK_SECONDS: Final = 300.0
+
+
+class Rerun(BaseException):
+    """What a closure read is not of one state: it runs again. Not for ``except Exception``."""
+
+
+class Wide(BaseException):
+    """A closure scans over several partitions, which no version covers."""
+
+
+class Conflict(Exception):  # noqa: N818 - never leaves this package
+    """A commit found other versions; ``lost`` are the partitions to lock for the next attempt."""
+
+    def __init__(self, lost: list[bytes]) -> None:
+        super().__init__()
+        self.lost = lost
+
+
+# --- Errors of the server as those of memcore -----------------------------------------------------
+
+_FULL: Final = (pg.DiskFull, pg.OutOfMemory)
+LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+_READ_ONLY: Final = (
+    "the server is a read-only replica; connect to the primary, or open the store with "
+    "read_only=True"
+)
+_BUSY: Final = (
+    "no connection became free in time: the server does not answer, or too many threads use the "
+    "store at once; try again"
+)
+_SAID: Final[tuple[tuple[type[Exception], type[MemcoreError], str], ...]] = (
+    (pg.DiskFull, StoreFullError, "the server's disk is full; nothing was stored"),
+    (pg.ReadOnlySqlTransaction, ReadOnlyError, _READ_ONLY),
+    (pg.InsufficientPrivilege, StoreAccessError, "the role may not do this"),
+    (pg.UndefinedTable, StoreFormatError, "tables of the store are missing"),
+    (pg.UndefinedFunction, StoreFormatError, "functions of the store are missing"),
+    (pg.InvalidSchemaName, StoreFormatError, "the schema of the store is missing"),
+    (PoolClosed, ClosedError, "the store is closed; open it again"),
+    (PoolTimeout, StorageError, _BUSY),
+    (psycopg.Error, StorageError, "the server failed"),
+)
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """Return the error that a caller gets for one of the driver; others unchanged."""
+    for kind, typed, said in _SAID:
+        if isinstance(error, kind):
+            return typed(f"{path}: {said} ({str(error).strip()})")
+    return error
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return True if a call that wrote nothing may be repeated on another connection."""
+    return isinstance(error, LOST) and not isinstance(error, _FULL)
+
+
+# --- Readers: what a transaction reads, from the cache or from the server -------------------------
+
+
+class Cursor:
+    """The methods of LMDB's cursor that readers of many rows use, on a reader's ranges.
+
+    It ends with the partition in which it was placed.
+    """
+
+    def __init__(self, reader: CachedReader | ServerReader) -> None:
+        self._reader = reader
+        self._rows: Iterator[tuple[bytes, bytes]] = iter(())
+        self._row: tuple[bytes, bytes] | None = None
+
+    def set_range(self, key: bytes) -> bool:
+        """Move to the first key of the partition greater than or equal to ``key``."""
+        found = partition_of(key)
+        stop = after(found) if found else b""
+        self._rows = iter(self._reader.rows(key, stop)) if found and key < stop else iter(())
+        return self.next()
+
+    def next(self) -> bool:
+        """Move to the next row."""
+        self._row = next(self._rows, None)
+        return self._row is not None
+
+    def key(self) -> bytes:
+        """Return the current key; b"" behind the last row."""
+        return b"" if self._row is None else self._row[0]
+
+    def value(self) -> bytes:
+        """Return the current value."""
+        return b"" if self._row is None else self._row[1]
+
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate forward from the current row."""
+        while self._row is not None:
+            yield self._row
+            self.next()
+
+    def close(self) -> None:
+        """Close the cursor."""
+        self._rows = iter(())
+
+
+class CachedReader:
+    """Reads on the cache; a miss fetches, and proves with the same trip what was read so far.
+
+    ``used`` maps partitions to the versions that were read; those in ``proven`` were current at the
+    last fetch, all at the same moment.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.used: dict[bytes, int] = {}
+        self.proven: set[bytes] = set()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or None."""
+        which = counter_of(key)
+        if which:
+            return self._server.last_number(key)
+        name = partition_of(key)
+        is_known, value = self._lookup(name, key)
+        if not is_known:
+            self._fetch(name, [key])
+            value = self._lookup(name, key)[1]
+        return value
+
+    def _lookup(self, name: bytes, key: bytes) -> tuple[bool, bytes | None]:
+        part = self.partition(name)
+        with self._server.lock:
+            found = part.get(key)
+            self._need_still(name, part)
+        return found
+
+    def partition(self, name: bytes) -> Partition:
+        """Return a partition of the cache, fetching what is read of it first.
+
+        Raises:
+            Rerun: it has moved since this transaction first read it.
+        """
+        part = self._server.cached(name)
+        if part is None:
+            self._fetch(name)
+            part = self._server.cached(name)
+            if part is None:
+                raise Rerun  # another thread dropped it
+        if self.used.setdefault(name, part.version) != part.version:
+            raise Rerun
+        return part
+
+    def _need_still(self, name: bytes, part: Partition) -> None:
+        # The leader counts a version up in place, under the same lock, when it has committed.
+        if part.version != self.used[name]:
+            raise Rerun
+
+    def _fetch(
+        self, name: bytes, keys: list[bytes] | None = None, ranges: tuple[Range, ...] = ()
+    ) -> None:
+        server = self._server
+        wanted = [*ranges]
+        if server.cached(name) is None:
+            wanted += first_ranges(name)
+        names = [*self.used, *(() if name in self.used else (name,))]
+        versions = server.fetch(name, names, keys or [], wanted)
+        stale = [each for each, version in self.used.items() if versions.get(each, 0) != version]
+        if stale:
+            server.drop(stale, versions)
+            raise Rerun
+        self.proven.update(names)
+
+    def rows(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with ``start <= key < stop``.
+
+        Raises:
+            Wide: they lie in several partitions.
+        """
+        if start >= stop:
+            return iter(())
+        name = partition_of_range(start, stop)
+        if not name:
+            raise Wide
+        return self._rows(name, start, stop, reverse, limit)
+
+    def _rows(
+        self, name: bytes, start: bytes, stop: bytes, reverse: bool, limit: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        left, step = limit or -1, _ROWS_FETCHED
+        while start < stop:
+            part = self.partition(name)
+            with self._server.lock:
+                found = part.leading(start, stop, reverse=reverse)
+                self._need_still(name, part)
+            if found is None:
+                count = min(step, left) if left > 0 else step
+                self._fetch(name, None, ((start, stop, count, reverse),))
+                step *= _ROWS_FETCHED_MORE
+                continue
+            for row in found[0]:
+                yield row
+                left -= 1
+                if not left:
+                    return
+            if reverse:
+                stop = found[1]
+            else:
+                start = found[1]
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` rows from ``start`` to the end of its partition."""
+        name = partition_of(start)
+        if not name:
+            raise Wide
+        return list(self.rows(start, after(name), limit=count))
+
+    def is_current(self) -> bool:
+        """Return True if everything that was read is of one state, and still stored."""
+        if all(name in self.proven for name in self.used):
+            return True  # the last fetch compared all of it
+        versions = self._server.fetch(None, list(self.used), [], [])
+        stale = [name for name, version in self.used.items() if versions.get(name, 0) != version]
+        self._server.drop(stale, versions)
+        return not stale
+
+
+class ServerReader:
+    """Reads in one transaction on the server: each costs a trip."""
+
+    def __init__(self, server: Server, connection: Connection[Any]) -> None:
+        self._server = server
+        self._connection = connection
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or None."""
+        which = counter_of(key)
+        if which:
+            return self._server.last_number(key)
+        query = self._server.sql(schema.GET)
+        found = self._server.ask(self._connection, query, (key,))
+        return found[0][0] if found else None
+
+    def rows(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with ``start <= key < stop``."""
+        query = self._server.sql(schema.SCAN_BACK if reverse else schema.SCAN)
+        left, step = limit or -1, _ROWS_FETCHED
+        while start < stop:
+            count = min(step, left) if left > 0 else step
+            found = self._server.ask(self._connection, query, (start, stop, count))
+            yield from found
+            left -= len(found)
+            if len(found) < count or not left:
+                return
+            if reverse:
+                stop = found[-1][0]
+            else:
+                start = behind(found[-1][0])
+            step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` rows from ``start`` on."""
+        return list(self.rows(start, b"\xff", limit=count))
+
+
+class RawReads(RowSource):
+    """A transaction as the store's own modules see it: rows as stored, by one of the readers."""
+
+    def __init__(self, reader: CachedReader | ServerReader, number: int) -> None:
+        self.reader = reader
+        self.get: Callable[[bytes], bytes | None] = reader.get
+        self._number = number
+
+    def id(self) -> int:
+        """Return a number that no other transaction of this process has."""
+        return self._number
+
+    def rows(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with ``start <= key < stop``."""
+        return self.reader.rows(start, stop, reverse=reverse, limit=limit)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` rows from ``start`` on."""
+        return self.reader.take(start, count)
+
+    def cursor(self) -> Cursor:
+        """Return a cursor over the rows."""
+        return Cursor(self.reader)
+
+    def commit(self) -> None:
+        """Do nothing: what was read is judged by the store."""
+
+    def abort(self) -> None:
+        """Do nothing: what was read is forgotten."""
+
+
+class RawWrites(RawReads):
+    """The same with writes, which it keeps until the commit; reads see them."""
+
+    def __init__(self, server: Server, reader: CachedReader | ServerReader, number: int) -> None:
+        super().__init__(reader, number)
+        self._server = server
+        self.get = self._get
+        self.writes: dict[bytes, bytes | None] = {}
+
+    def _get(self, key: bytes) -> bytes | None:
+        if key in self.writes:
+            return self.writes[key]
+        if counter_of(key):
+            return self._server.next_numbers(key)
+        return self.reader.get(key)
+
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Write a row."""
+        if counter_of(key):
+            self._server.use_number(key, value)
+        else:
+            self.writes[key] = value
+        return True
+
+    def delete(self, key: bytes) -> bool:
+        """Delete a row; True if it was there."""
+        is_there = self._get(key) is not None
+        if is_there:
+            self.writes[key] = None
+        return is_there
+
+    def rows(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with ``start <= key < stop``, those written here included."""
+        own = sorted(key for key in self.writes if start <= key < stop)
+        if not own:
+            return self.reader.rows(start, stop, reverse=reverse, limit=limit)
+        stored = self.reader.rows(start, stop, reverse=reverse)
+        return self._merged(stored, own[::-1] if reverse else own, reverse, limit)
+
+    def _merged(
+        self, stored: Iterator[tuple[bytes, bytes]], own: list[bytes], reverse: bool, limit: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        writes, at, left = self.writes, 0, limit or -1
+        row = next(stored, None)
+        while left and (row is not None or at < len(own)):
+            is_own = at < len(own) and (
+                row is None or (own[at] >= row[0] if reverse else own[at] <= row[0])
+            )
+            if is_own:
+                key, value = own[at], writes.get(own[at])
+                at += 1
+                if row is not None and row[0] == key:
+                    row = next(stored, None)
+            else:
+                key, value = row  # type: ignore[misc]
+                row = next(stored, None)
+            if value is not None:
+                yield key, value
+                left -= 1
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` rows from ``start`` on, those written here included."""
+        name = partition_of(start)
+        if not name:
+            raise Wide
+        return list(self.rows(start, after(name), limit=count))
+
+    def cursor(self) -> Cursor:
+        """Return a cursor over the rows, those written here included."""
+        return Cursor(self)  # type: ignore[arg-type]  # it has the same ``rows``
+
+
+# --- The server: connections, the cache of partitions, numbers ------------------------------------
+
+_servers: WeakSet[Server] = WeakSet()
+_left: list[Any] = []
+"""Pools of the parent of a fork: closing them here would end the parent's connections."""
+
+
+def _after_fork_in_child() -> None:
+    for server in list(_servers):
+        server.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Server:
+    """The connections to one schema, the cache of its partitions, and the numbers of its counters.
+
+    ``lock`` protects the cache. ``trips`` counts the round trips to the server.
+    """
+
+    def __init__(self, address: str, name: str, *, size: int) -> None:
+        self.address = address
+        self.name = name
+        self._size = size
+        self._sql: dict[str, Composed] = {}
+        self.trips = 0
+        self._clock_ns = 0
+        self._clock_read = 0.0
+        self._reset()
+        _servers.add(self)
+
+    def _reset(self) -> None:
+        self.lock = RLock()
+        self._parts: OrderedDict[bytes, Partition] = OrderedDict()
+        self._bytes = 0
+        self._numbers: dict[bytes, tuple[int, int]] = {}
+        self._pool: ConnectionPool[Any] | None = None
+
+    def forget(self) -> None:
+        """Leave everything to the parent, in the child of a fork."""
+        _left.append(self._pool)
+        self._reset()
+
+    def sql(self, text: str, **parts: sql.Composable) -> Composed:
+        """Return a statement with the schema's name in it."""
+        found = self._sql.get(text)
+        if found is None or parts:
+            found = sql.SQL(text).format(schema=sql.Identifier(self.name), **parts)
+            self._sql[text] = found
+        return found
+
+    # --- connections -------------------------------------------------------------------------
+
+    def connect(self) -> Connection[Any]:
+        """Open a connection of its own, for errors that say what is wrong with the address."""
+        return psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
+
+    @contextmanager
+    def connection(self) -> Generator[Connection[Any], None, None]:
+        """Lend a connection of the pool; broken ones are replaced."""
+        pool = self._pool
+        if pool is None:
+            with self.lock:
+                pool = self._pool
+                if pool is None:
+                    pool = self._pool = ConnectionPool(
+                        self.address, min_size=1, max_size=self._size, open=True,
+                        timeout=PATIENCE_SECONDS, name=f"memcore-{self.name}",
+                        kwargs={"autocommit": True, "prepare_threshold": None},
+                    )  # fmt: skip
+        with pool.connection() as lent:
+            yield lent
+
+    def ask(
+        self, connection: Connection[Any], query: Composed, values: tuple[Any, ...]
+    ) -> list[Any]:
+        """Run one statement, a trip to the server, and return its rows."""
+        self.trips += 1
+        return connection.execute(query, values, binary=True).fetchall()
+
+    def close(self) -> None:
+        """Close all connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    # --- the cache ---------------------------------------------------------------------------
+
+    def cached(self, name: bytes) -> Partition | None:
+        """Return what is known of a partition; None: nothing."""
+        with self.lock:
+            part = self._parts.get(name)
+            if part is not None:
+                self._parts.move_to_end(name)
+            return part
+
+    def fetch(
+        self, name: bytes | None, names: list[bytes], keys: list[bytes], ranges: list[Range]
+    ) -> dict[bytes, int]:
+        """Read versions, and rows of the partition ``name``, in one snapshot; cache the rows."""
+        query = self.sql(schema.READ)
+        values = (
+            names, keys, [each[0] for each in ranges], [each[1] for each in ranges],
+            [each[2] for each in ranges], [each[3] for each in ranges],
+        )  # fmt: skip
+        until = monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with self.connection() as connection:
+                    found = self.ask(connection, query, values)
+                break
+            except LOST as error:
+                if not is_transient(error) or monotonic() > until:
+                    raise
+                sleep(PAUSE_SECONDS)
+        versions: dict[bytes, int] = {}
+        points: dict[bytes, bytes | None] = dict.fromkeys(keys)
+        read: list[list[tuple[bytes, bytes]]] = [[] for _ in ranges]
+        for at, key, value, number in found:
+            if at < 0:
+                versions[key] = number
+            elif at == 0:
+                points[key] = value
+            else:
+                read[at - 1].append((key, value))
+        if name is not None:
+            self._learn(name, versions.get(name, 0), points, ranges, read)
+        return versions
+
+    def _learn(
+        self,
+        name: bytes,
+        version: int,
+        points: dict[bytes, bytes | None],
+        ranges: list[Range],
+        read: list[list[tuple[bytes, bytes]]],
+    ) -> None:
+        with self.lock:
+            part = self._parts.get(name)
+            if part is None or part.version < version:
+                if part is not None:
+                    self._bytes -= part.size
+                part = self._parts[name] = Partition(version)
+            if part.version != version:
+                return  # a later state is known already: the reader notices, and runs again
+            before = part.size
+            part.learn(points.items())
+            for (start, stop, limit, reverse), rows in zip(ranges, read, strict=True):
+                part.learn(rows)
+                if limit == WHOLE or len(rows) < limit:
+                    part.learn_range(start, stop)
+                elif reverse:
+                    part.learn_range(rows[-1][0], stop)
+                else:
+                    part.learn_range(start, behind(rows[-1][0]))
+            self._bytes += part.size - before
+            self._parts.move_to_end(name)
+            while self._bytes > _CACHE_BYTES and len(self._parts) > 1:
+                self._bytes -= self._parts.popitem(last=False)[1].size
+
+    def drop(self, names: list[bytes], versions: dict[bytes, int]) -> None:
+        """Drop partitions that are older than these versions."""
+        with self.lock:
+            for name in names:
+                part = self._parts.get(name)
+                if part is not None and part.version < versions.get(name, 0):
+                    self._bytes -= self._parts.pop(name).size
+
+    def apply(self, used: dict[bytes, int], writes: dict[bytes, dict[bytes, bytes | None]]) -> None:
+        """Take over a commit of this process into the cache."""
+        with self.lock:
+            for name, rows in writes.items():
+                part = self._parts.get(name)
+                if part is None or part.version > used[name]:
+                    continue
+                self._bytes -= part.size
+                if part.version < used[name]:
+                    del self._parts[name]
+                    continue
+                part.version += 1
+                part.learn(rows.items())
+                self._bytes += part.size
+
+    def forget_all(self, names: list[bytes]) -> None:
+        """Drop partitions, whatever their versions."""
+        with self.lock:
+            for name in names:
+                part = self._parts.pop(name, None)
+                if part is not None:
+                    self._bytes -= part.size
+
+    # --- numbers -----------------------------------------------------------------------------
+    # One row a counter would make every new session of a fleet conflict with every other. So a
+    # process takes numbers in blocks; only the leader of its queue uses them.
+
+    def last_number(self, key: bytes) -> bytes | None:
+        """Return a counter's row: the last number that any process may have given out."""
+        query = self.sql("select version from {schema}.parts where p = %b")
+        with self.connection() as connection:
+            found = self.ask(connection, query, (key,))
+        return seal_value(key, u64(found[0][0])) if found else None
+
+    def next_numbers(self, key: bytes) -> bytes | None:
+        """Return a counter's row as its next user has to see it."""
+        last, end = self._numbers.get(key, (0, 0))
+        if last >= end:
+            query = self.sql("select {schema}.numbers_1(%b, %b)")
+            with self.connection() as connection:
+                end = self.ask(connection, query, (key, _NUMBERS))[0][0]
+            last = end - _NUMBERS
+            self._numbers[key] = (last, end)
+        return seal_value(key, u64(last)) if last else None
+
+    def use_number(self, key: bytes, value: bytes) -> None:
+        """Note that a number is given out; it is never given out again."""
+        self._numbers[key] = (open_number(key, value), self._numbers.get(key, (0, 0))[1])
+
+    # --- the clock ---------------------------------------------------------------------------
+
+    def set_clock(self, server_ms: int) -> None:
+        """Compare the server's clock with this machine's."""
+        self._clock_ns = server_ms * 1_000_000 - time_ns()
+        self._clock_read = monotonic()
+
+    def now_us(self) -> int:
+        """Return the time by the server's clock, by which workers on different machines agree."""
+        if monotonic() - self._clock_read > _CLOCK_SECONDS:
+            query = self.sql("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+            with suppress(psycopg.Error, PoolTimeout), self.connection() as connection:
+                self.set_clock(self.ask(connection, query, ())[0][0])
+        return clock_us() + self._clock_ns // 1000
+
+
+@contextmanager
+def transaction(server: Server) -> Generator[Connection[Any], None, None]:
+    """Lend a connection with an open transaction, which is rolled back unless it was committed."""
+    with server.connection() as connection:
+        connection.execute("begin")
+        try:
+            yield connection
+        finally:
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                with suppress(psycopg.Error):
+                    connection.execute("rollback")
