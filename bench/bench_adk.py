@@ -342,7 +342,7 @@ async def _crowds(effort: Effort, place: Path, _: Path, where: str) -> list[Row]
     async with Sides(place, rivals=_READERS) as sides:
         crowds = {name: await _crowd(sides, name) for name in sides.services}
         await race_crowds(crowds, effort)
-        return list(crowd_rows(where, crowds, pairs(crowds, SQLITE)))
+        return list(crowd_rows(f"on one file{where}", crowds, pairs(crowds, SQLITE)))
 
 
 async def _crowd(sides: Sides, name: str) -> Crowd:

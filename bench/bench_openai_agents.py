@@ -264,7 +264,7 @@ async def _crowds(effort: Effort, place: Path, where: str) -> list[Row]:
     async with Sides(place) as sides:
         crowds = {name: _crowd(sides, name) for name in sides.sessions}
         await race_crowds(crowds, effort)
-        return list(crowd_rows(where, crowds, pairs(crowds, SQLITE)))
+        return list(crowd_rows(f"on one file{where}", crowds, pairs(crowds, SQLITE)))
 
 
 def _crowd(sides: Sides, name: str) -> Crowd:

@@ -89,12 +89,14 @@ def crowd_rows(
     where: str,
     crowds: Mapping[str, Crowd],
     pairs: Iterable[tuple[str, str]],
+    *,
+    sessions: int = SESSIONS,
 ) -> Iterator[Row]:
     """A row for each pair of ours, which is called as its durability, and a rival."""
     for ours, rival in pairs:
         mine, theirs = crowds[ours], crowds[rival]
-        count = round(len(mine.waits) / len(mine.totals) / SESSIONS)
-        question = f"{SESSIONS} sessions x {count} appends on one file{where}"
+        count = round(len(mine.waits) / len(mine.totals) / sessions)
+        question = f"{sessions} sessions x {count} appends {where}"
         ratios = [one / two for one, two in zip(mine.totals, theirs.totals, strict=True)]
         yield compare(
             question,

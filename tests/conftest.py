@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import on_server
 import pytest
 import servers
 import turned_on
@@ -45,6 +46,29 @@ def server() -> Iterator[servers.Server]:
     pytest.importorskip("psycopg_pool")
     with servers.postgres() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def redirect() -> Iterator[on_server.Redirect | None]:
+    """Opens paths on a server, if the environment asks for it."""
+    if not on_server.IS_ON:
+        yield None
+        return
+    with on_server.redirected() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _on_server(
+    redirect: on_server.Redirect | None, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    if redirect is None:
+        yield
+        return
+    if request.node.originalname in on_server.NEED_A_FILE:
+        pytest.skip("needs a file")
+    yield
+    redirect.drop()
 
 
 @pytest.fixture

@@ -88,9 +88,15 @@ async def settled(future: asyncio.Future[T]) -> T:
 # --- Committing a sequence of steps from a loop through the store's writer thread -----------------
 
 
-async def in_pages(rows: Iterable[T], count: int) -> AsyncIterator[T]:
-    """Yield rows that are read in a thread, ``count`` at a time."""
+async def in_pages(rows: Iterable[T], count: int, *, in_thread: bool) -> AsyncIterator[T]:
+    """Yield rows, which are read ``count`` at a time: in a thread, or between turns of the loop."""
     left = iter(rows)
+    if not in_thread:
+        for at, row in enumerate(left, 1):
+            yield row
+            if at % count == 0:
+                await asyncio.sleep(0)
+        return
     while page := await asyncio.to_thread(lambda: list(islice(left, count))):
         for row in page:
             yield row

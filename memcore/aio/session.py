@@ -912,13 +912,9 @@ class AsyncSession:
             CorruptValueError: a checkpoint is damaged.
         """
         await self._ready()
-        if self._is_remote:
-            async for found in in_pages(self._session.checkpoints(), ITEMS_PAGE):
-                yield found
-            return
-        for count, found in enumerate(self._session.checkpoints()):
-            if count and count % ITEMS_PAGE == 0:
-                await asyncio.sleep(0)
+        async for found in in_pages(
+            self._session.checkpoints(), ITEMS_PAGE, in_thread=self._is_remote
+        ):
             yield found
 
     async def get_checkpoint(
@@ -1088,27 +1084,13 @@ class AsyncSession:
             CorruptValueError: an item is damaged; ``skip_corrupt`` omits it instead.
         """
         await self._ready()
-        if self._is_remote:
-            async for found in in_pages(
-                self._session.items(
-                    start,
-                    stop,
-                    skip_corrupt=skip_corrupt,
-                    authors=authors,
-                    share=share,
-                    redact=redact,
-                ),
-                ITEMS_PAGE,
-            ):
-                yield found
-            return
-        for count, found in enumerate(
+        async for found in in_pages(
             self._session.items(
                 start, stop, skip_corrupt=skip_corrupt, authors=authors, share=share, redact=redact
-            )
+            ),
+            ITEMS_PAGE,
+            in_thread=self._is_remote,
         ):
-            if count and count % ITEMS_PAGE == 0:
-                await asyncio.sleep(0)
             yield found
 
     async def get(

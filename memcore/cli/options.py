@@ -15,6 +15,7 @@ from memcore import errors
 from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
+from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "EPILOG",
@@ -113,7 +114,7 @@ StorePath = Annotated[
         "--store",
         envvar="MEMCORE_STORE",
         metavar="PATH",
-        help="The database file.",
+        help="The database file, or the address of a store on a server.",
         callback=store_path,
     ),
 ]
@@ -221,7 +222,7 @@ def _opened(store: str, **options: Any) -> memcore.Database:
 
 
 def _need_file(store: str) -> None:
-    if not os.path.lexists(store):
+    if not (store.startswith(SERVER_SCHEMES) or os.path.lexists(store)):
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)
 

@@ -307,8 +307,11 @@ class Compacted:
 def compact_away(store: Store, ids: Iterable[str], probes: list[bytes], judge: Judge) -> Compacted:
     """Swap the file for a compact copy, marking other erasures than ``ids`` that it completes.
 
-    The copy is scanned for the probes before it is renamed into place.
+    The copy is scanned for the probes before it is renamed into place. Of a store on a server there
+    is no file to replace: what its server keeps of deleted rows is told as out of reach.
     """
+    if store.is_server:
+        return Compacted(store.stats()["file_bytes"])
     scans: list[Scan] = []
 
     def scanned(path: str) -> list[str]:
@@ -916,7 +919,7 @@ class _Work:
             self.note("rows: some are left; call finish_erasures()")
         method = ["shredded"] if pending.shredded else []
         method += ["removed"] if pending.stage in (REMOVED, GONE) else []
-        method += ["compacted"] if pending.stage == GONE else []
+        method += ["compacted"] if pending.stage == GONE and not store.is_server else []
         return retention.ErasureReceipt(
             id=pending.id,
             user_digest=pending.told_user,
@@ -925,7 +928,7 @@ class _Work:
             scopes=len(pending.scopes),
             counts=dict(sorted(pending.counts.items())),
             method=tuple(method),
-            bytes_gone=gone,
+            bytes_gone=gone and not store.is_server,
             bytes_before=pending.bytes_before,
             bytes_after=pending.bytes_after if gone else store.stats()["file_bytes"],
             verification=_verification(left, self._scan),
@@ -933,7 +936,7 @@ class _Work:
             asked_at=pending.asked_ms / 1000,
             finished_at=pending.finished_ms / 1000 if gone else None,
             pending=tuple(self._notes),
-            out_of_reach=out_of_reach(store.path),
+            out_of_reach=(*(_SERVERS if store.is_server else ()), *out_of_reach(store.path)),
         ).signed(key)
 
 
@@ -945,6 +948,12 @@ def _verification(rows_left: int, scan: Scan) -> dict[str, int]:
         "found": scan.stray,
         "mentions": scan.in_rows,
     }
+
+
+_SERVERS: Final = (
+    "deleted rows in the server's tables until it has vacuumed and reused their pages",
+    "the server's write-ahead log, its archive, its replicas and its backups",
+)
 
 
 def out_of_reach(path: str) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ class Notifier:
 T = TypeVar("T")
 
 SERVER_SCHEMES: Final = ("postgresql://", "postgres://")
-"""What the address of a store on a server begins with, in place of a path."""
+"""Beginnings of the address of a store on a server, which stands in place of a path."""
 
 
 class MapMovedError(Exception):

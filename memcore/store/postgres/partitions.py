@@ -136,7 +136,7 @@ def first_ranges(partition: bytes) -> list[Range]:
 
 
 class Partition:
-    """What is known of one partition at one version. Its user holds the lock of the cache.
+    """Rows of one partition as known at one version. Its user holds the lock of the cache.
 
     ``rows`` has None for keys that are known to be absent, ``order`` the sorted keys of rows that
     are there, ``known`` the sorted, disjoint intervals ``(start, stop)`` of which every row is

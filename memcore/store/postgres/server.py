@@ -7,14 +7,12 @@ trip, which compares the versions of what was read before. A scan over several p
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
 import psycopg
 from psycopg import errors as pg
@@ -66,7 +64,7 @@ __all__ = [
 ]
 
 PATIENCE_SECONDS: Final = 20.0
-"""How long a call repeats what a lost connection, a conflict or a restarting server prevented."""
+"""Time after which a call no longer repeats what a lost connection or a conflict prevented."""
 PAUSE_SECONDS: Final = 0.05
 _CACHE_BYTES: Final = 64 * 1024 * 1024
 _NUMBERS: Final = 1000
@@ -79,7 +77,7 @@ _CLOCK_SECONDS: Final = 300.0
 
 
 class Rerun(BaseException):
-    """What a closure read is not of one state: it runs again. Not for ``except Exception``."""
+    """Reads of a closure were not of one state: it runs again. Not for ``except Exception``."""
 
 
 class Wide(BaseException):
@@ -451,17 +449,8 @@ class RawWrites(RawReads):
 
 # --- The server: connections, the cache of partitions, numbers ------------------------------------
 
-_servers: WeakSet[Server] = WeakSet()
 _left: list[Any] = []
 """Pools of the parent of a fork: closing them here would end the parent's connections."""
-
-
-def _after_fork_in_child() -> None:
-    for server in list(_servers):
-        server.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Server:
@@ -479,7 +468,6 @@ class Server:
         self._clock_ns = 0
         self._clock_read = 0.0
         self._reset()
-        _servers.add(self)
 
     def _reset(self) -> None:
         self.lock = RLock()

@@ -24,6 +24,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import urldefrag
+from weakref import WeakSet
 
 import psycopg
 from psycopg import errors as pg
@@ -44,6 +45,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
+from memcore.privacy.keyring import Secret
 from memcore.store.commit import CommitQueue, WriterNeeded, copy_of, stored_alone
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.interface import Notifier, ReadTxn, Txn
@@ -94,7 +96,7 @@ _CONNECTION: Final = {
 _WRITTEN: Final = "w"
 _SHARED: Final = "r"
 _UNLOCKED: Final = "c"
-"""How a commit locks a partition, as in ``schema.commit_1``."""
+"""Kinds of locks of a partition in a commit, as in ``schema.FUNCTIONS``."""
 
 
 class PostgresTxn(WriteTxn):
@@ -428,21 +430,15 @@ def _send_last(
 # --- The store ------------------------------------------------------------------------------------
 
 
-class _KeptSecret:
-    """The secret of a store, which lies in its schema: processes on other machines need it too."""
+_stores: WeakSet[PostgresStore] = WeakSet()
 
-    def __init__(self, value: bytes) -> None:
-        self._value = value
 
-    def value(self) -> bytes:
-        """Return the 32 bytes."""
-        return self._value
+def _after_fork_in_child() -> None:
+    for store in list(_stores):
+        store.forget()
 
-    found = value
 
-    def settle(self) -> bool:
-        """Return True: nothing is left to do."""
-        return True
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class PostgresStore(EnvironmentFields):
@@ -491,6 +487,14 @@ class PostgresStore(EnvironmentFields):
         self.leader = PostgresLeader(self, self._server)
         self.queue = CommitQueue(self.leader.run, self._live, _never)
         self._attach(create=create and not read_only, durability=durability)
+        _stores.add(self)
+
+    def forget(self) -> None:
+        """Leave connections, waiting calls and listeners to the parent, in the child of a fork."""
+        self._server.forget()
+        self._live.clear()
+        self.notifier.forget()
+        self.queue.reset()
 
     # --- opening -----------------------------------------------------------------------------
 
@@ -535,7 +539,8 @@ class PostgresStore(EnvironmentFields):
         self.durability = record.durability
         self.leader.is_relaxed = record.durability == "relaxed"
         self.seed = self.file_id = record.seed
-        self.secret = _KeptSecret(bytes(secret))
+        # In the schema, where processes on other machines find it too.
+        self.secret = Secret(self.path, create=False, ring=bytes(secret))
         server.set_clock(server_ms)
 
     def _is_there(self, connection: Connection[Any]) -> bool:
@@ -702,7 +707,10 @@ class PostgresStore(EnvironmentFields):
             "backups, or export the sessions"
         )
 
-    alone = backup = copy_compact = restore = wipe_records = exclusive = _refuse
+    alone = backup = copy_compact = restore = exclusive = _refuse
+
+    def wipe_records(self) -> None:
+        """Do nothing: the server's log is out of reach."""
 
     # --- the end -----------------------------------------------------------------------------
 

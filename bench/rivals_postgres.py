@@ -1,0 +1,143 @@
+"""Others' stores in PostgreSQL, and a server for all of them; imported only when run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+from harness import NotInstalled
+from trimming import missing
+
+__all__ = ["Table", "adk_service", "agents_session", "postgres_saver", "started"]
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A server with its usual flushes.
+
+    Raises:
+        NotInstalled: PostgreSQL or psycopg is not there.
+    """
+    import shutil
+    import sys
+    import tempfile
+
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    try:
+        import psycopg_pool  # noqa: F401
+        from servers import Server, programs
+    except ImportError as error:
+        raise missing('"psycopg[binary,pool]"', error) from error
+    if None in programs():
+        raise NotInstalled("PostgreSQL")
+    directory = tempfile.mkdtemp(prefix="memcore-pg-", dir=os.environ.get("MEMCORE_BENCH_DIR"))
+    server = Server(directory)
+    try:
+        server.make()
+        server.start("fsync=on")
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(directory)
+
+
+def _url(server: Any, driver: str) -> str:
+    user = "tester"
+    return f"{driver}://{user}@/postgres?host={quote(server.directory, safe='')}"
+
+
+class Table:
+    """The least that SQL can do: one statement that counts up a head and inserts a row of JSON."""
+
+    def __init__(self, dsn: str) -> None:
+        import orjson
+        import psycopg
+
+        self._dumps, self._loads = orjson.dumps, orjson.loads
+        self._connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
+        self._connection.execute("create table heads (id int primary key, seq bigint)")
+        self._connection.execute(
+            "create table items (id int, seq bigint, body bytea, primary key (id, seq))"
+        )
+        self._connection.execute("insert into heads values (1, 0)")
+
+    def append(self, message: Any) -> int:
+        """Append a message and return its number."""
+        found = self._connection.execute(
+            "with head as (update heads set seq = seq + 1 where id = 1 returning id, seq) "
+            "insert into items select id, seq, %b from head returning seq",
+            (self._dumps(message),),
+            binary=True,
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def latest(self, count: int) -> list[Any]:
+        """Read the last messages."""
+        found = self._connection.execute(
+            "select body from items where id = 1 order by seq desc limit %s", (count,), binary=True
+        )
+        return [self._loads(row[0]) for row in found.fetchall()][::-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+@asynccontextmanager
+async def agents_session(server: Any) -> AsyncIterator[Callable[[str], Any]]:
+    """Makes SQLAlchemySessions of the OpenAI Agents SDK, which share an engine.
+
+    Raises:
+        NotInstalled: openai-agents or sqlalchemy is not there.
+    """
+    try:
+        from agents.extensions.memory import SQLAlchemySession
+        from sqlalchemy.ext.asyncio import create_async_engine
+    except ImportError as error:
+        raise missing('"openai-agents[sqlalchemy]"', error) from error
+    engine = create_async_engine(_url(server, "postgresql+psycopg"), pool_size=16)
+    made = SQLAlchemySession("first", engine=engine, create_tables=True)
+    await made.add_items([{"role": "user", "content": "x"}])
+    try:
+        yield lambda name: SQLAlchemySession(name, engine=engine)
+    finally:
+        await engine.dispose()
+
+
+def adk_service(server: Any) -> Any:
+    """ADK's DatabaseSessionService.
+
+    Raises:
+        NotInstalled: google-adk or sqlalchemy is not there.
+    """
+    try:
+        from google.adk.sessions.database_session_service import DatabaseSessionService
+
+        return DatabaseSessionService(_url(server, "postgresql+psycopg"))
+    except (ImportError, ValueError) as error:
+        raise missing('"google-adk[db]"', error) from error
+
+
+@contextmanager
+def postgres_saver(dsn: str) -> Iterator[Any]:
+    """LangGraph's PostgresSaver.
+
+    Raises:
+        NotInstalled: langgraph-checkpoint-postgres is not there.
+    """
+    try:
+        from langgraph.checkpoint.postgres import PostgresSaver
+    except ImportError as error:
+        raise missing("langgraph-checkpoint-postgres", error) from error
+    with PostgresSaver.from_conn_string(dsn) as saver:
+        saver.setup()
+        yield saver

@@ -1,0 +1,442 @@
+"""A store in PostgreSQL: its address, its trips, lost answers, clocks, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import threading
+
+import psycopg
+import pytest
+
+import memcore
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.errors import (
+    InvalidOptionError,
+    LeaseHeldError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    StorageError,
+    StoreAccessError,
+    StoreFormatError,
+)
+from memcore.store.postgres import schema
+from memcore.store.postgres import server as server_module
+from memcore.store.postgres.store import PostgresStore
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def address(server) -> str:
+    return server.address(f"store{next(_numbers)}")
+
+
+@pytest.fixture
+def db(address):
+    with memcore.open(address) as db:
+        yield db
+        assert db.check() == []
+
+
+def admin(server):
+    return psycopg.connect(server.dsn, autocommit=True)
+
+
+def hello(text="hello"):
+    return {"role": "user", "content": text}
+
+
+def texts(session):
+    return [item.message["content"] for item in session.items()]
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_a_store_is_made_once_and_found_again(address):
+    with memcore.open(address) as db:
+        db.session("s", user="u").append(hello())
+        assert db.durability == "full"
+    with memcore.open(address, create=False) as db:
+        assert texts(db.session("s", user="u")) == ["hello"]
+
+
+def test_many_processes_may_make_it_at_once(address):
+    code = "import memcore, sys; memcore.open(sys.argv[1]).session(sys.argv[2]).append({})"
+    code = code.replace("{}", repr(hello()))
+    running = [subprocess.Popen([sys.executable, "-c", code, address, f"s{n}"]) for n in range(4)]
+    assert [process.wait() for process in running] == [0] * 4
+    with memcore.open(address) as db:
+        assert sorted(entry.session_id for entry in db.sessions()) == ["s0", "s1", "s2", "s3"]
+        assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"durability": "none", "allow_unsafe": True}, "durability"),
+        ({"key": bytes(32)}, "key"),
+        ({"audit": memcore.Audit(key=bytes(32))}, "audit"),
+    ],
+)
+def test_what_only_a_file_has_is_refused(address, options, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        memcore.open(address, **options)
+
+
+def test_a_missing_store(address):
+    with pytest.raises(NotFoundError, match="no such store"):
+        memcore.open(address, create=False)
+    with pytest.raises(NotFoundError, match="no such store"):
+        memcore.open(address, read_only=True)
+
+
+def test_no_server_and_no_role(server, tmp_path):
+    with pytest.raises(StoreAccessError, match="cannot be reached"):
+        memcore.open(f"postgresql://x@/postgres?host={tmp_path}#s")
+    with pytest.raises(StoreAccessError, match="nobody"):
+        memcore.open(server.address("s").replace("tester@", "nobody@"))
+    with pytest.raises(InvalidOptionError, match="63"):
+        memcore.open(server.address("s" * 64))
+    with pytest.raises(InvalidOptionError, match="cannot be read"):
+        memcore.open("postgresql://host/db?nonsense=1")
+
+
+def test_the_password_is_nowhere_to_be_seen(server):
+    address = server.address("secret").replace("tester@", "tester:hush-hush@")
+    with memcore.open(address) as db:
+        assert "hush" not in db.path + repr(db) + repr(db.stats())
+    with pytest.raises(StoreAccessError) as caught:
+        memcore.open(address.replace("tester:", "nobody:"))
+    assert "hush" not in str(caught.value)
+
+
+def test_another_durability_and_a_newer_store(server, address):
+    memcore.open(address, durability="relaxed").close()
+    with pytest.raises(InvalidOptionError, match="'relaxed'"):
+        memcore.open(address, durability="full")
+    name = address.partition("#")[2]
+    with admin(server) as connection:
+        connection.execute(f"update {name}.store set version = 99")
+    with pytest.raises(StoreFormatError, match="upgrade"):
+        memcore.open(address)
+
+
+def test_a_role_that_may_only_read(server, address):
+    with memcore.open(address) as db:
+        db.session("s", user="u").append(hello())
+    name = address.partition("#")[2]
+    with admin(server) as connection:
+        connection.execute(f"create role reader login; grant usage on schema {name} to reader")
+        connection.execute(f"grant select on all tables in schema {name} to reader")
+    with memcore.open(address.replace("tester@", "reader@"), read_only=True) as db:
+        session = db.session("s", user="u")
+        assert texts(session) == ["hello"]
+        with pytest.raises(ReadOnlyError):
+            session.append(hello())
+
+
+# --- round trips ----------------------------------------------------------------------------------
+
+
+def test_trips(db, address):
+    """One a call once a session is known; what is read first brings what the next calls need."""
+    session = db.session("s", user="u")
+    session.extend([hello(f"{n}") for n in range(60)])
+    session.append(hello())
+
+    def trips(call, store):
+        before = store.trips
+        call()
+        return store.trips - before
+
+    store = db._engine.store
+    assert trips(lambda: session.append(hello()), store) == 1
+    assert trips(lambda: session.context(500), store) == 1
+    assert trips(lambda: session.extend([hello()] * 30), store) == 1
+    assert trips(lambda: session.tail(20), store) == 1
+    with memcore.open(address) as cold:
+        session = cold.session("s", user="u")
+        assert trips(lambda: session.context(8000), cold._engine.store) <= 6
+        assert trips(lambda: session.append(hello()), cold._engine.store) == 1
+
+
+def test_a_batch_of_threads_is_one_statement(db):
+    sessions = [db.session(f"s{n}", user="u") for n in range(24)]
+    for session in sessions:
+        session.append(hello())
+    store = db._engine.store
+    batches = store.leader.batches
+    threads = [threading.Thread(target=session.append, args=(hello(),)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.leader.batches - batches < len(sessions)
+    assert all(len(session) == 2 for session in sessions)
+
+
+def test_reads_of_an_event_loop_run_in_threads(address, monkeypatch):
+    seen = []
+    read = PostgresStore.read
+
+    def watched(self, fn, **options):
+        seen.append(threading.current_thread() is threading.main_thread())
+        return read(self, fn, **options)
+
+    async def run():
+        async with memcore.aio.open(address) as other:
+            await use(other.session("s", user="u"))
+
+    async def use(session):
+        await session.extend([hello(f"{n}") for n in range(5)])
+        monkeypatch.setattr(PostgresStore, "read", watched)
+        assert (await session.context(1000)).messages
+        assert len([item async for item in session.items()]) == 5
+        assert len(await session.tail(3)) == 3
+
+    asyncio.run(run())
+    assert seen
+    assert not any(seen)
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+def test_the_cache_is_bounded(db, monkeypatch):
+    monkeypatch.setattr(server_module, "_CACHE_BYTES", 100_000)
+    sessions = [db.session(f"s{n}", user="u") for n in range(20)]
+    for _ in range(3):
+        for session in sessions:
+            session.append(hello("x" * 10_000))
+    inner = db._engine.store._server
+    assert 0 <= inner._bytes <= 150_000
+    assert inner._bytes == sum(part.size for part in inner._parts.values())
+    assert all(len(list(session.items())) == 3 for session in sessions)
+
+
+def test_numbers_of_two_handles_never_meet(address):
+    with memcore.open(address) as one, memcore.open(address) as other:
+        for n in range(10):
+            one.session(f"a{n}", user="u").append(hello())
+            other.session(f"b{n}", user="v").append(hello())
+        assert len(list(one.sessions())) == 20
+        assert one.check() == other.check() == []
+
+
+def test_a_fork_has_connections_of_its_own(db):
+    session = db.session("s", user="u")
+    session.append(hello("before"))
+    child = os.fork()
+    if not child:
+        try:
+            session.append(hello("child"))
+        finally:
+            os._exit(0 if len(session) == 2 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    session.append(hello("parent"))
+    assert texts(session) == ["before", "child", "parent"]
+
+
+# --- lost answers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def losing(db, monkeypatch):
+    """Has the next commits lose their connection before or after the server has them."""
+    inner = db._engine.store._server
+    plan: list[str] = []
+    sent: list[tuple] = []
+    ask = inner.ask
+
+    def asked(connection, query, values):
+        if query is not inner.sql(schema.COMMIT) or not plan:
+            return ask(connection, query, values)
+        when = plan.pop(0)
+        sent.append(values)
+        if when == "after":
+            ask(connection, query, values)
+        if when == "pushed out":
+            ask(connection, query, values)
+            with inner.connection() as other:
+                other.execute(
+                    inner.sql("update {schema}.parts set version = version + 8, commits = ''")
+                )
+        raise psycopg.OperationalError("the connection was lost")
+
+    monkeypatch.setattr(inner, "ask", asked)
+    return plan, sent
+
+
+def test_a_commit_whose_answer_was_lost_is_not_repeated(db, losing):
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    losing[0].append("after")
+    assert session.append(hello("second")).seq == 2
+    assert texts(session) == ["first", "second"]
+
+
+def test_a_commit_that_was_lost_is_repeated_and_can_never_arrive(db, losing):
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    plan, sent = losing
+    plan.extend(["before", "before"])
+    assert session.append(hello("second")).seq == 2
+    inner = db._engine.store._server
+    for values in sent:  # they arrive after all
+        with inner.connection() as connection:
+            assert connection.execute(inner.sql(schema.COMMIT), values, binary=True).fetchall()
+    assert texts(session) == ["first", "second"]
+
+
+def test_an_outcome_that_nobody_knows_is_said_to_be_unknown(db, losing):
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    losing[0].append("pushed out")
+    with pytest.raises(OutcomeUnknownError, match="read what is stored"):
+        session.append(hello("second"))
+    assert texts(session) == ["first", "second"]
+    assert session.append(hello("third")).seq == 3
+
+
+def test_an_interrupt_within_a_commit(db, losing, monkeypatch):
+    """It is raised, and whether the item is stored is no secret afterwards."""
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    inner = db._engine.store._server
+    ask = inner.ask
+    interrupts = [KeyboardInterrupt()]
+
+    def asked(connection, query, values):
+        found = ask(connection, query, values)
+        if query is inner.sql(schema.COMMIT) and interrupts:
+            raise interrupts.pop()
+        return found
+
+    monkeypatch.setattr(inner, "ask", asked)
+    session.append(hello("second"))  # stored: the interrupt came too late to prevent it
+    assert texts(session) == ["first", "second"]
+
+
+def test_a_connection_that_the_server_ended_is_replaced(server, db):
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    with admin(server) as connection:
+        for _ in range(3):
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where pid <> "
+                "pg_backend_pid() and application_name = 'memcore'"
+            )
+            session.append(hello("more"))
+            assert session.context(1000).messages
+    assert len(session) == 4
+
+
+# --- contention -----------------------------------------------------------------------------------
+
+
+def test_writers_of_one_session_all_have_their_turn(address):
+    def write(handle, name):
+        session = handle.session("s", user="u")
+        for n in range(25):
+            session.append(hello(f"{name}-{n}"))
+
+    handles = [memcore.open(address) for _ in range(4)]
+    handles[0].session("s", user="u").append(hello("start"))
+    threads = [threading.Thread(target=write, args=(handle, n)) for n, handle in enumerate(handles)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = texts(handles[0].session("s", user="u"))
+    assert len(found) == len(set(found)) == 101
+    for n in range(4):
+        own = [text for text in found if text.startswith(f"{n}-")]
+        assert own == [f"{n}-{k}" for k in range(25)]
+    assert handles[1].check() == []
+    for handle in handles:
+        handle.close()
+
+
+def test_leases_go_by_the_clock_of_the_server(address, monkeypatch):
+    """A worker whose clock is an hour ahead does not take a lease that is held."""
+    with memcore.open(address) as db:
+        session = db.session("s", user="u")
+        session.append(hello())
+        held = session.lease("one", ttl_seconds=60)
+        real = server_module.time_ns
+        hour = 3600 * 1_000_000_000
+        monkeypatch.setattr(server_module, "time_ns", lambda: real() + hour)
+        ahead_us = server_module.clock_us
+        monkeypatch.setattr(server_module, "clock_us", lambda: ahead_us() + hour // 1000)
+        with memcore.open(address) as ahead, pytest.raises(LeaseHeldError):
+            ahead.session("s", user="u").lease("two", ttl_seconds=60)
+        monkeypatch.undo()
+        held.release()
+
+
+# --- what only a file has -------------------------------------------------------------------------
+
+
+def test_copies_are_refused_with_what_to_use_instead(db, tmp_path):
+    for call in (db.copy_compact, lambda: db.backup(tmp_path / "copy")):
+        with pytest.raises(InvalidOptionError, match="on a server"):
+            call()
+
+
+def test_an_erasure_says_what_the_server_keeps(db):
+    db.session("s", user="u").append(hello("the user's words"))
+    receipt = db.erase(user="u")
+    assert receipt.method == ("removed",)
+    assert not receipt.bytes_gone
+    assert receipt.pending == ()
+    assert any("write-ahead log" in each for each in receipt.out_of_reach)
+    assert db.finish_erasures() == []
+    assert list(db.sessions(user="u")) == []
+
+
+def test_rows_are_the_same_bytes_as_in_a_file(db, server, open_db):
+    """What the reader of a file knows of rows holds of those on a server."""
+    file = open_db()
+    for store in (file, db):
+        session = store.session("s", user="u")
+        session.extend([hello(f"{n}") for n in range(10)])
+
+    def shapes(store):
+        rows = store._engine.store.read(lambda txn: list(txn.scan(b"\x05", b"\x06")))
+        return [(key[17:], len(value)) for key, value in rows]
+
+    assert shapes(file) == shapes(db)
+
+
+def test_a_lost_row_is_found_by_check(server, address):
+    with memcore.open(address) as db:
+        session = db.session("s", user="u")
+        session.extend([hello(f"{n}") for n in range(10)])
+        name = address.partition("#")[2]
+        key = keys.session_row(*db._engine.store.read(session._ref.find), Row.ITEM, 4)
+    with admin(server) as connection:
+        connection.execute(f"delete from {name}.rows where k = %s", (key,))
+    with memcore.open(address) as db:
+        assert db.check()
+
+
+def test_a_full_pool_is_said(address, monkeypatch):
+    store = PostgresStore(address, connections=2)
+    inner = store._server
+    monkeypatch.setattr(server_module, "PATIENCE_SECONDS", 0.2)
+    try:
+        with (
+            inner.connection(),
+            inner.connection(),
+            pytest.raises(StorageError, match="connection"),
+        ):
+            store.read(lambda txn: txn.get(b"\x05" + bytes(20)))
+    finally:
+        store.close()
