@@ -86,6 +86,8 @@ from memcore.maintenance.backup import MigrationReport as MigrationReport
 from memcore.maintenance.backup import RestoreReport as RestoreReport
 from memcore.maintenance.backup import migrate as migrate
 from memcore.maintenance.backup import restore as restore
+from memcore.maintenance.copying import CopyReport as CopyReport
+from memcore.maintenance.copying import copy_store as copy_store
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage
@@ -242,6 +244,7 @@ __all__ = [
     "Context",
     "ContextOverflowError",
     "Conversion",
+    "CopyReport",
     "CorruptStoreError",
     "CorruptValueError",
     "CounterUnavailableError",
@@ -397,6 +400,7 @@ __all__ = [
     "as_operator",
     "compaction_policy",
     "convert",
+    "copy_store",
     "count_messages",
     "count_tokens",
     "count_tools",

@@ -39,8 +39,12 @@ class Redirect:
 
     def open_file(self, file: str, *, read_only: bool, create: bool, **options: Any) -> Any:
         """As ``_open_file``."""
+        if file.startswith("postgresql:/"):  # of a handle's path, maybe as a Path
+            name = file.partition("#")[2]
+            address = self._server.address(name)
+            return self._store(address, read_only=read_only, create=create)
         is_plain = file == ":memory:" or options.get("access") or options["durability"] == "none"
-        if is_plain or os.path.exists(file) or file.startswith("postgres"):
+        if is_plain or os.path.exists(file):
             return self._plain(file, read_only=read_only, create=create, **options)
         name = f"t{blake2b(os.path.realpath(file).encode(), digest_size=8).hexdigest()}"
         self._names.add(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 def together(db, *changes: Callable[[], Any]) -> list[Any]:
     """Run changes in one batch, each on a thread of its own; results or errors in their order."""
-    queue = db.engine.store._env.queue
+    queue = db.engine.store.environment().queue
     outcomes: list[Any] = [None] * len(changes)
 
     def run(at: int) -> None:

@@ -56,6 +56,7 @@ VERBS: Final = {
     "backup": "backup.back_up",
     "restore": "restore.restore_backup",
     "copy-compact": "copy_compact.copy_compact",
+    "copy": "copy_store.copy_store",
     "salvage": "salvage.salvage_file",
     "migrate": "migrate.migrate_file",
     "keys": "keys.show_keys",

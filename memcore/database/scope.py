@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memcore import blobs, graph, kv, maintenance, retention
@@ -184,13 +185,14 @@ class Scope:
         found: list[SessionEntry] = []
         if scope is None:
             return found
-        for name, session in names.sessions(txn, scope, after):
-            key = head_key(scope, session)
-            value = txn.get(key)
-            if value is not None:
-                found.append(self._entry(name, Head.unpack(key, value)))
-            if len(found) == _LIST_PAGE:
-                break
+        listed = names.sessions(txn, scope, after)
+        while batch := list(islice(listed, _LIST_PAGE - len(found))):
+            txn.prefetch([head_key(scope, session) for _, session in batch])
+            for name, session in batch:
+                key = head_key(scope, session)
+                value = txn.get(key)
+                if value is not None:
+                    found.append(self._entry(name, Head.unpack(key, value)))
         return found
 
     def _entry(self, name: str, head: Head) -> SessionEntry:

@@ -688,6 +688,9 @@ class _ChosenRows:
 
     take = scan
 
+    def prefetch(self, keys: Sequence[bytes], /) -> None:
+        """Do nothing: all rows are in memory."""
+
 
 def _messages(member: Remains) -> Iterator[dict[str, Any]]:
     """Yield the readable messages among the first items."""

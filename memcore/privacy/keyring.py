@@ -857,6 +857,7 @@ class Secret:
         create: create the file if it is missing.
         ring: the secret of an encrypted database's key ring, which needs no file.
         place: storage for the secret while there is no space for its file.
+        known: the secret itself, of a store that has no file.
     """
 
     __slots__ = ("_create", "_path", "_place", "_value")
@@ -869,11 +870,12 @@ class Secret:
         create: bool,
         ring: bytes | None = None,
         place: Substitute | None = None,
+        known: bytes | None = None,
     ) -> None:
         self._path = path
         self._create = create
         self._place = place
-        self._value: bytes | None = None
+        self._value = known
         if ring is not None:
             self._value = blake2b(ring, person=b"memcore secret", digest_size=SECRET_BYTES).digest()
 

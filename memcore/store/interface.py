@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -116,6 +116,9 @@ class ReadTxn(Protocol):
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on, of any prefix; fast for many rows."""
+
+    def prefetch(self, keys: Sequence[bytes], /) -> None:
+        """Note that these keys are about to be read: a server answers all of them in one trip."""
 
 
 class Txn(ReadTxn, Protocol):

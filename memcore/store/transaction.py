@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -102,6 +102,10 @@ class RowSource:
         """Return the first ``count`` rows from ``start`` on."""
         raise NotImplementedError
 
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Read these keys in one trip."""
+        raise NotImplementedError
+
 
 def _ended(*_: Any) -> NoReturn:
     raise InternalError("a transaction was used after its end")
@@ -136,6 +140,11 @@ class Snapshot:
         """Return the first ``count`` rows from ``start`` on."""
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
+
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Note that these keys are about to be read."""
+        if isinstance(self.raw, RowSource):
+            self.raw.prefetch(keys)
 
 
 def stored(txn: ReadTxn) -> RawTxn:
@@ -275,6 +284,11 @@ class WriteTxn(RecordingTxn):
         """Return the first ``count`` rows from ``start`` on, this transaction's writes included."""
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
+
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Note that these keys are about to be read."""
+        if isinstance(self.raw, RowSource):
+            self.raw.prefetch(keys)
 
     def _refuse_key(self, key: bytes) -> NoReturn:
         what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"

@@ -87,7 +87,7 @@ def test_deleted_and_made_anew_in_one_batch(db):
 def test_whoever_holds_a_lock_does_not_wait_for_the_lead(db, monkeypatch):
     session = db.session("s")
     session.append(user())
-    store, env = type(db.engine.store), db.engine.store._env
+    store, env = type(db.engine.store), db.engine.store.environment()
     seen = []
     honest = store.read
 

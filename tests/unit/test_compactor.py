@@ -758,7 +758,7 @@ def test_a_view_whose_commit_was_under_way_is_whole(db, session):
 
         async with memcore.aio.Compactor(summarize) as compactor:
             compactor.notify(session)
-            queue = db.engine.store._env.queue
+            queue = db.engine.store.environment().queue
             while not queue.waiting:  # noqa: ASYNC110 - the queue of the store tells no loop
                 await asyncio.sleep(0)
             closing = asyncio.ensure_future(compactor.close(cancel=True))

@@ -61,7 +61,7 @@ def held_queue(db: memcore.Database) -> tuple[threading.Event, threading.Thread]
 
 def waiting(db: memcore.Database, count: int) -> None:
     """Until so many calls stand in the commit queue."""
-    queue = db.engine.store._env.queue
+    queue = db.engine.store.environment().queue
     while len(queue.waiting) < count:
         os.sched_yield()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import subprocess
@@ -440,3 +441,34 @@ def test_a_full_pool_is_said(address, monkeypatch):
             store.read(lambda txn: txn.get(b"\x05" + bytes(20)))
     finally:
         store.close()
+
+
+def test_a_listing_is_a_few_trips(db, address):
+    for n in range(150):
+        db.session(f"s{n:03}", user="u").append(hello())
+    with memcore.open(address) as cold:
+        store = cold._engine.store
+        before = store.trips
+        assert [entry.items for entry in cold.scope(user="u").sessions()] == [1] * 150
+        assert store.trips - before <= 8
+        session = cold.session("s007", user="u")
+        before = store.trips
+        assert session.context(1000).messages
+        assert store.trips - before <= 4
+
+
+def test_a_store_that_nobody_closed_gives_its_connections_back(server, address):
+    db = memcore.open(address)
+    db.session("s", user="u").append(hello())
+    del db
+    gc.collect()
+    with admin(server) as connection:
+        query = (
+            "select count(*) from pg_stat_activity where application_name = 'memcore' "
+            "and query like %s"
+        )
+        for _ in range(1000):
+            (left,) = connection.execute(query, (f"%{address.partition('#')[2]}%",)).fetchone()
+            if not left:
+                break
+    assert not left

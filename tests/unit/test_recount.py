@@ -226,7 +226,7 @@ def test_a_writer_that_never_rests_does_not_put_a_recount_off(session, db):
     seen: list[int] = []
 
     def meanwhile(_: str) -> None:
-        if not (seen[-1:] == [0] or db.engine.store._env.queue.led_here):
+        if not (seen[-1:] == [0] or db.engine.store.environment().queue.led_here):
             seen.append(other.append(user("and more")).seq)
 
     counter = by_words(at_each=meanwhile)

@@ -143,7 +143,7 @@ class Partition:
     known.
     """
 
-    __slots__ = ("known", "order", "rows", "size", "version")
+    __slots__ = ("is_begun", "known", "order", "rows", "size", "version")
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -152,6 +152,8 @@ class Partition:
         self.known: list[tuple[bytes, bytes]] = []
         self.size = 0
         """Bytes of keys and values."""
+        self.is_begun = False
+        """True if ``first_ranges`` were read."""
 
     def learn(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take over rows; None: there is no such row."""

@@ -13,6 +13,11 @@ __all__ = [
     "COMMIT",
     "CREATE",
     "FIGURES",
+    "FILLING",
+    "FILL_DELETE",
+    "FILL_NUMBER",
+    "FILL_PUT",
+    "FINISH",
     "FUNCTIONS",
     "GET",
     "IS_THERE",
@@ -27,6 +32,9 @@ __all__ = [
 
 SCHEMA_VERSION: Final = 1
 """Version of the tables; a store with a larger one needs a newer memcore."""
+
+FILLING: Final = 0
+"""Version of a store into which a copy is under way, or was cut short."""
 
 CREATE: Final = """
 create schema if not exists {schema};
@@ -159,6 +167,20 @@ where n.nspname = %s and c.relname = 'store'
 OPENED: Final = """
 select version, secret, (extract(epoch from clock_timestamp()) * 1000)::bigint, pg_is_in_recovery()
 from {schema}.store
+"""
+
+FINISH: Final = "update {schema}.store set version = %s"
+
+FILL_DELETE: Final = """
+delete from {schema}.rows where k >= %b and k < %b and not k = any(%b::bytea[])
+"""
+FILL_PUT: Final = """
+insert into {schema}.rows as t select * from unnest(%b::bytea[], %b::bytea[])
+  on conflict (k) do update set v = excluded.v where t.v <> excluded.v
+"""
+FILL_NUMBER: Final = """
+insert into {schema}.parts values (%b, %s)
+  on conflict (p) do update set version = greatest({schema}.parts.version, excluded.version)
 """
 
 READ: Final = """

@@ -7,16 +7,19 @@ trip, which compares the versions of what was read before. A scan over several p
 
 from __future__ import annotations
 
+from _thread import start_new_thread
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urldefrag
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import Composed
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -24,6 +27,7 @@ from memcore.codec.keys import after, behind, u64
 from memcore.codec.values import clock_us, open_number, seal_value
 from memcore.errors import (
     ClosedError,
+    InvalidOptionError,
     MemcoreError,
     ReadOnlyError,
     StorageError,
@@ -31,6 +35,7 @@ from memcore.errors import (
     StoreFormatError,
     StoreFullError,
 )
+from memcore.store.datafile import FORMAT_KEY
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import (
     WHOLE,
@@ -233,16 +238,30 @@ class CachedReader:
         self, name: bytes, keys: list[bytes] | None = None, ranges: tuple[Range, ...] = ()
     ) -> None:
         server = self._server
+        part = server.cached(name)
         wanted = [*ranges]
-        if server.cached(name) is None:
+        if part is None or not part.is_begun:
             wanted += first_ranges(name)
         names = [*self.used, *(() if name in self.used else (name,))]
-        versions = server.fetch(name, names, keys or [], wanted)
+        self._need_unmoved(server.fetch(name, names, keys or [], wanted), names)
+
+    def _need_unmoved(self, versions: dict[bytes, int], names: list[bytes]) -> None:
         stale = [each for each, version in self.used.items() if versions.get(each, 0) != version]
         if stale:
-            server.drop(stale, versions)
+            self._server.drop(stale, versions)
             raise Rerun
         self.proven.update(names)
+
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Read what is not known of these keys in one trip."""
+        server, missing = self._server, []
+        for key in keys:
+            part = server.cached(partition_of(key))
+            if part is None or not part.get(key)[0]:
+                missing.append(key)
+        if missing:
+            names = list({*self.used, *map(partition_of, missing)})
+            self._need_unmoved(server.fetch(None, names, missing, []), names)
 
     def rows(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
@@ -339,14 +358,20 @@ class ServerReader:
         """Return the first ``count`` rows from ``start`` on."""
         return list(self.rows(start, b"\xff", limit=count))
 
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Do nothing: nothing is kept."""
+
 
 class RawReads(RowSource):
     """A transaction as the store's own modules see it: rows as stored, by one of the readers."""
 
     def __init__(self, reader: CachedReader | ServerReader, number: int) -> None:
         self.reader = reader
-        self.get: Callable[[bytes], bytes | None] = reader.get
         self._number = number
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or None."""
+        return self.reader.get(key)
 
     def id(self) -> int:
         """Return a number that no other transaction of this process has."""
@@ -361,6 +386,10 @@ class RawReads(RowSource):
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on."""
         return self.reader.take(start, count)
+
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Read these keys in one trip."""
+        self.reader.prefetch(keys)
 
     def cursor(self) -> Cursor:
         """Return a cursor over the rows."""
@@ -379,10 +408,10 @@ class RawWrites(RawReads):
     def __init__(self, server: Server, reader: CachedReader | ServerReader, number: int) -> None:
         super().__init__(reader, number)
         self._server = server
-        self.get = self._get
         self.writes: dict[bytes, bytes | None] = {}
 
-    def _get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, as written here or stored; None if there is none."""
         if key in self.writes:
             return self.writes[key]
         if counter_of(key):
@@ -399,7 +428,7 @@ class RawWrites(RawReads):
 
     def delete(self, key: bytes) -> bool:
         """Delete a row; True if it was there."""
-        is_there = self._get(key) is not None
+        is_there = self.get(key) is not None
         if is_there:
             self.writes[key] = None
         return is_there
@@ -453,15 +482,42 @@ _left: list[Any] = []
 """Pools of the parent of a fork: closing them here would end the parent's connections."""
 
 
+_CONNECTION: Final = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "20000",
+    "fallback_application_name": "memcore",
+}
+"""Options of a connection where the address has none: seconds, milliseconds."""
+
+_SCHEMA_DEFAULT: Final = "memcore"
+_SCHEMA_BYTES_MAX: Final = 63
+
+
 class Server:
     """The connections to one schema, the cache of its partitions, and the numbers of its counters.
 
     ``lock`` protects the cache. ``trips`` counts the round trips to the server.
     """
 
-    def __init__(self, address: str, name: str, *, size: int) -> None:
-        self.address = address
-        self.name = name
+    def __init__(self, address: str, *, size: int) -> None:
+        """Read the address of a schema, which it names behind ``#``; connect later.
+
+        Raises:
+            InvalidOptionError: it cannot be read.
+        """
+        url, name = urldefrag(address)
+        self.name = name or _SCHEMA_DEFAULT
+        if len(self.name.encode()) > _SCHEMA_BYTES_MAX:
+            raise InvalidOptionError(f"the schema's name has more than {_SCHEMA_BYTES_MAX} bytes")
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise InvalidOptionError(f"the address cannot be read: {error}") from error
+        # Without these a call would wait for hours for a server that went away without a word.
+        options: dict[str, Any] = {**_CONNECTION, **given}
+        self.address = make_conninfo(**options)
+        self.path = _told(given, self.name)
+        """Address without its password."""
         self._size = size
         self._sql: dict[str, Composed] = {}
         self.trips = 0
@@ -524,6 +580,41 @@ class Server:
         if pool is not None:
             pool.close()
 
+    def drop_connections(self) -> None:
+        """Close all connections in a thread: a finalizer may run with any lock held."""
+        if self._pool is not None:
+            with suppress(RuntimeError):  # the interpreter ends, and the connections with it
+                start_new_thread(self.close, ())
+
+    # --- the schema --------------------------------------------------------------------------
+
+    def is_there(self, connection: Connection[Any]) -> bool:
+        """Return True if the schema holds a store."""
+        # By a scan, which sees what others have just committed; names resolved before are cached.
+        return connection.execute(schema.IS_THERE, (self.name,)).fetchone() is not None
+
+    def make(
+        self,
+        connection: Connection[Any],
+        record: bytes,
+        secret: bytes,
+        *,
+        version: int = schema.SCHEMA_VERSION,
+    ) -> None:
+        """Create the tables and functions, unless another process was faster."""
+        with connection.transaction():
+            # Two processes that create it at once: the second waits, and finds it made.
+            connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (self.name,))
+            if self.is_there(connection):
+                return
+            connection.execute(
+                self.sql(
+                    schema.CREATE, version=sql.Literal(version), secret=sql.Literal(secret),
+                    format_key=sql.Literal(FORMAT_KEY), format_row=sql.Literal(record),
+                )
+            )  # fmt: skip
+            connection.execute(self.sql(schema.FUNCTIONS))
+
     # --- the cache ---------------------------------------------------------------------------
 
     def cached(self, name: bytes) -> Partition | None:
@@ -565,6 +656,12 @@ class Server:
                 read[at - 1].append((key, value))
         if name is not None:
             self._learn(name, versions.get(name, 0), points, ranges, read)
+        elif points:
+            by_name: dict[bytes, dict[bytes, bytes | None]] = {}
+            for key, value in points.items():
+                by_name.setdefault(partition_of(key), {})[key] = value
+            for each, rows in by_name.items():
+                self._learn(each, versions.get(each, 0), rows, [], [])
         return versions
 
     def _learn(
@@ -584,6 +681,7 @@ class Server:
             if part.version != version:
                 return  # a later state is known already: the reader notices, and runs again
             before = part.size
+            part.is_begun = part.is_begun or bool(ranges)
             part.learn(points.items())
             for (start, stop, limit, reverse), rows in zip(ranges, read, strict=True):
                 part.learn(rows)
@@ -682,3 +780,14 @@ def transaction(server: Server) -> Generator[Connection[Any], None, None]:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 with suppress(psycopg.Error):
                     connection.execute("rollback")
+
+
+def _told(given: dict[str, Any], name: str) -> str:
+    """Return an address that opens the same store for who has the password from elsewhere."""
+    user, host = given.get("user"), str(given.get("host") or "")
+    place = "" if host.startswith("/") else host
+    if given.get("port"):
+        place = f"{place}:{given['port']}"
+    query = f"?host={quote(host, safe='')}" if host.startswith("/") else ""
+    at = f"{quote(user, safe='')}@" if user else ""
+    return f"postgresql://{at}{place}/{given.get('dbname') or ''}{query}#{name}"

@@ -23,13 +23,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
-from urllib.parse import urldefrag
 from weakref import WeakSet
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from memcore._fast import BatchRunner, EnvironmentFields, WriteBatch, WriteRequest
@@ -74,24 +72,15 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-__all__ = ["PostgresStore"]
+__all__ = ["Filling", "PostgresStore", "filling"]
 
 T = TypeVar("T")
 
-_SCHEMA_DEFAULT: Final = "memcore"
-_SCHEMA_BYTES_MAX: Final = 63
 _CONNECTIONS_MAX: Final = 16
 _OPTIMISTIC: Final = 8
 """Attempts of a read on the cache; then it runs in one snapshot on the server."""
 _ID_BYTES: Final = 8
 _FIRST_KEY: Final = b"\x01"
-
-_CONNECTION: Final = {
-    "connect_timeout": "10",
-    "tcp_user_timeout": "20000",
-    "fallback_application_name": "memcore",
-}
-"""Options of a connection where the address has none: seconds, milliseconds."""
 
 _WRITTEN: Final = "w"
 _SHARED: Final = "r"
@@ -466,19 +455,9 @@ class PostgresStore(EnvironmentFields):
         """
         if durability == "none":
             raise InvalidOptionError("durability: a server has 'full' and 'relaxed', not 'none'")
-        url, name = urldefrag(address)
-        name = name or _SCHEMA_DEFAULT
-        if len(name.encode()) > _SCHEMA_BYTES_MAX:
-            raise InvalidOptionError(f"the schema's name has more than {_SCHEMA_BYTES_MAX} bytes")
-        try:
-            given = conninfo_to_dict(url)
-        except psycopg.ProgrammingError as error:
-            raise InvalidOptionError(f"the address cannot be read: {error}") from error
-        # Without these a call would wait for hours for a server that went away without a word.
-        options: dict[str, Any] = {**_CONNECTION, **given}
-        self.path = f"{_without_password(given)}#{name}"
         self.read_only = read_only
-        self._server = Server(make_conninfo(**options), name, size=connections)
+        self._server = Server(address, size=connections)
+        self.path = self._server.path
         self._ids = 0
         self._is_closed = False
         self._live: dict[int, Snapshot] = {}
@@ -488,6 +467,11 @@ class PostgresStore(EnvironmentFields):
         self.queue = CommitQueue(self.leader.run, self._live, _never)
         self._attach(create=create and not read_only, durability=durability)
         _stores.add(self)
+
+    def __del__(self) -> None:
+        server: Server | None = self.__dict__.get("_server")  # None: it could not be opened
+        if server is not None:
+            server.drop_connections()
 
     def forget(self) -> None:
         """Leave connections, waiting calls and listeners to the parent, in the child of a fork."""
@@ -502,10 +486,10 @@ class PostgresStore(EnvironmentFields):
         server = self._server
         try:
             with closing(server.connect()) as connection:
-                if not self._is_there(connection):
+                if not server.is_there(connection):
                     if not create:
                         raise NotFoundError(f"{self.path}: there is no such store on the server")
-                    self._create(connection, durability or "full")
+                    server.make(connection, _new_record(durability or "full"), os.urandom(32))
                 found = connection.execute(server.sql(schema.OPENED)).fetchall()
                 row = connection.execute(
                     server.sql("select v from {schema}.rows where k = %b"),
@@ -520,6 +504,11 @@ class PostgresStore(EnvironmentFields):
         except psycopg.Error as error:
             raise translate(error, self.path) from error
         version, secret, server_ms, is_replica = found[0]
+        if version == schema.FILLING:
+            raise StoreAccessError(
+                f"{self.path}: a copy into it is under way or was cut short: run 'memcore copy' "
+                "again, which goes on with it"
+            )
         if version > schema.SCHEMA_VERSION:
             raise StoreFormatError(
                 f"{self.path}: its tables have version {version}, this memcore knows "
@@ -540,31 +529,8 @@ class PostgresStore(EnvironmentFields):
         self.leader.is_relaxed = record.durability == "relaxed"
         self.seed = self.file_id = record.seed
         # In the schema, where processes on other machines find it too.
-        self.secret = Secret(self.path, create=False, ring=bytes(secret))
+        self.secret = Secret(self.path, create=False, known=bytes(secret))
         server.set_clock(server_ms)
-
-    def _is_there(self, connection: Connection[Any]) -> bool:
-        # By a scan, which sees what others have just committed; names resolved before are cached.
-        found = connection.execute(schema.IS_THERE, (self._server.name,)).fetchone()
-        return found is not None
-
-    def _create(self, connection: Connection[Any], durability: str) -> None:
-        record = Format.new(
-            durability=durability, seed=os.urandom(16), created_ms=clock_us() // 1000
-        )
-        with connection.transaction():
-            # Two processes that create it at once: the second waits, and finds it made.
-            connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._server.name,))
-            if self._is_there(connection):
-                return
-            connection.execute(
-                self._server.sql(
-                    schema.CREATE, version=sql.Literal(schema.SCHEMA_VERSION),
-                    secret=sql.Literal(os.urandom(32)), format_key=sql.Literal(FORMAT_KEY),
-                    format_row=sql.Literal(record.pack()),
-                )
-            )  # fmt: skip
-            connection.execute(self._server.sql(schema.FUNCTIONS))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -747,7 +713,75 @@ def _never() -> bool:
     return False
 
 
-def _without_password(given: dict[str, Any]) -> str:
-    host, port = given.get("host", ""), given.get("port", "")
-    place = f"{host}:{port}" if port else host
-    return f"postgresql://{place}/{given.get('dbname', '')}"
+def _new_record(durability: str) -> bytes:
+    now_ms = clock_us() // 1000
+    return Format.new(durability=durability, seed=os.urandom(16), created_ms=now_ms).pack()
+
+
+# --- A store filled from another one: in key order, and continued if it was cut short -------------
+
+
+class Filling:
+    """A store that nobody can open until it is finished."""
+
+    def __init__(self, server: Server, connection: Connection[Any], *, is_new: bool) -> None:
+        self._server = server
+        self._connection = connection
+        self.path = server.path
+        """Address without its password."""
+        self.is_new = is_new
+        """False if an earlier copy was cut short: its rows are compared, not written again."""
+
+    def replace(self, start: bytes, stop: bytes, rows: list[tuple[bytes, bytes]]) -> int:
+        """Make ``start <= key < stop`` hold these rows; returns the number of rows that changed."""
+        server, connection = self._server, self._connection
+        keys = [key for key, _ in rows]
+        with connection.transaction():
+            gone = connection.execute(
+                server.sql(schema.FILL_DELETE), (start, stop, keys), binary=True
+            )
+            put = connection.execute(
+                server.sql(schema.FILL_PUT), (keys, [value for _, value in rows]), binary=True
+            )
+        return gone.rowcount + put.rowcount
+
+    def count_from(self, counter: bytes, number: int) -> None:
+        """Have a counter give out only larger numbers."""
+        self._connection.execute(self._server.sql(schema.FILL_NUMBER), (counter, number))
+
+    def finish(self) -> None:
+        """Let everybody open the store."""
+        self._connection.execute(self._server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
+
+
+@contextmanager
+def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, None, None]:
+    """Create a store to be filled, or go on with one whose filling was cut short.
+
+    Raises:
+        InvalidOptionError: there is a store already, or the beginning of another one's copy.
+        StoreAccessError: the server cannot be reached.
+        StorageError: it fails; the next call goes on.
+    """
+    server = Server(address, size=1)
+    try:
+        with closing(server.connect()) as connection:
+            is_new = not server.is_there(connection)
+            if is_new:
+                server.make(connection, record.pack(), secret, version=schema.FILLING)
+            found = connection.execute(server.sql(schema.OPENED)).fetchall()
+            if found[0][0] != schema.FILLING:
+                msg = f"{server.path}: there is a store already; copy into a new schema"
+                raise InvalidOptionError(msg)
+            row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
+            if row is None or Format.unpack(row[0], server.path).seed != record.seed:
+                msg = f"{server.path}: holds the beginning of another store's copy; drop its schema"
+                raise InvalidOptionError(msg)
+            yield Filling(server, connection, is_new=is_new)
+    except psycopg.OperationalError as error:
+        raise StoreAccessError(
+            f"{server.path}: cannot be reached: {str(error).strip()}; copying again goes on with "
+            "what was copied"
+        ) from error
+    except psycopg.Error as error:
+        raise translate(error, server.path) from error

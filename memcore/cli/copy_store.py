@@ -1,0 +1,39 @@
+"""``memcore copy``: a whole store into a new one of either kind, a file or a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.options import AsJson
+from memcore.cli.output import emit_json, escape, progress
+
+__all__ = [
+    "copy_store",
+]
+
+
+def copy_store(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, or the address of a store.")
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A new file, or the address of a new store.")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a store into a new one: from a file to a server, from a server to a file.
+
+    The copy is compared with the source before anybody can open it. One to a server that was cut
+    short goes on when it is run again.
+    """
+    with progress("copying") as report:
+        done = memcore.copy_store(source, target, progress=report)
+    if as_json:
+        emit_json("copy", dataclasses.asdict(done))
+        return
+    print(escape(f"{done.source} -> {done.target}: {done.rows:,} rows, compared"))

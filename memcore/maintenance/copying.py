@@ -1,0 +1,205 @@
+"""Copy of a whole store into another kind of store: from a file to a server, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from memcore.codec import keys
+from memcore.codec.keys import Counter
+from memcore.codec.values import open_number
+from memcore.database.open import open_database
+from memcore.errors import CorruptStoreError, InvalidOptionError
+from memcore.files import put_private
+from memcore.maintenance.check import check_database
+from memcore.maintenance.salvage import put_rows
+from memcore.options import checked_path
+from memcore.privacy.keyring import SUFFIX
+from memcore.session.engine import Engine
+from memcore.store import build_detached, open_detached
+from memcore.store.copy import beside, prove
+from memcore.store.datafile import FORMAT_KEY, Format, publish
+from memcore.store.encryption import OWNER_KEY, SECRET_KEY
+from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store
+from memcore.store.transaction import is_audited, stored
+from memcore.tokens import get_counter
+
+if TYPE_CHECKING:
+    from memcore.store.postgres.store import Filling
+
+__all__ = ["CopyReport", "copy_store"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+_BATCH_ROWS: Final = 4096
+_BATCH_BYTES: Final = 16 * 1024**2
+_COUNTERS: Final = (
+    Counter.SCOPE, Counter.SESSION, Counter.NAMESPACE, Counter.THREAD, Counter.POOL,
+    Counter.GRAPH_NAMESPACE,
+)  # fmt: skip
+_OF_ONE_FILE: Final = frozenset((SECRET_KEY, OWNER_KEY))
+_FIRST: Final = b"\x02"
+_END: Final = b"\xff"
+"""All rows but the counters lie between these keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """Result of a copy."""
+
+    source: str
+    target: str
+    rows: int
+    """Number of rows that the target holds now, counters and the format record apart."""
+    written: int
+    """Number of those that were not there already, from a copy that was cut short."""
+
+
+def copy_store(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> CopyReport:
+    """Copy a store, a file or the address of one on a server, into a new one of either kind.
+
+    The copy is one state of the source, which may be read and written meanwhile; what is written
+    then is not in it. It is compared with the source row by row before anybody can open it. A copy
+    to a server that was cut short goes on when it is called again; one to a file leaves nothing.
+
+    Args:
+        source: the path, or the address, of a store.
+        target: the same, of a store that does not exist yet.
+        progress: called with the rows done and the number of rows.
+
+    Raises:
+        InvalidOptionError: the target exists, or the source is encrypted or audited.
+        NotFoundError: there is no such source.
+        CorruptStoreError: the copy differs from the source.
+        StorageError: the file or the server failed.
+    """
+    from_, to = checked_path("source", source), checked_path("target", target)
+    if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
+        raise InvalidOptionError(f"{to}: exists; a copy never overwrites")
+    with open_database(from_, read_only=True, create=False) as db:
+        store = db._engine.store  # noqa: SLF001 - as the other modules of this package
+        total = max(store.stats()["entries"], 1)
+        return store.read(partial(_copy, store, to, total=total, progress=progress))
+
+
+def _copy(
+    store: Store, target: str, txn: ReadTxn, *, total: int, progress: Progress | None
+) -> CopyReport:
+    record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
+    if store.vault is not None or is_audited(txn, store.path):
+        raise InvalidOptionError(
+            f"{store.path}: is encrypted or audited, which a copy of another kind cannot be: "
+            "export its sessions, and import them"
+        )
+    for _ in txn.scan(_FIRST, _END, limit=1):
+        break  # a store on a server reads in one snapshot from here on
+    make = _to_server if target.startswith(SERVER_SCHEMES) else _to_file
+    counted = _CopyProgress(total, progress)
+    report = make(store, target, record, txn, counted)
+    counted.end()
+    return report
+
+
+class _CopyProgress:
+    """Reports progress."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress = total, progress
+        self.rows = 0
+
+    def add(self, count: int) -> None:
+        """Count rows that are done."""
+        self.rows += count
+        if self._progress is not None:
+            self._progress(min(self.rows, self._total), self._total)
+
+    def end(self) -> None:
+        """Report that all is done: the total may count rows that are not copied."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+def _counters(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the rows of the counters and their numbers."""
+    for which in _COUNTERS:
+        key = keys.counter(which)
+        value = txn.get(key)
+        if value is not None:
+            yield key, value, open_number(key, value)
+
+
+def _batches(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, bytes]]]]:
+    """Yield all rows in batches: the first key, the key behind the last, and the rows."""
+    start, size = _FIRST, 0
+    batch: list[tuple[bytes, bytes]] = []
+    for row in txn.scan(_FIRST, _END):
+        if row[0] in _OF_ONE_FILE:
+            continue
+        batch.append(row)
+        size += len(row[1])
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            stop = keys.behind(row[0])
+            yield start, stop, batch
+            start, batch, size = stop, [], 0
+    yield start, _END, batch
+
+
+def _to_server(
+    store: Store, address: str, record: Format, txn: ReadTxn, counted: _CopyProgress
+) -> CopyReport:
+    from memcore.store.postgres.store import filling  # noqa: PLC0415 - an optional dependency
+
+    durability = "relaxed" if record.durability == "relaxed" else "full"
+    record = record._replace(durability=durability)
+    secret = store.secret.found() or os.urandom(32)
+    with filling(address, record, secret) as made:
+        written = _fill(made, txn, counted)
+        if _fill(made, txn, _CopyProgress(1, None)):
+            raise CorruptStoreError(f"{address}: the copy differs from {store.path}: copy it again")
+        made.finish()
+    return CopyReport(store.path, made.path, counted.rows, written)
+
+
+def _fill(made: Filling, txn: ReadTxn, counted: _CopyProgress) -> int:
+    """Make the target hold the source's rows; returns the number of rows that differed."""
+    written = 0
+    for start, stop, batch in _batches(txn):
+        written += made.replace(start, stop, batch)
+        counted.add(len(batch))
+    for key, _, number in _counters(txn):
+        made.count_from(key, number)
+    return written
+
+
+def _to_file(
+    store: Store, path: str, record: Format, txn: ReadTxn, counted: _CopyProgress
+) -> CopyReport:
+    final = os.path.realpath(path)
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        for key, value, _ in _counters(txn):
+            yield key, value
+        for _, _, batch in _batches(txn):
+            yield from batch
+            counted.add(len(batch))
+
+    def findings(temporary: str) -> list[str]:
+        with open_detached(temporary) as copy:
+            return check_database(Engine(copy, get_counter(None), "openai_chat"), None)
+
+    with beside(final) as (temporary, fd):
+        with build_detached(temporary, record) as made:
+            put_rows(made, rows())
+        prove(fd, temporary, final, findings)
+        secret = store.secret.found()
+        if secret is not None:
+            put_private(final + SUFFIX, secret, new=True)
+        publish(temporary, final)
+    return CopyReport(store.path, final, counted.rows, counted.rows)

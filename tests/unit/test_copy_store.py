@@ -1,0 +1,159 @@
+"""Copies of whole stores between a file and a server: every row, and what follows."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import memcore
+from memcore.errors import InvalidOptionError, NotFoundError, StorageError, StoreAccessError
+from memcore.maintenance import copying
+from memcore.store.postgres.store import Filling
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def address(server) -> str:
+    return server.address(f"copy{next(_numbers)}")
+
+
+def fill(db: memcore.Database) -> None:
+    for user in ("ann", "ben"):
+        for n in range(3):
+            session = db.session(f"s{n}", user=user)
+            session.extend([{"role": "user", "content": f"{user} {k}"} for k in range(120)])
+            session.checkpoint("half")
+        db.session("s0", user=user).fork("forked")
+        db.scope(user=user).kv("notes").put("key", {"value": list(range(50))})
+        db.scope(user=user).blobs.put(b"blob " * 60_000)
+        db.scope(user=user).memory.remember("likes tea", by="operator")
+    db.session("gone", user="ann").append({"role": "user", "content": "x"})
+    db.delete_session("gone", user="ann")
+
+
+def rows(path: str | Path) -> list[tuple[bytes, bytes]]:
+    with memcore.open(path, create=False) as db:
+        return db._engine.store.read(lambda txn: list(txn.scan(b"\x02", b"\xff")))
+
+
+def use(path: str | Path) -> None:
+    """What is copied goes on: new numbers, old histories, no finding."""
+    with memcore.open(path, create=False) as db:
+        session = db.session("s1", user="ben")
+        assert [item.message["content"] for item in session.items()] == [
+            f"ben {k}" for k in range(120)
+        ]
+        session.append({"role": "assistant", "content": "more"})
+        db.session("new", user="ann").append({"role": "user", "content": "new"})
+        db.session("first", user="new user").append({"role": "user", "content": "new"})
+        assert db.scope(user="ann").blobs
+        assert db.scope(user="ann").kv("notes").get("key") == {"value": list(range(50))}
+        assert db.check() == []
+
+
+def test_there_and_back(path, address, tmp_path):
+    with memcore.open(path) as db:
+        fill(db)
+        secret = db._engine.store.secret.value()
+    before = rows(path)
+    done = []
+    report = memcore.copy_store(path, address, progress=lambda *now: done.append(now))
+    assert report.rows == report.written == len(before)
+    assert done
+    assert done[-1][0] == done[-1][1]
+    assert rows(address) == before
+    back = tmp_path / "back.memcore"
+    memcore.copy_store(address, back)
+    assert rows(back) == before
+    for copy in (address, back):
+        with memcore.open(copy) as db:
+            assert db._engine.store.secret.value() == secret
+        use(copy)
+
+
+def test_a_copy_that_was_cut_short_goes_on(path, address, monkeypatch):
+    with memcore.open(path) as db:
+        fill(db)
+    monkeypatch.setattr(copying, "_BATCH_ROWS", 50)
+    replace, left = Filling.replace, [5]
+
+    def failing(self, *batch):
+        left[0] -= 1
+        if not left[0]:
+            raise StorageError("the power failed")
+        return replace(self, *batch)
+
+    monkeypatch.setattr(Filling, "replace", failing)
+    with pytest.raises(StorageError, match="power"):
+        memcore.copy_store(path, address)
+    with pytest.raises(StoreAccessError, match="copy"):
+        memcore.open(address)
+    with memcore.open(path) as db:  # the source goes on meanwhile
+        db.session("s0", user="ann").append({"role": "user", "content": "late"})
+    report = memcore.copy_store(path, address)
+    assert 0 < report.written < report.rows
+    assert rows(address) == rows(path)
+    use(address)
+
+
+def test_the_verb(path, address):
+    with memcore.open(path) as db:
+        fill(db)
+    command = [sys.executable, "-m", "memcore", "copy", str(path), address]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "rows, compared" in told
+    command = [sys.executable, "-m", "memcore", "ls", "--store", address]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "forked" in told
+
+
+def test_between_two_servers(address, server):
+    with memcore.open(address) as db:
+        fill(db)
+    other = server.address(f"copy{next(_numbers)}")
+    memcore.copy_store(address, other)
+    assert rows(other) == rows(address)
+    use(other)
+
+
+def test_what_is_refused(path, address, tmp_path, server):
+    with pytest.raises(NotFoundError):
+        memcore.copy_store(path, address)
+    with memcore.open(path) as db:
+        fill(db)
+    memcore.copy_store(path, address)
+    with pytest.raises(InvalidOptionError, match="already"):
+        memcore.copy_store(path, address)
+    with pytest.raises(InvalidOptionError, match="never overwrites"):
+        memcore.copy_store(address, path)
+    sealed = tmp_path / "sealed.memcore"
+    key = bytes(range(32))
+    memcore.open(sealed, key=key).close()
+    with pytest.raises(memcore.KeyNeededError):
+        memcore.copy_store(sealed, server.address(f"copy{next(_numbers)}"))
+    audited = tmp_path / "audited.memcore"
+    memcore.open(audited, audit=memcore.Audit(key=key)).close()
+    with pytest.raises(InvalidOptionError, match="audited"):
+        memcore.copy_store(audited, server.address(f"copy{next(_numbers)}"))
+
+
+def test_the_beginning_of_another_copy(path, address, tmp_path, monkeypatch):
+    with memcore.open(path) as db:
+        fill(db)
+
+    def failing(self, *_):
+        raise StorageError("the power failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Filling, "replace", failing)
+        with pytest.raises(StorageError, match="power"):
+            memcore.copy_store(path, address)
+    other = tmp_path / "other.memcore"
+    memcore.open(other).close()
+    with pytest.raises(InvalidOptionError, match="another store"):
+        memcore.copy_store(other, address)
