@@ -504,7 +504,8 @@ class _Nodes:
         for key, entry in self._entries.items():  # what goes on behind it: events, a compaction
             if entry.parent in below:
                 below.add(key)
-        last = [key for key in below if not self._entries[key].children]
+        # Of a damaged transcript, what has children may have none of them here.
+        last = below - {self._entries[key].parent for key in below}
         return self._at[max(last, key=lambda key: self._entries[key].line)]
 
     def _message_above(self, key: str) -> str | None:

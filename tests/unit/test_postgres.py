@@ -26,6 +26,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
+from memcore.rows import names
 from memcore.store.postgres import schema
 from memcore.store.postgres import server as server_module
 from memcore.store.postgres.store import PostgresStore
@@ -472,3 +473,45 @@ def test_a_store_that_nobody_closed_gives_its_connections_back(server, address):
             if not left:
                 break
     assert not left
+
+
+def test_one_connection_is_enough(address):
+    """Whoever stands in line makes all trips on the connection that holds its locks."""
+    stores = [PostgresStore(address, connections=1) for _ in range(3)]
+    key = keys.session_row(1, 1, Row.ITEM, 0)
+
+    def add(store):
+        def closure(txn):
+            txn.get(keys.session_row(1, 2, Row.ITEM, txn.local.setdefault("at", next(_numbers))))
+            txn.put(key, b"%d" % (int(txn.get(key) or b"0") + 1))
+
+        for _ in range(30):
+            store.transact(closure)
+
+    threads = [threading.Thread(target=add, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0].read(lambda txn: txn.get(key)) == b"90"
+    assert any(store.leader.conflicts for store in stores)
+    for store in stores:
+        store.close()
+
+
+def test_a_number_within_a_lock_on_everything(address):
+    """A closure that scans over partitions and needs a number that was not taken yet."""
+    store = PostgresStore(address)
+
+    def closure(txn):
+        assert list(txn.scan(b"\x02", b"\xff"))[:0] == []
+        number = names.next_number(txn, keys.Counter.SESSION)
+        txn.put(keys.session_row(1, number, Row.ITEM, 1), b"x")
+        return number
+
+    numbers = [store.transact(closure) for _ in range(3)]
+    assert len(set(numbers)) == 3
+    store.close()
+    other = PostgresStore(address)
+    assert other.transact(closure) > max(numbers)
+    other.close()

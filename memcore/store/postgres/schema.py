@@ -21,6 +21,7 @@ __all__ = [
     "FUNCTIONS",
     "GET",
     "IS_THERE",
+    "LAST_NUMBER",
     "OPENED",
     "READ",
     "SCAN",
@@ -189,6 +190,8 @@ select * from {schema}.read_1(%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[]
 """
 
 GET: Final = "select v from {schema}.rows where k = %b"
+
+LAST_NUMBER: Final = "select version from {schema}.parts where p = %b"
 
 SCAN: Final = """
 select k, v from {schema}.rows where k >= %b and k < %b order by k limit %s

@@ -57,6 +57,7 @@ __all__ = [
     "PAUSE_SECONDS",
     "CachedReader",
     "Conflict",
+    "NumbersNeeded",
     "RawReads",
     "RawWrites",
     "Rerun",
@@ -87,6 +88,18 @@ class Rerun(BaseException):
 
 class Wide(BaseException):
     """A closure scans over several partitions, which no version covers."""
+
+
+class NumbersNeeded(BaseException):
+    """A closure needs more numbers of a counter than were taken, within an open transaction.
+
+    They are taken outside: a rolled back transaction would give them out again, and another
+    connection would wait for the locks of this one.
+    """
+
+    def __init__(self, counter: bytes) -> None:
+        super().__init__()
+        self.counter = counter
 
 
 class Conflict(Exception):  # noqa: N818 - never leaves this package
@@ -186,11 +199,13 @@ class CachedReader:
     """Reads on the cache; a miss fetches, and proves with the same trip what was read so far.
 
     ``used`` maps partitions to the versions that were read; those in ``proven`` were current at the
-    last fetch, all at the same moment.
+    last fetch, all at the same moment. With a ``connection``, whose transaction holds locks, all
+    trips are made on it: where connections are few, waiting for another one would never end.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, connection: Connection[Any] | None = None) -> None:
         self._server = server
+        self._connection = connection
         self.used: dict[bytes, int] = {}
         self.proven: set[bytes] = set()
 
@@ -198,7 +213,7 @@ class CachedReader:
         """Return the value of a key, or None."""
         which = counter_of(key)
         if which:
-            return self._server.last_number(key)
+            return self._server.last_number(key, self._connection)
         name = partition_of(key)
         is_known, value = self._lookup(name, key)
         if not is_known:
@@ -243,7 +258,7 @@ class CachedReader:
         if part is None or not part.is_begun:
             wanted += first_ranges(name)
         names = [*self.used, *(() if name in self.used else (name,))]
-        self._need_unmoved(server.fetch(name, names, keys or [], wanted), names)
+        self._need_unmoved(server.fetch(name, names, keys or [], wanted, self._connection), names)
 
     def _need_unmoved(self, versions: dict[bytes, int], names: list[bytes]) -> None:
         stale = [each for each, version in self.used.items() if versions.get(each, 0) != version]
@@ -261,7 +276,7 @@ class CachedReader:
                 missing.append(key)
         if missing:
             names = list({*self.used, *map(partition_of, missing)})
-            self._need_unmoved(server.fetch(None, names, missing, []), names)
+            self._need_unmoved(server.fetch(None, names, missing, [], self._connection), names)
 
     def rows(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
@@ -313,7 +328,7 @@ class CachedReader:
         """Return True if everything that was read is of one state, and still stored."""
         if all(name in self.proven for name in self.used):
             return True  # the last fetch compared all of it
-        versions = self._server.fetch(None, list(self.used), [], [])
+        versions = self._server.fetch(None, list(self.used), [], [], self._connection)
         stale = [name for name, version in self.used.items() if versions.get(name, 0) != version]
         self._server.drop(stale, versions)
         return not stale
@@ -330,7 +345,7 @@ class ServerReader:
         """Return the value of a key, or None."""
         which = counter_of(key)
         if which:
-            return self._server.last_number(key)
+            return self._server.last_number(key, self._connection)
         query = self._server.sql(schema.GET)
         found = self._server.ask(self._connection, query, (key,))
         return found[0][0] if found else None
@@ -405,9 +420,18 @@ class RawReads(RowSource):
 class RawWrites(RawReads):
     """The same with writes, which it keeps until the commit; reads see them."""
 
-    def __init__(self, server: Server, reader: CachedReader | ServerReader, number: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        reader: CachedReader | ServerReader,
+        number: int,
+        *,
+        may_ask: bool = False,
+    ) -> None:
+        """``may_ask``: no transaction is open, so the server may be asked for numbers."""
         super().__init__(reader, number)
         self._server = server
+        self._may_ask = may_ask
         self.writes: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> bytes | None:
@@ -415,7 +439,7 @@ class RawWrites(RawReads):
         if key in self.writes:
             return self.writes[key]
         if counter_of(key):
-            return self._server.next_numbers(key)
+            return self._server.next_number(key, may_ask=self._may_ask)
         return self.reader.get(key)
 
     def put(self, key: bytes, value: bytes) -> bool:
@@ -626,7 +650,12 @@ class Server:
             return part
 
     def fetch(
-        self, name: bytes | None, names: list[bytes], keys: list[bytes], ranges: list[Range]
+        self,
+        name: bytes | None,
+        names: list[bytes],
+        keys: list[bytes],
+        ranges: list[Range],
+        held: Connection[Any] | None = None,
     ) -> dict[bytes, int]:
         """Read versions, and rows of the partition ``name``, in one snapshot; cache the rows."""
         query = self.sql(schema.READ)
@@ -634,16 +663,7 @@ class Server:
             names, keys, [each[0] for each in ranges], [each[1] for each in ranges],
             [each[2] for each in ranges], [each[3] for each in ranges],
         )  # fmt: skip
-        until = monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                with self.connection() as connection:
-                    found = self.ask(connection, query, values)
-                break
-            except LOST as error:
-                if not is_transient(error) or monotonic() > until:
-                    raise
-                sleep(PAUSE_SECONDS)
+        found = self._asked(query, values) if held is None else self.ask(held, query, values)
         versions: dict[bytes, int] = {}
         points: dict[bytes, bytes | None] = dict.fromkeys(keys)
         read: list[list[tuple[bytes, bytes]]] = [[] for _ in ranges]
@@ -663,6 +683,18 @@ class Server:
             for each, rows in by_name.items():
                 self._learn(each, versions.get(each, 0), rows, [], [])
         return versions
+
+    def _asked(self, query: Composed, values: tuple[Any, ...]) -> list[Any]:
+        """Run a statement that only reads, again if the connection was lost."""
+        until = monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with self.connection() as connection:
+                    return self.ask(connection, query, values)
+            except LOST as error:
+                if not is_transient(error) or monotonic() > until:
+                    raise
+                sleep(PAUSE_SECONDS)
 
     def _learn(
         self,
@@ -731,23 +763,33 @@ class Server:
     # One row a counter would make every new session of a fleet conflict with every other. So a
     # process takes numbers in blocks; only the leader of its queue uses them.
 
-    def last_number(self, key: bytes) -> bytes | None:
+    def last_number(self, key: bytes, held: Connection[Any] | None = None) -> bytes | None:
         """Return a counter's row: the last number that any process may have given out."""
-        query = self.sql("select version from {schema}.parts where p = %b")
-        with self.connection() as connection:
-            found = self.ask(connection, query, (key,))
+        query = self.sql(schema.LAST_NUMBER)
+        found = self._asked(query, (key,)) if held is None else self.ask(held, query, (key,))
         return seal_value(key, u64(found[0][0])) if found else None
 
-    def next_numbers(self, key: bytes) -> bytes | None:
-        """Return a counter's row as its next user has to see it."""
+    def next_number(self, key: bytes, *, may_ask: bool) -> bytes | None:
+        """Return a counter's row as its next user has to see it.
+
+        Raises:
+            NumbersNeeded: none are left, and the server may not be asked now.
+        """
         last, end = self._numbers.get(key, (0, 0))
         if last >= end:
-            query = self.sql("select {schema}.numbers_1(%b, %b)")
-            with self.connection() as connection:
-                end = self.ask(connection, query, (key, _NUMBERS))[0][0]
-            last = end - _NUMBERS
-            self._numbers[key] = (last, end)
+            if not may_ask:
+                raise NumbersNeeded(key)
+            last = self.take_numbers(key)
         return seal_value(key, u64(last)) if last else None
+
+    def take_numbers(self, key: bytes) -> int:
+        """Take the next numbers of a counter; return the last one before them."""
+        query = self.sql("select {schema}.numbers_1(%b, %b)")
+        with self.connection() as connection:
+            end = self.ask(connection, query, (key, _NUMBERS))[0][0]
+        last: int = end - _NUMBERS
+        self._numbers[key] = (last, end)
+        return last
 
     def use_number(self, key: bytes, value: bytes) -> None:
         """Note that a number is given out; it is never given out again."""

@@ -55,6 +55,7 @@ from memcore.store.postgres.server import (
     PAUSE_SECONDS,
     CachedReader,
     Conflict,
+    NumbersNeeded,
     RawReads,
     RawWrites,
     Rerun,
@@ -133,9 +134,12 @@ class PostgresLeader(BatchRunner):
         """Decide every call of the batch; raises interrupts."""
         until = monotonic() + PATIENCE_SECONDS
         lost: list[bytes] = []
-        is_wide = False
+        is_wide, counter = False, b""
         while not batch.decided:
             try:
+                if counter:
+                    self._server.take_numbers(counter)
+                    counter = b""
                 if is_wide:
                     self._attempt_on_server(batch)
                 elif lost:
@@ -146,6 +150,8 @@ class PostgresLeader(BatchRunner):
                 is_wide = True
             except Rerun:
                 lost = []
+            except NumbersNeeded as needed:
+                counter = needed.counter
             except Conflict as conflict:
                 self.conflicts += 1
                 lost = conflict.lost
@@ -158,7 +164,7 @@ class PostgresLeader(BatchRunner):
     def _attempt(self, batch: WriteBatch) -> None:
         """Run the batch on the cache and commit it with one statement."""
         reader = CachedReader(self._server)
-        raw = RawWrites(self._server, reader, self.env.next_id())
+        raw = RawWrites(self._server, reader, self.env.next_id(), may_ask=True)
         with self._transaction(raw) as txn:
             if not self._run_calls(txn, batch, reader):
                 return
@@ -179,7 +185,7 @@ class PostgresLeader(BatchRunner):
         with transaction(server) as connection:
             line = server.ask(connection, server.sql(schema.STAND_IN_LINE), (sorted(lost),))
             server.drop(lost, dict(line))
-            reader = CachedReader(server)
+            reader = CachedReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
             with self._transaction(raw) as txn:
                 if not self._run_calls(txn, batch, reader, takes_more=False):
@@ -260,7 +266,7 @@ class PostgresLeader(BatchRunner):
             call.error = txn.failed  # set if the closure swallowed the error
         except Exception as error:  # noqa: BLE001 - its caller's
             call.error = error
-        except (Rerun, Wide):
+        except (Rerun, Wide, NumbersNeeded):
             raise
         except BaseException as error:
             # An interrupt of this thread, unless this closure was also running the last time.
