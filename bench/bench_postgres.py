@@ -15,7 +15,14 @@ from typing import Any
 from crowds import Crowd, crowd_rows, race_crowds
 from rivals_adk_sessions import APP, USER, endless_events, our_service
 from rivals_agents import our_session, response_items
-from rivals_postgres import Table, adk_service, agents_session, postgres_saver, started
+from rivals_postgres import (
+    GrowingThread,
+    Table,
+    adk_service,
+    agents_session,
+    postgres_saver,
+    started,
+)
 
 from harness import (
     Effort,
@@ -164,7 +171,8 @@ def _checkpoints(effort: Effort, server: Any) -> Iterator[Row]:
     import memcore
 
     with memcore.open(server.address("graph")) as db, postgres_saver(server.dsn) as theirs:
-        sides = [_Thread(our_saver(db), effort), _Thread(theirs, effort)]
+        count = effort.items(MESSAGES)
+        sides = [GrowingThread(our_saver(db), count), GrowingThread(theirs, count)]
         ours, rival = sides
         found = race(ours.put, rival.put, rounds=effort.rounds(60))
         question = f"LangGraph put, {MESSAGES:,} messages, PostgreSQL"
@@ -175,34 +183,3 @@ def _checkpoints(effort: Effort, server: Any) -> Iterator[Row]:
         yield compare(
             question.replace("put", "get"), found, "PostgresSaver", faster=True, target=at_least(3)
         )
-
-
-class _Thread:
-    """A thread whose checkpoint has one message more with each put."""
-
-    def __init__(self, saver: Any, effort: Effort) -> None:
-        from rivals_langgraph import message
-
-        self._saver, self._message = saver, message
-        self._messages = [message(n) for n in range(effort.items(MESSAGES))]
-        self._config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        self._step = 0
-        self.put()
-
-    def put(self) -> None:
-        """Store one checkpoint more."""
-        from langgraph.checkpoint.base import empty_checkpoint
-
-        self._step += 1
-        self._messages = [*self._messages, self._message(len(self._messages))]
-        checkpoint = empty_checkpoint()
-        version = f"{self._step:032}.0"
-        checkpoint["channel_values"] = {"messages": self._messages}
-        checkpoint["channel_versions"] = {"messages": version}
-        metadata: Any = {"source": "loop", "step": self._step, "parents": {}}
-        self._config = self._saver.put(self._config, checkpoint, metadata, {"messages": version})
-
-    def get(self) -> None:
-        """Read the newest checkpoint."""
-        found = self._saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
-        assert len(found.checkpoint["channel_values"]["messages"]) == len(self._messages)

@@ -10,9 +10,10 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from harness import NotInstalled
+from rivals_langgraph import message
 from trimming import missing
 
-__all__ = ["Table", "adk_service", "agents_session", "postgres_saver", "started"]
+__all__ = ["GrowingThread", "Table", "adk_service", "agents_session", "postgres_saver", "started"]
 
 
 @contextmanager
@@ -141,3 +142,32 @@ def postgres_saver(dsn: str) -> Iterator[Any]:
     with PostgresSaver.from_conn_string(dsn) as saver:
         saver.setup()
         yield saver
+
+
+class GrowingThread:
+    """A thread whose checkpoint has one message more with each put."""
+
+    def __init__(self, saver: Any, count: int) -> None:
+        self._saver, self._message = saver, message
+        self._messages = [message(n) for n in range(count)]
+        self._config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        self._step = 0
+        self.put()
+
+    def put(self) -> None:
+        """Store one checkpoint more."""
+        from langgraph.checkpoint.base import empty_checkpoint
+
+        self._step += 1
+        self._messages = [*self._messages, self._message(len(self._messages))]
+        checkpoint = empty_checkpoint()
+        version = f"{self._step:032}.0"
+        checkpoint["channel_values"] = {"messages": self._messages}
+        checkpoint["channel_versions"] = {"messages": version}
+        metadata: Any = {"source": "loop", "step": self._step, "parents": {}}
+        self._config = self._saver.put(self._config, checkpoint, metadata, {"messages": version})
+
+    def get(self) -> None:
+        """Read the newest checkpoint."""
+        found = self._saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
+        assert len(found.checkpoint["channel_values"]["messages"]) == len(self._messages)

@@ -59,7 +59,7 @@ __all__, __getattr__, __dir__ = face(
             "StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
             "UndecodableError UnreadableItemsError UntrustedTypeError WrongKeyError"
         ),
-        "maintenance.copying": "CopyReport copy_store",
+        "database.copying": "CopyReport copy_store",
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
         "memory": (

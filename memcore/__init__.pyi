@@ -25,6 +25,8 @@ from memcore.context import validate as validate
 from memcore.database import Database as Database
 from memcore.database import Scope as Scope
 from memcore.database import open_database as open
+from memcore.database.copying import CopyReport as CopyReport
+from memcore.database.copying import copy_store as copy_store
 from memcore.database.database import KeyStatus as KeyStatus
 from memcore.database.database import Rotation as Rotation
 from memcore.database.stats import Branch as Branch
@@ -86,8 +88,6 @@ from memcore.maintenance.backup import MigrationReport as MigrationReport
 from memcore.maintenance.backup import RestoreReport as RestoreReport
 from memcore.maintenance.backup import migrate as migrate
 from memcore.maintenance.backup import restore as restore
-from memcore.maintenance.copying import CopyReport as CopyReport
-from memcore.maintenance.copying import copy_store as copy_store
 from memcore.maintenance.salvage import SalvageReport as SalvageReport
 from memcore.maintenance.salvage import SalvagedSession as SalvagedSession
 from memcore.maintenance.salvage import salvage as salvage

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import memcore
+from memcore.database import copying
 from memcore.errors import InvalidOptionError, NotFoundError, StorageError, StoreAccessError
-from memcore.maintenance import copying
 from memcore.store.postgres.store import Filling
 
 _numbers = itertools.count()
