@@ -322,8 +322,10 @@ def test_an_interrupt_within_a_commit(db, losing, monkeypatch):
         return found
 
     monkeypatch.setattr(inner, "ask", asked)
-    session.append(hello("second"))  # stored: the interrupt came too late to prevent it
+    with pytest.raises(KeyboardInterrupt):
+        session.append(hello("second"))  # stored: the interrupt came too late to prevent it
     assert texts(session) == ["first", "second"]
+    assert session.append(hello("third")).seq == 3
 
 
 def test_a_connection_that_the_server_ended_is_replaced(server, db):
@@ -515,3 +517,28 @@ def test_a_number_within_a_lock_on_everything(address):
     other = PostgresStore(address)
     assert other.transact(closure) > max(numbers)
     other.close()
+
+
+def test_what_an_earlier_trip_proved_is_compared_again(address):
+    """A token moves between two trips of one read, which must not see it twice."""
+    reader, writer = PostgresStore(address), PostgresStore(address)
+    here, there = (keys.session_row(1, session, Row.ITEM, 0) for session in (1, 2))
+    writer.transact(lambda txn: txn.put(here, b"token"))
+
+    def move(txn):
+        txn.delete(here)
+        txn.put(there, b"token")
+
+    runs = []
+
+    def look(txn):
+        txn.prefetch([here])
+        if not runs:
+            writer.transact(move)
+        runs.append(1)
+        return txn.get(there), txn.get(here)
+
+    assert reader.read(look) == (b"token", None)
+    assert len(runs) == 2
+    reader.close()
+    writer.close()

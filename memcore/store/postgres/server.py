@@ -198,16 +198,16 @@ class Cursor:
 class CachedReader:
     """Reads on the cache; a miss fetches, and proves with the same trip what was read so far.
 
-    ``used`` maps partitions to the versions that were read; those in ``proven`` were current at the
-    last fetch, all at the same moment. With a ``connection``, whose transaction holds locks, all
-    trips are made on it: where connections are few, waiting for another one would never end.
+    ``used`` maps partitions to the versions that were read, ``_proven`` to those that were current
+    at the last fetch, all at the same moment. With a ``connection``, whose transaction holds locks,
+    all trips are made on it: where connections are few, waiting for another one would never end.
     """
 
     def __init__(self, server: Server, connection: Connection[Any] | None = None) -> None:
         self._server = server
         self._connection = connection
         self.used: dict[bytes, int] = {}
-        self.proven: set[bytes] = set()
+        self._proven: dict[bytes, int] = {}
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -265,7 +265,8 @@ class CachedReader:
         if stale:
             self._server.drop(stale, versions)
             raise Rerun
-        self.proven.update(names)
+        # Not kept from an earlier fetch: what was not compared now may have moved since.
+        self._proven = {name: versions.get(name, 0) for name in names}
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
         """Read what is not known of these keys in one trip."""
@@ -326,7 +327,7 @@ class CachedReader:
 
     def is_current(self) -> bool:
         """Return True if everything that was read is of one state, and still stored."""
-        if all(name in self.proven for name in self.used):
+        if all(self._proven.get(name) == version for name, version in self.used.items()):
             return True  # the last fetch compared all of it
         versions = self._server.fetch(None, list(self.used), [], [], self._connection)
         stale = [name for name, version in self.used.items() if versions.get(name, 0) != version]
@@ -563,10 +564,11 @@ class Server:
 
     def sql(self, text: str, **parts: sql.Composable) -> Composed:
         """Return a statement with the schema's name in it."""
-        found = self._sql.get(text)
-        if found is None or parts:
+        found = None if parts else self._sql.get(text)
+        if found is None:
             found = sql.SQL(text).format(schema=sql.Identifier(self.name), **parts)
-            self._sql[text] = found
+            if not parts:
+                self._sql[text] = found
         return found
 
     # --- connections -------------------------------------------------------------------------
@@ -811,11 +813,15 @@ class Server:
         return clock_us() + self._clock_ns // 1000
 
 
+_BEGIN: Final = "begin; set local idle_in_transaction_session_timeout = 10000"
+"""A process that is stopped within its transaction must not keep its locks for ever."""
+
+
 @contextmanager
 def transaction(server: Server) -> Generator[Connection[Any], None, None]:
     """Lend a connection with an open transaction, which is rolled back unless it was committed."""
     with server.connection() as connection:
-        connection.execute("begin")
+        connection.execute(_BEGIN)
         try:
             yield connection
         finally:

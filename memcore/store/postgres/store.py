@@ -21,6 +21,7 @@ from _thread import get_ident
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
@@ -79,7 +80,7 @@ T = TypeVar("T")
 
 _CONNECTIONS_MAX: Final = 16
 _OPTIMISTIC: Final = 8
-"""Attempts of a read on the cache; then it runs in one snapshot on the server."""
+"""Attempts on the cache; then a read runs in one snapshot on the server, a write under its lock."""
 _ID_BYTES: Final = 8
 _FIRST_KEY: Final = b"\x01"
 
@@ -134,8 +135,9 @@ class PostgresLeader(BatchRunner):
         """Decide every call of the batch; raises interrupts."""
         until = monotonic() + PATIENCE_SECONDS
         lost: list[bytes] = []
-        is_wide, counter = False, b""
+        is_wide, counter, tries = False, b"", 0
         while not batch.decided:
+            is_wide = is_wide or tries >= _OPTIMISTIC
             try:
                 if counter:
                     self._server.take_numbers(counter)
@@ -149,12 +151,12 @@ class PostgresLeader(BatchRunner):
             except Wide:
                 is_wide = True
             except Rerun:
-                lost = []
+                tries, lost = tries + 1, []
             except NumbersNeeded as needed:
                 counter = needed.counter
             except Conflict as conflict:
                 self.conflicts += 1
-                lost = conflict.lost
+                tries, lost = tries + 1, conflict.lost
             except Exception as error:  # noqa: BLE001 - it goes to the callers
                 if not _may_repeat(error) or monotonic() > until:
                     self._fail(batch, error)
@@ -165,14 +167,15 @@ class PostgresLeader(BatchRunner):
         """Run the batch on the cache and commit it with one statement."""
         reader = CachedReader(self._server)
         raw = RawWrites(self._server, reader, self.env.next_id(), may_ask=True)
+        interrupt: BaseException | None = None
         with self._transaction(raw) as txn:
             if not self._run_calls(txn, batch, reader):
                 return
             if raw.writes:
-                self._store(raw, reader, self._send)
+                interrupt = self._store(raw, reader, self._send)
             elif not reader.is_current():
                 raise Rerun
-            self._decide(txn, batch)
+            self._decide(txn, batch, interrupt)
 
     def _attempt_in_line(self, batch: WriteBatch, lost: list[bytes]) -> None:
         """Run the batch with the locks of all partitions that it needs, after others were faster.
@@ -187,14 +190,15 @@ class PostgresLeader(BatchRunner):
             server.drop(lost, dict(line))
             reader = CachedReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
+            interrupt: BaseException | None = None
             with self._transaction(raw) as txn:
                 if not self._run_calls(txn, batch, reader, takes_more=False):
                     return
                 if raw.writes:
-                    self._store(raw, reader, partial(_send_last, server, connection))
+                    interrupt = self._store(raw, reader, partial(_send_last, server, connection))
                 elif not reader.is_current():
                     raise Rerun
-                self._decide(txn, batch)
+                self._decide(txn, batch, interrupt)
 
     def _attempt_on_server(self, batch: WriteBatch) -> None:
         """Run a batch that scans over partitions under a lock that all commits respect."""
@@ -203,6 +207,7 @@ class PostgresLeader(BatchRunner):
             connection.execute(server.sql("lock table {schema}.parts in exclusive mode"))
             reader = ServerReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
+            interrupt: BaseException | None = None
             with self._transaction(raw) as txn:
                 if not self._run_calls(txn, batch, None):
                     return
@@ -212,10 +217,8 @@ class PostgresLeader(BatchRunner):
                     query = server.sql("select p, version from {schema}.parts where p = any(%b)")
                     found = dict(server.ask(connection, query, (names,)))
                     versions.used = {name: found.get(name, 0) for name in names}
-                    self._store(
-                        raw, versions, lambda values: _send_last(server, connection, values)
-                    )
-                self._decide(txn, batch)
+                    interrupt = self._store(raw, versions, partial(_send_last, server, connection))
+                self._decide(txn, batch, interrupt)
 
     @contextmanager
     def _transaction(self, raw: RawWrites) -> Generator[PostgresTxn, None, None]:
@@ -264,10 +267,10 @@ class PostgresLeader(BatchRunner):
         try:
             call.result = call.fn(txn)
             call.error = txn.failed  # set if the closure swallowed the error
+        except (psycopg.Error, Rerun, Wide, NumbersNeeded):
+            raise  # of what it reads, not of the closure: the batch runs again, or fails as a whole
         except Exception as error:  # noqa: BLE001 - its caller's
             call.error = error
-        except (Rerun, Wide, NumbersNeeded):
-            raise
         except BaseException as error:
             # An interrupt of this thread, unless this closure was also running the last time.
             if call is batch.own or (batch.own is not None and not call.struck):
@@ -283,8 +286,11 @@ class PostgresLeader(BatchRunner):
         raw: RawWrites,
         reader: CachedReader,
         send: Callable[[Values], list[tuple[bytes, int]]],
-    ) -> None:
+    ) -> BaseException | None:
         """Compare the versions of what was read and write, in one statement.
+
+        Returns:
+            An interrupt that came too late to prevent it.
 
         Raises:
             Conflict: a version has moved; nothing is stored.
@@ -311,6 +317,7 @@ class PostgresLeader(BatchRunner):
             any(needs_barrier(name) for name in writes),
             self.is_relaxed,
         )
+        interrupt: BaseException | None = None
         try:
             lost = send(values)
         except BaseException as error:
@@ -318,10 +325,12 @@ class PostgresLeader(BatchRunner):
                 raise  # the server refused it
             self._settle(sorted(writes), used, one, error)
             lost = []
+            interrupt = None if isinstance(error, Exception) else error
         if lost:
             self._server.drop([name for name, _ in lost], dict(lost))
             raise Conflict([name for name in names if not is_rarely_written(name)])
         self._server.apply(used, writes)
+        return interrupt
 
     def _send(self, values: Values) -> list[tuple[bytes, int]]:
         server = self._server
@@ -362,9 +371,8 @@ class PostgresLeader(BatchRunner):
                 raise error
             raise Conflict([]) from error
 
-    def _decide(self, txn: PostgresTxn, batch: WriteBatch) -> None:
+    def _decide(self, txn: PostgresTxn, batch: WriteBatch, interrupt: BaseException | None) -> None:
         """Run what follows the commit; an interrupt is raised when the batch is decided."""
-        interrupt: BaseException | None = None
         callbacks = list(txn.callbacks)
         while not batch.decided:
             try:
@@ -464,7 +472,7 @@ class PostgresStore(EnvironmentFields):
         self.read_only = read_only
         self._server = Server(address, size=connections)
         self.path = self._server.path
-        self._ids = 0
+        self._ids = count(1)
         self._is_closed = False
         self._live: dict[int, Snapshot] = {}
         self.opened = 1
@@ -542,8 +550,7 @@ class PostgresStore(EnvironmentFields):
 
     def next_id(self) -> int:
         """Return a number for a transaction of this process."""
-        self._ids += 1
-        return self._ids
+        return next(self._ids)
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:  # noqa: ARG002
         """Run ``fn`` on one state; it runs again if what it read was not of one.
@@ -619,9 +626,9 @@ class PostgresStore(EnvironmentFields):
         """Make what was committed with ``"relaxed"`` survive a crash of the server."""
         self._need_open()
         if self.leader.is_relaxed and not self.read_only:
-            with self._server.connection() as connection:
+            with self._told(), self._server.connection() as connection:
                 # A commit that waits for the log's device waits for all that was logged before it.
-                connection.execute(self._server.sql("select txid_current()"))
+                connection.execute("select txid_current()")
 
     make_durable = flush
 
@@ -641,7 +648,7 @@ class PostgresStore(EnvironmentFields):
         self._need_open()
         name = sql.Identifier(self._server.name).as_string(None)
         query = self._server.sql(schema.FIGURES)
-        with self._server.connection() as connection:
+        with self._told(), self._server.connection() as connection:
             size, entries, versions = connection.execute(
                 query, (f"{name}.rows", f"{name}.parts")
             ).fetchall()[0]
@@ -703,6 +710,14 @@ class PostgresStore(EnvironmentFields):
             self._is_closed = True
             self.queue.retire()
             self._server.close()
+
+    @contextmanager
+    def _told(self) -> Generator[None, None, None]:
+        """Raise errors of the driver as those of memcore."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translate(error, self.path) from error
 
     def _need_open(self) -> None:
         if self._is_closed:
