@@ -5,13 +5,20 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import memcore
 from memcore.database import copying
-from memcore.errors import InvalidOptionError, NotFoundError, StorageError, StoreAccessError
+from memcore.errors import (
+    InvalidOptionError,
+    NotFoundError,
+    StorageError,
+    StoreAccessError,
+    StoreLockedError,
+)
 from memcore.store.postgres.store import Filling
 
 _numbers = itertools.count()
@@ -157,3 +164,26 @@ def test_the_beginning_of_another_copy(path, address, tmp_path, monkeypatch):
     memcore.open(other).close()
     with pytest.raises(InvalidOptionError, match="another store"):
         memcore.copy_store(other, address)
+
+
+def test_two_copies_at_once(path, address, monkeypatch):
+    """The slower one neither waits nor removes what was written since."""
+    with memcore.open(path) as db:
+        fill(db)
+    replace, done = Filling.replace, []
+
+    def replaced(self, *batch):
+        if not done:
+            done.append(1)
+            with ThreadPoolExecutor(1) as another, pytest.raises(StoreLockedError):
+                another.submit(memcore.copy_store, path, address).result()
+            self.finish()  # as if the other one had been faster
+            with memcore.open(address) as db:
+                db.session("since", user="ann").append({"role": "user", "content": "x"})
+        return replace(self, *batch)
+
+    monkeypatch.setattr(Filling, "replace", replaced)
+    with pytest.raises(StorageError, match="faster"):
+        memcore.copy_store(path, address)
+    with memcore.open(address) as db:
+        assert db.session("since", user="ann").exists()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from random import Random
 
 import psycopg
 import pytest
@@ -16,7 +17,10 @@ import pytest
 import memcore
 from memcore.codec import keys
 from memcore.codec.keys import Row
+from memcore.codec.table import ROWS
 from memcore.errors import (
+    ClosedError,
+    InternalError,
     InvalidOptionError,
     LeaseHeldError,
     NotFoundError,
@@ -26,9 +30,11 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
+from memcore.retention import erasure
 from memcore.rows import names
 from memcore.store.postgres import schema
 from memcore.store.postgres import server as server_module
+from memcore.store.postgres.partitions import partition_of, partition_of_range
 from memcore.store.postgres.store import PostgresStore
 
 _numbers = itertools.count()
@@ -542,3 +548,127 @@ def test_what_an_earlier_trip_proved_is_compared_again(address):
     assert len(runs) == 2
     reader.close()
     writer.close()
+
+
+# --- races ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", sorted({each.kind for each in ROWS} | {0}))
+def test_a_range_in_one_partition_has_no_key_of_another(kind):
+    """Whatever bounds a scan has: its rows are all of the partition that it is judged by."""
+    chance = Random(kind)
+    for _ in range(300):
+        start = bytes((kind,)) + chance.choice([bytes(8), chance.randbytes(8)])
+        start += chance.randbytes(chance.randrange(12))
+        start = start[: chance.randrange(1, len(start) + 1)]
+        stop = chance.choice([keys.after(start), start + b"\xff" * 3, bytes((kind + 1,))])
+        name = partition_of_range(start, stop)
+        for _ in range(20):
+            key = start + chance.randbytes(chance.randrange(30))
+            if name and start <= key < stop:
+                assert partition_of(key) == name
+
+
+def test_an_erasure_that_was_cut_short_is_seen_by_all(address, monkeypatch):
+    with memcore.open(address) as one, memcore.open(address) as other:
+        one.session("s", user="ada").append(hello())
+        assert one.finish_erasures() == other.finish_erasures() == []
+        with monkeypatch.context() as patch:
+            patch.setattr(erasure, "remove_rows", lambda *_, **__: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                one.erase(user="ada")
+        assert len(other.finish_erasures()) == 1
+        assert one.finish_erasures() == []
+
+
+def test_two_that_read_what_the_other_writes_first(address):
+    """Neither partition has a row yet; each writes only if the other's row is absent."""
+    stores = [PostgresStore(address), PostgresStore(address)]
+    for number in range(20):
+        here, there = (keys.session_row(1, 2 * number + n, Row.ITEM, 0) for n in (1, 2))
+        gate = threading.Barrier(2)
+
+        def write(store, own, others, gate=gate):
+            first = [True]
+
+            def closure(txn):
+                if txn.get(others) is None:
+                    if first:
+                        first.clear()
+                        gate.wait(10)
+                    txn.put(own, b"x")
+
+            store.transact(closure)
+
+        threads = [
+            threading.Thread(target=write, args=(stores[0], here, there)),
+            threading.Thread(target=write, args=(stores[1], there, here)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = stores[0].read(lambda txn, a=here, b=there: (txn.get(a), txn.get(b)))
+        assert found.count(None) == 1
+    for store in stores:
+        store.close()
+
+
+def test_a_flush_makes_earlier_commits_durable(server, address):
+    with memcore.open(address, durability="relaxed") as db, admin(server) as connection:
+        for _ in range(5):
+            db.session("s", user="u").append(hello())
+            (at,) = connection.execute("select pg_current_wal_insert_lsn()").fetchone()
+            db.flush()
+            flushed = "select pg_current_wal_flush_lsn() >= %s::pg_lsn"
+            assert connection.execute(flushed, (at,)).fetchone() == (True,)
+
+
+def test_what_the_server_refuses_is_not_repeated_for_ever(server, address):
+    memcore.open(address).close()
+    slow = address.replace("/postgres?", "/postgres?options=-c%20statement_timeout%3D1ms&")
+    store = PostgresStore(address)
+    store._server.close()
+    store._server = store.leader._server = server_module.Server(slow, size=2)
+    store._server.set_clock(0)
+    rows = [(keys.session_row(1, 1, Row.ITEM, n), b"x" * 100) for n in range(20_000)]
+
+    def closure(txn):
+        for key, value in rows:
+            txn.put(key, value)
+
+    with pytest.raises(StorageError, match="timeout"):
+        store.transact(closure)
+    store.close()
+
+
+def test_another_isolation_level_is_refused(address):
+    memcore.open(address).close()
+    option = "options=-c%20default_transaction_isolation%3Dserializable&"
+    with memcore.open(address.replace("/postgres?", f"/postgres?{option}")) as db:
+        session = db.session("s", user="u")
+        with pytest.raises(StorageError, match="read committed"):
+            session.append(hello())
+
+
+def test_a_read_under_way_at_the_close_opens_nothing(address):
+    store = PostgresStore(address)
+
+    def look(txn):
+        store.close()
+        return txn.get(keys.session_row(1, 1, Row.ITEM, 1))
+
+    done = []
+
+    def read():
+        try:
+            store.read(look)
+        except (ClosedError, InternalError) as error:
+            done.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert done
+    store.close()
+    assert store._server._pool is None

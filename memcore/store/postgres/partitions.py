@@ -46,8 +46,8 @@ _NAME_BUCKETS: Final = 64
 _OBJECT_BYTES: Final = 17
 """Kind, scope and number of an object."""
 _SCOPE_BYTES: Final = 9
-_CARE_BYTES: Final = 19
-"""Kind, scope 0, row and place: one hold, one erasure, one tombstone of the database."""
+_CARE_BYTES: Final = 10
+"""Kind, scope 0 and row: the database's tombstones and erasures, its holds, and so on."""
 _LAST: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 
 
@@ -60,9 +60,9 @@ def partition_of(key: bytes) -> bytes:
         return bytes((kind, crc32(key) % _NAME_BUCKETS))
     if kind in (0, Kind.COUNTER):
         return key
-    if kind == Kind.CARE and key[1:_SCOPE_BYTES] == bytes(8):
-        return key[:_CARE_BYTES]
     size = _OBJECT_BYTES if kind in _BY_OBJECT else _SCOPE_BYTES
+    if kind == Kind.CARE and key[1:_SCOPE_BYTES] == bytes(8):
+        size = _CARE_BYTES
     found = bytes((Kind.BLOB,)) + key[1:size] if kind in _BY_BLOBS else key[:size]
     return found if len(key) >= size else b""
 
@@ -70,7 +70,7 @@ def partition_of(key: bytes) -> bytes:
 def partition_of_range(start: bytes, stop: bytes) -> bytes:
     """Return the partition that holds every key of ``start <= key < stop``; b"" if several do."""
     kind = start[0]
-    if kind in (Kind.EXPIRY, Kind.SCOPE_NAME):
+    if kind in (0, Kind.COUNTER, Kind.EXPIRY, Kind.SCOPE_NAME):
         return b""
     found = partition_of(start)
     if not found:

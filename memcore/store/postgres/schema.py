@@ -17,9 +17,12 @@ __all__ = [
     "FILL_DELETE",
     "FILL_NUMBER",
     "FILL_PUT",
+    "FILL_STORE",
     "FINISH",
+    "FLUSH",
     "FUNCTIONS",
     "GET",
+    "IS_FILLING",
     "IS_THERE",
     "LAST_NUMBER",
     "OPENED",
@@ -96,6 +99,9 @@ create or replace function {schema}.commit_1(
 returns table(p bytea, version bigint) language plpgsql as $$
 declare j int; found_ bigint; stale bool := false;
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'default_transaction_isolation has to be read committed';
+  end if;
   if relaxed then perform set_config('synchronous_commit', 'off', true); end if;
   if barrier then
     lock table {schema}.parts in share row exclusive mode;
@@ -103,17 +109,24 @@ begin
     lock table {schema}.parts in row exclusive mode;
   end if;
   for j in 1 .. cardinality(parts_) loop
+    continue when kinds[j] = 'c';
     if kinds[j] = 'w' then
       select t.version into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
-      if not found then
-        insert into {schema}.parts values (parts_[j], 0) on conflict do nothing;
-        select t.version into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
-      end if;
-    elsif kinds[j] = 'r' then
-      select t.version into found_ from {schema}.parts t where t.p = parts_[j] for share;
     else
-      select t.version into found_ from {schema}.parts t where t.p = parts_[j];
+      select t.version into found_ from {schema}.parts t where t.p = parts_[j] for share;
     end if;
+    if not found then  -- a partition that nobody has written yet is locked, too
+      insert into {schema}.parts values (parts_[j], 0) on conflict do nothing;
+      select t.version into found_ from {schema}.parts t where t.p = parts_[j] for no key update;
+    end if;
+    if found_ <> versions[j] then
+      stale := true; p := parts_[j]; version := found_;
+      return next;
+    end if;
+  end loop;
+  for j in 1 .. cardinality(parts_) loop  -- behind all locks, and all waiting for them
+    continue when kinds[j] <> 'c';
+    select t.version into found_ from {schema}.parts t where t.p = parts_[j];
     if coalesce(found_, 0) <> versions[j] then
       stale := true; p := parts_[j]; version := coalesce(found_, 0);
       return next;
@@ -132,7 +145,7 @@ end $$;
 -- Whether a commit is stored whose answer was lost: 1 yes; 0 no, and it never will be, since the
 -- versions that it expects are counted up; -1 unknown, since too many others have committed.
 create or replace function {schema}.settle_1(parts_ bytea[], versions bigint[], id bytea)
-returns int language plpgsql as $$
+returns int language plpgsql set lock_timeout = '5s' as $$
 declare j int; found_ {schema}.parts; sure bool := false;
 begin
   for j in 1 .. cardinality(parts_) loop
@@ -171,6 +184,12 @@ from {schema}.store
 """
 
 FINISH: Final = "update {schema}.store set version = %s"
+IS_FILLING: Final = "select 1 from {schema}.store where version = 0 for update"
+FILL_STORE: Final = "update {schema}.store set secret = %s where version = 0"
+FLUSH: Final = """
+select set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'memcore', '')
+"""
+"""A record that is written to the log, and a commit that waits for the log's device."""
 
 FILL_DELETE: Final = """
 delete from {schema}.rows where k >= %b and k < %b and not k = any(%b::bytea[])

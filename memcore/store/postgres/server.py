@@ -52,9 +52,12 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 __all__ = [
+    "ALONE",
     "LOST",
     "PATIENCE_SECONDS",
     "PAUSE_SECONDS",
+    "READING",
+    "WRITING",
     "CachedReader",
     "Conflict",
     "NumbersNeeded",
@@ -112,7 +115,6 @@ class Conflict(Exception):  # noqa: N818 - never leaves this package
 
 # --- Errors of the server as those of memcore -----------------------------------------------------
 
-_FULL: Final = (pg.DiskFull, pg.OutOfMemory)
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
@@ -145,9 +147,20 @@ def translate(error: BaseException, path: str) -> BaseException:
     return error
 
 
+_LOST_STATES: Final = ("08", "57P01", "57P02", "57P03", "25P03", "25P04")
+"""SQL states, or their classes, of connections that are lost: with these nothing is refused."""
+
+
 def is_transient(error: BaseException) -> bool:
-    """Return True if a call that wrote nothing may be repeated on another connection."""
-    return isinstance(error, LOST) and not isinstance(error, _FULL)
+    """Return True if the connection was lost: what was sent may be stored, or may be sent again.
+
+    Not where no connection could be had, so that nothing was sent, nor where the server refused.
+    """
+    if isinstance(error, PoolTimeout | PoolClosed) or not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is None:
+        return isinstance(error, LOST)
+    return error.sqlstate.startswith(_LOST_STATES)
 
 
 # --- Readers: what a transaction reads, from the cache or from the server -------------------------
@@ -216,9 +229,9 @@ class CachedReader:
             return self._server.last_number(key, self._connection)
         name = partition_of(key)
         is_known, value = self._lookup(name, key)
-        if not is_known:
+        while not is_known:  # another thread may drop what was fetched before it is looked up
             self._fetch(name, [key])
-            value = self._lookup(name, key)[1]
+            is_known, value = self._lookup(name, key)
         return value
 
     def _lookup(self, name: bytes, key: bytes) -> tuple[bool, bytes | None]:
@@ -272,9 +285,10 @@ class CachedReader:
         """Read what is not known of these keys in one trip."""
         server, missing = self._server, []
         for key in keys:
-            part = server.cached(partition_of(key))
-            if part is None or not part.get(key)[0]:
-                missing.append(key)
+            with server.lock:
+                part = server.cached(partition_of(key))
+                if part is None or not part.get(key)[0]:
+                    missing.append(key)
         if missing:
             names = list({*self.used, *map(partition_of, missing)})
             self._need_unmoved(server.fetch(None, names, missing, [], self._connection), names)
@@ -321,8 +335,8 @@ class CachedReader:
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` to the end of its partition."""
         name = partition_of(start)
-        if not name:
-            raise Wide
+        if not name or not start.startswith(name):
+            raise Wide  # its keys do not lie together
         return list(self.rows(start, after(name), limit=count))
 
     def is_current(self) -> bool:
@@ -492,8 +506,8 @@ class RawWrites(RawReads):
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on, those written here included."""
         name = partition_of(start)
-        if not name:
-            raise Wide
+        if not name or not start.startswith(name):
+            raise Wide  # its keys do not lie together
         return list(self.rows(start, after(name), limit=count))
 
     def cursor(self) -> Cursor:
@@ -556,6 +570,7 @@ class Server:
         self._bytes = 0
         self._numbers: dict[bytes, tuple[int, int]] = {}
         self._pool: ConnectionPool[Any] | None = None
+        self._is_closed = False
 
     def forget(self) -> None:
         """Leave everything to the parent, in the child of a fork."""
@@ -581,6 +596,8 @@ class Server:
     def connection(self) -> Generator[Connection[Any], None, None]:
         """Lend a connection of the pool; broken ones are replaced."""
         pool = self._pool
+        if self._is_closed:
+            raise PoolClosed("the store was closed")
         if pool is None:
             with self.lock:
                 pool = self._pool
@@ -602,6 +619,7 @@ class Server:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
@@ -665,7 +683,7 @@ class Server:
             names, keys, [each[0] for each in ranges], [each[1] for each in ranges],
             [each[2] for each in ranges], [each[3] for each in ranges],
         )  # fmt: skip
-        found = self._asked(query, values) if held is None else self.ask(held, query, values)
+        found = self.asked(query, values) if held is None else self.ask(held, query, values)
         versions: dict[bytes, int] = {}
         points: dict[bytes, bytes | None] = dict.fromkeys(keys)
         read: list[list[tuple[bytes, bytes]]] = [[] for _ in ranges]
@@ -686,8 +704,8 @@ class Server:
                 self._learn(each, versions.get(each, 0), rows, [], [])
         return versions
 
-    def _asked(self, query: Composed, values: tuple[Any, ...]) -> list[Any]:
-        """Run a statement that only reads, again if the connection was lost."""
+    def asked(self, query: Composed, values: tuple[Any, ...]) -> list[Any]:
+        """Run a statement that may run twice, again if the connection was lost."""
         until = monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -768,7 +786,7 @@ class Server:
     def last_number(self, key: bytes, held: Connection[Any] | None = None) -> bytes | None:
         """Return a counter's row: the last number that any process may have given out."""
         query = self.sql(schema.LAST_NUMBER)
-        found = self._asked(query, (key,)) if held is None else self.ask(held, query, (key,))
+        found = self.asked(query, (key,)) if held is None else self.ask(held, query, (key,))
         return seal_value(key, u64(found[0][0])) if found else None
 
     def next_number(self, key: bytes, *, may_ask: bool) -> bytes | None:
@@ -787,8 +805,7 @@ class Server:
     def take_numbers(self, key: bytes) -> int:
         """Take the next numbers of a counter; return the last one before them."""
         query = self.sql("select {schema}.numbers_1(%b, %b)")
-        with self.connection() as connection:
-            end = self.ask(connection, query, (key, _NUMBERS))[0][0]
+        end = self.asked(query, (key, _NUMBERS))[0][0]  # taken twice if the answer was lost
         last: int = end - _NUMBERS
         self._numbers[key] = (last, end)
         return last
@@ -808,20 +825,28 @@ class Server:
         """Return the time by the server's clock, by which workers on different machines agree."""
         if monotonic() - self._clock_read > _CLOCK_SECONDS:
             query = self.sql("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+            self._clock_read = monotonic()  # the next call does not wait again if this one fails
             with suppress(psycopg.Error, PoolTimeout), self.connection() as connection:
                 self.set_clock(self.ask(connection, query, ())[0][0])
         return clock_us() + self._clock_ns // 1000
 
 
-_BEGIN: Final = "begin; set local idle_in_transaction_session_timeout = 10000"
-"""A process that is stopped within its transaction must not keep its locks for ever."""
+READING: Final = "begin isolation level repeatable read, read only"
+WRITING: Final = (
+    "begin isolation level read committed; "
+    "set local idle_in_transaction_session_timeout = 10000; "
+    "lock table {schema}.parts in row exclusive mode"
+)
+"""Begin a transaction that holds locks; if its process is stopped, not for ever."""
+ALONE: Final = WRITING.replace("row exclusive", "exclusive")
+"""The same, while nobody else commits."""
 
 
 @contextmanager
-def transaction(server: Server) -> Generator[Connection[Any], None, None]:
+def transaction(server: Server, begin: str) -> Generator[Connection[Any], None, None]:
     """Lend a connection with an open transaction, which is rolled back unless it was committed."""
     with server.connection() as connection:
-        connection.execute(_BEGIN)
+        connection.execute(server.sql(begin))
         try:
             yield connection
         finally:

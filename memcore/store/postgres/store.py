@@ -20,7 +20,6 @@ import secrets
 from _thread import get_ident
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -43,6 +42,7 @@ from memcore.errors import (
     StorageError,
     StoreAccessError,
     StoreFormatError,
+    StoreLockedError,
 )
 from memcore.privacy.keyring import Secret
 from memcore.store.commit import CommitQueue, WriterNeeded, copy_of, stored_alone
@@ -51,9 +51,12 @@ from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import is_rarely_written, needs_barrier, partition_of
 from memcore.store.postgres.server import (
+    ALONE,
     LOST,
     PATIENCE_SECONDS,
     PAUSE_SECONDS,
+    READING,
+    WRITING,
     CachedReader,
     Conflict,
     NumbersNeeded,
@@ -144,10 +147,8 @@ class PostgresLeader(BatchRunner):
                     counter = b""
                 if is_wide:
                     self._attempt_on_server(batch)
-                elif lost:
-                    self._attempt_in_line(batch, lost)
                 else:
-                    self._attempt(batch)
+                    self._attempt(batch, lost)
             except Wide:
                 is_wide = True
             except Rerun:
@@ -157,14 +158,20 @@ class PostgresLeader(BatchRunner):
             except Conflict as conflict:
                 self.conflicts += 1
                 tries, lost = tries + 1, conflict.lost
+                error = conflict.__cause__
+                if isinstance(error, Exception) and monotonic() > until:
+                    self._fail(batch, error)
             except Exception as error:  # noqa: BLE001 - it goes to the callers
                 if not _may_repeat(error) or monotonic() > until:
                     self._fail(batch, error)
                 else:
                     sleep(PAUSE_SECONDS)
 
-    def _attempt(self, batch: WriteBatch) -> None:
-        """Run the batch on the cache and commit it with one statement."""
+    def _attempt(self, batch: WriteBatch, lost: list[bytes]) -> None:
+        """Run the batch on the cache and commit it with one statement; behind locks if it lost."""
+        if lost:
+            self._attempt_in_line(batch, lost)
+            return
         reader = CachedReader(self._server)
         raw = RawWrites(self._server, reader, self.env.next_id(), may_ask=True)
         interrupt: BaseException | None = None
@@ -172,7 +179,7 @@ class PostgresLeader(BatchRunner):
             if not self._run_calls(txn, batch, reader):
                 return
             if raw.writes:
-                interrupt = self._store(raw, reader, self._send)
+                interrupt = self._store(raw, reader)
             elif not reader.is_current():
                 raise Rerun
             self._decide(txn, batch, interrupt)
@@ -185,7 +192,7 @@ class PostgresLeader(BatchRunner):
         partitions would be locked out of order.
         """
         server = self._server
-        with transaction(server) as connection:
+        with transaction(server, WRITING) as connection:
             line = server.ask(connection, server.sql(schema.STAND_IN_LINE), (sorted(lost),))
             server.drop(lost, dict(line))
             reader = CachedReader(server, connection)
@@ -195,7 +202,7 @@ class PostgresLeader(BatchRunner):
                 if not self._run_calls(txn, batch, reader, takes_more=False):
                     return
                 if raw.writes:
-                    interrupt = self._store(raw, reader, partial(_send_last, server, connection))
+                    interrupt = self._store(raw, reader, connection)
                 elif not reader.is_current():
                     raise Rerun
                 self._decide(txn, batch, interrupt)
@@ -203,8 +210,7 @@ class PostgresLeader(BatchRunner):
     def _attempt_on_server(self, batch: WriteBatch) -> None:
         """Run a batch that scans over partitions under a lock that all commits respect."""
         server = self._server
-        with transaction(server) as connection:
-            connection.execute(server.sql("lock table {schema}.parts in exclusive mode"))
+        with transaction(server, ALONE) as connection:
             reader = ServerReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
             interrupt: BaseException | None = None
@@ -217,7 +223,7 @@ class PostgresLeader(BatchRunner):
                     query = server.sql("select p, version from {schema}.parts where p = any(%b)")
                     found = dict(server.ask(connection, query, (names,)))
                     versions.used = {name: found.get(name, 0) for name in names}
-                    interrupt = self._store(raw, versions, partial(_send_last, server, connection))
+                    interrupt = self._store(raw, versions, connection)
                 self._decide(txn, batch, interrupt)
 
     @contextmanager
@@ -285,9 +291,11 @@ class PostgresLeader(BatchRunner):
         self,
         raw: RawWrites,
         reader: CachedReader,
-        send: Callable[[Values], list[tuple[bytes, int]]],
+        held: Connection[Any] | None = None,
     ) -> BaseException | None:
         """Compare the versions of what was read and write, in one statement.
+
+        ``held``: a connection with an open transaction, which ends with it.
 
         Returns:
             An interrupt that came too late to prevent it.
@@ -319,16 +327,18 @@ class PostgresLeader(BatchRunner):
         )
         interrupt: BaseException | None = None
         try:
-            lost = send(values)
+            lost = self._send(values) if held is None else _send_last(self._server, held, values)
         except BaseException as error:
             if isinstance(error, psycopg.Error) and not is_transient(error):
-                raise  # the server refused it
+                raise  # the server refused it, or it was never sent
+            if held is not None:
+                held.close()  # if its transaction is still open, settling would wait for its locks
             self._settle(sorted(writes), used, one, error)
             lost = []
             interrupt = None if isinstance(error, Exception) else error
         if lost:
             self._server.drop([name for name, _ in lost], dict(lost))
-            raise Conflict([name for name in names if not is_rarely_written(name)])
+            raise Conflict([n for n in names if n in writes or not is_rarely_written(n)])
         self._server.apply(used, writes)
         return interrupt
 
@@ -358,7 +368,7 @@ class PostgresLeader(BatchRunner):
                 with server.connection() as connection:
                     found = server.ask(connection, server.sql(schema.SETTLE), values)[0][0]
                 break
-            except (*LOST, PoolTimeout):
+            except LOST:  # lost again, or its locks are held by the commit itself
                 sleep(PAUSE_SECONDS)
         server.forget_all(names)
         if found < 0:
@@ -598,9 +608,15 @@ class PostgresStore(EnvironmentFields):
             snapshot.drop()
 
     def _read_on_server(self, fn: Callable[[ReadTxn], T]) -> T:
-        with transaction(self._server) as connection:
-            connection.execute("set transaction isolation level repeatable read, read only")
-            return self._read(ServerReader(self._server, connection), fn)
+        until = monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with transaction(self._server, READING) as connection:
+                    return self._read(ServerReader(self._server, connection), fn)
+            except psycopg.Error as error:
+                if not is_transient(error) or monotonic() > until:
+                    raise
+                sleep(PAUSE_SECONDS)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -626,9 +642,9 @@ class PostgresStore(EnvironmentFields):
         """Make what was committed with ``"relaxed"`` survive a crash of the server."""
         self._need_open()
         if self.leader.is_relaxed and not self.read_only:
-            with self._told(), self._server.connection() as connection:
+            with self._told():
                 # A commit that waits for the log's device waits for all that was logged before it.
-                connection.execute("select txid_current()")
+                self._server.asked(self._server.sql(schema.FLUSH), ())
 
     make_durable = flush
 
@@ -648,10 +664,9 @@ class PostgresStore(EnvironmentFields):
         self._need_open()
         name = sql.Identifier(self._server.name).as_string(None)
         query = self._server.sql(schema.FIGURES)
-        with self._told(), self._server.connection() as connection:
-            size, entries, versions = connection.execute(
-                query, (f"{name}.rows", f"{name}.parts")
-            ).fetchall()[0]
+        with self._told():
+            found = self._server.asked(query, (f"{name}.rows", f"{name}.parts"))
+        size, entries, versions = found[0]
         zeros = dict.fromkeys(
             ("map_bytes", "pages", "pages_used", "pages_free", "readers", "readers_max",
              "steady_points", "unsteady_commits"), 0,
@@ -758,6 +773,7 @@ class Filling:
         server, connection = self._server, self._connection
         keys = [key for key, _ in rows]
         with connection.transaction():
+            self._need_filling()
             gone = connection.execute(
                 server.sql(schema.FILL_DELETE), (start, stop, keys), binary=True
             )
@@ -766,13 +782,21 @@ class Filling:
             )
         return gone.rowcount + put.rowcount
 
+    def _need_filling(self) -> None:
+        found = self._connection.execute(self._server.sql(schema.IS_FILLING)).fetchone()
+        if found is None:
+            msg = f"{self.path}: another copy into it was faster; nothing more was written"
+            raise StorageError(msg)
+
     def count_from(self, counter: bytes, number: int) -> None:
         """Have a counter give out only larger numbers."""
         self._connection.execute(self._server.sql(schema.FILL_NUMBER), (counter, number))
 
     def finish(self) -> None:
         """Let everybody open the store."""
-        self._connection.execute(self._server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
+        with self._connection.transaction():
+            self._need_filling()
+            self._connection.execute(self._server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
 
 
 @contextmanager
@@ -781,12 +805,18 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
 
     Raises:
         InvalidOptionError: there is a store already, or the beginning of another one's copy.
+        StoreLockedError: another copy into it is under way.
         StoreAccessError: the server cannot be reached.
         StorageError: it fails; the next call goes on.
     """
     server = Server(address, size=1)
     try:
         with closing(server.connect()) as connection:
+            taken = connection.execute(
+                "select pg_try_advisory_lock(hashtext(%s))", (f"copy {server.name}",)
+            ).fetchone()
+            if taken is None or not taken[0]:
+                raise StoreLockedError(f"{server.path}: another copy into it is under way")
             is_new = not server.is_there(connection)
             if is_new:
                 server.make(connection, record.pack(), secret, version=schema.FILLING)
@@ -798,6 +828,11 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
             if row is None or Format.unpack(row[0], server.path).seed != record.seed:
                 msg = f"{server.path}: holds the beginning of another store's copy; drop its schema"
                 raise InvalidOptionError(msg)
+            with connection.transaction():
+                connection.execute(server.sql(schema.FILL_STORE), (secret,))
+                connection.execute(
+                    server.sql(schema.FILL_PUT), ([FORMAT_KEY], [record.pack()]), binary=True
+                )
             yield Filling(server, connection, is_new=is_new)
     except psycopg.OperationalError as error:
         raise StoreAccessError(
