@@ -399,8 +399,10 @@ class AsyncSession:
         return ref_of(self._session).engine.store.is_server
 
     async def _read(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        await self._ready()
-        if self._is_remote:
+        ref = ref_of(self._session)
+        if ref.due is not None:
+            await asyncio.to_thread(ref.touch)
+        if ref.engine.store.is_server:
             return await asyncio.to_thread(read, *args, **options)
         return read(*args, **options)
 

@@ -11,6 +11,7 @@ import memcore
 from memcore.cli.options import AsJson, StorePath, exit_code_of, is_judged, key_options
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 from memcore.maintenance.doctor import examine
+from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "examine_store",
@@ -23,6 +24,9 @@ def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
     Nothing is written. Works on a damaged file, too; the exit code is then that of the error that
     prevents it from being opened.
     """
+    if store.startswith(SERVER_SCHEMES):
+        msg = f"doctor examines files; 'memcore check' and 'memcore stats' look into {store}"
+        raise memcore.InvalidOptionError(msg)
     if not os.path.lexists(store) and store != ":memory:":
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)

@@ -17,7 +17,7 @@ from memcore.files import put_private
 from memcore.maintenance.check import check_database
 from memcore.maintenance.salvage import put_rows
 from memcore.options import checked_path
-from memcore.privacy.keyring import SUFFIX
+from memcore.privacy.keyring import SUFFIX, secret_of
 from memcore.session.engine import Engine
 from memcore.store import build_detached, open_detached
 from memcore.store.copy import beside, prove
@@ -198,8 +198,22 @@ def _to_file(
         with build_detached(temporary, record) as made:
             put_rows(made, rows())
         prove(fd, temporary, final, findings)
-        secret = store.secret.found()
-        if secret is not None:
-            put_private(final + SUFFIX, secret, new=True)
+        _put_secret(final, store.secret.found())
         publish(temporary, final)
     return CopyReport(store.path, final, counted.rows, counted.rows)
+
+
+def _put_secret(path: str, secret: bytes | None) -> None:
+    """Put the secret beside a file that is about to get its name.
+
+    Raises:
+        InvalidOptionError: that of another store lies there.
+    """
+    if secret is None:
+        return
+    try:
+        put_private(path + SUFFIX, secret, new=True)
+    except FileExistsError as exc:  # maybe of a copy that was killed right behind this
+        if secret_of(path, create=False) != secret:
+            msg = f"{path + SUFFIX}: is the secret of another store; move it away"
+            raise InvalidOptionError(msg) from exc

@@ -936,7 +936,7 @@ class _Work:
             asked_at=pending.asked_ms / 1000,
             finished_at=pending.finished_ms / 1000 if gone else None,
             pending=tuple(self._notes),
-            out_of_reach=(*(_SERVERS if store.is_server else ()), *out_of_reach(store.path)),
+            out_of_reach=out_of_reach(store),
         ).signed(key)
 
 
@@ -956,18 +956,21 @@ _SERVERS: Final = (
 )
 
 
-def out_of_reach(path: str) -> tuple[str, ...]:
+def out_of_reach(store: Store) -> tuple[str, ...]:
     """Describe copies that an erasure cannot reach; files next to the database are named."""
     found = ["backups and exports that were made before", "blocks that the device gave up"]
-    if os.path.isabs(path):
+    if store.is_server:
+        found += _SERVERS
+    elif os.path.isabs(store.path):
         with suppress(OSError):
-            found += [f"the file {os.path.basename(each)!r}" for each in files_beside(path)]
+            found += [f"the file {os.path.basename(each)!r}" for each in files_beside(store.path)]
     return tuple(found)
 
 
 def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceipt:
     """Return the receipt for a user of whom nothing is stored; the file is unchanged."""
     size, now = engine.store.stats()["file_bytes"], engine.now_ms() / 1000
+    pages = () if engine.store.is_server else (_FREE_PAGES,)
     return retention.ErasureReceipt(
         id=os.urandom(16).hex(),
         user_digest=retention.digest_of(key, "user", asked.user),
@@ -976,7 +979,7 @@ def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceip
         scopes=0,
         counts={},
         method=(),
-        bytes_gone=True,
+        bytes_gone=not engine.store.is_server,
         bytes_before=size,
         bytes_after=size,
         verification=_verification(0, Scan()),
@@ -984,5 +987,5 @@ def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceip
         asked_at=now,
         finished_at=now,
         pending=(),
-        out_of_reach=(*out_of_reach(engine.store.path), _FREE_PAGES),
+        out_of_reach=(*out_of_reach(engine.store), *pages),
     ).signed(key)

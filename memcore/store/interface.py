@@ -168,7 +168,7 @@ class Txn(ReadTxn, Protocol):
 
 
 class SecretOf(Protocol):
-    """The secret of a store, which keys pseudonyms and receipts; it outlives no erasure."""
+    """The secret of a store, which keys pseudonyms and signs receipts."""
 
     def value(self) -> bytes:
         """Return the 32 bytes, made on first use."""

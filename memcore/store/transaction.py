@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RawTxn",
-    "RowSource",
     "Snapshot",
     "WriteTxn",
     "is_audited",
@@ -89,24 +88,6 @@ class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
         """Roll back and end; a no-op after the end."""
 
 
-class RowSource:
-    """Raw transaction that reads ranges itself, where a cursor would cost a trip a row."""
-
-    def rows(
-        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with ``start <= key < stop``."""
-        raise NotImplementedError
-
-    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Return the first ``count`` rows from ``start`` on."""
-        raise NotImplementedError
-
-    def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Read these keys in one trip."""
-        raise NotImplementedError
-
-
 def _ended(*_: Any) -> NoReturn:
     raise InternalError("a transaction was used after its end")
 
@@ -141,10 +122,8 @@ class Snapshot:
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
 
-    def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Note that these keys are about to be read."""
-        if isinstance(self.raw, RowSource):
-            self.raw.prefetch(keys)
+    def prefetch(self, keys: Sequence[bytes], /) -> None:
+        """Do nothing: each key is read where it lies."""
 
 
 def stored(txn: ReadTxn) -> RawTxn:
@@ -175,8 +154,6 @@ def stored_rows(
 def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
     if raw is None:
         _ended()
-    if isinstance(raw, RowSource):
-        return raw.take(max(start, _FIRST_KEY), count)
     cursor = raw.cursor()
     try:
         if not cursor.set_range(max(start, _FIRST_KEY)[:KEY_BYTES_MAX]):
@@ -189,9 +166,6 @@ def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, byt
 def _rows(
     raw: RawTxn, start: bytes, stop: bytes, reverse: bool, limit: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    if isinstance(raw, RowSource):
-        yield from raw.rows(start, stop, reverse=reverse, limit=limit)
-        return
     # A bound may be longer than any key: truncate it to the length that LMDB accepts for seeking.
     seek = (stop if reverse else start)[:KEY_BYTES_MAX]
     cursor = raw.cursor()
@@ -285,10 +259,8 @@ class WriteTxn(RecordingTxn):
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
 
-    def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Note that these keys are about to be read."""
-        if isinstance(self.raw, RowSource):
-            self.raw.prefetch(keys)
+    def prefetch(self, keys: Sequence[bytes], /) -> None:
+        """Do nothing: each key is read where it lies."""
 
     def _refuse_key(self, key: bytes) -> NoReturn:
         what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"

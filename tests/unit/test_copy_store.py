@@ -187,3 +187,18 @@ def test_two_copies_at_once(path, address, monkeypatch):
         memcore.copy_store(path, address)
     with memcore.open(address) as db:
         assert db.session("since", user="ann").exists()
+
+
+def test_the_secret_of_another_store_lies_there(path, address, tmp_path):
+    with memcore.open(address) as db:
+        fill(db)
+    back = tmp_path / "back.memcore"
+    beside = Path(f"{back}.secret")
+    beside.write_bytes(bytes(32))
+    with pytest.raises(InvalidOptionError, match="secret of another store"):
+        memcore.copy_store(address, back)
+    assert not back.exists()
+    with memcore.open(address) as db:  # as a copy leaves it that is killed before its last step
+        beside.write_bytes(db._engine.store.secret.value())
+    memcore.copy_store(address, back)
+    use(back)

@@ -13,6 +13,7 @@ from random import Random
 
 import psycopg
 import pytest
+from interrupts import Interrupt, Point
 
 import memcore
 from memcore.codec import keys
@@ -672,3 +673,59 @@ def test_a_read_under_way_at_the_close_opens_nothing(address):
     assert done
     store.close()
     assert store._server._pool is None
+
+
+def points(address) -> list[Point]:
+    """The points of an append of a known session, each once."""
+    with memcore.open(address) as db:
+        session = db.session("s", user="u")
+        session.append(hello("first"))
+        session.append(hello("second"))
+        noted = Interrupt(None, where="/memcore/store/postgres/")
+        noted.during(lambda: session.append(hello("third")))
+        return list(dict.fromkeys(noted.points))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_an_interrupt_anywhere_stores_nothing_twice(address, part):
+    """Of two appends in one batch, the interrupted one is stored or not, the other one once."""
+    found = points(address)
+    assert len(found) > 60
+    with memcore.open(address) as db:
+        session, other = db.session("s", user="u"), db.session("other", user="u")
+        other.append(hello("begun"))
+        for number, point in list(enumerate(found))[part::4]:
+            before, queue = len(session), db._engine.store.queue
+            waiting = threading.Thread(target=other.append, args=(hello(f"{number}"),))
+
+            def append(waiting=waiting, queue=queue, number=number):
+                # Queued while the batch is under way, so that it is taken into it.
+                db._engine.store.transact(lambda _: start(waiting, queue))
+                session.append(hello(f"own {number}"))
+
+            interrupt = Interrupt(point, where="/memcore/store/postgres/")
+            interrupt.during(append)
+            if waiting.ident is None:  # interrupted before it was started
+                waiting.start()
+            waiting.join(30)
+            assert not waiting.is_alive(), point
+            assert len(session) - before in (0, 1), point
+            own = [text for text in texts(session) if text == f"own {number}"]
+            assert len(own) <= 1, point
+            assert texts(other).count(f"{number}") == 1, point
+        assert db.check() == []
+
+
+def start(thread, queue) -> None:
+    """Start a thread, unless this runs again, and wait until its call is queued."""
+    if thread.ident is None:
+        thread.start()
+        while not queue.waiting:
+            threading.Event().wait(0.001)
+
+
+def test_a_user_of_whom_nothing_is_stored(db):
+    receipt = db.erase(user="nobody")
+    assert not receipt.bytes_gone
+    assert any("write-ahead log" in each for each in receipt.out_of_reach)
+    assert not any("free pages" in each for each in receipt.out_of_reach)

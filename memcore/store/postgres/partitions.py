@@ -16,18 +16,14 @@ from memcore.codec.keys import Counter, Kind, Row, after
 from memcore.limits import KEY_BYTES_MAX
 
 __all__ = [
-    "WHOLE",
     "Partition",
-    "counter_of",
     "first_ranges",
+    "is_counter",
     "is_rarely_written",
     "needs_barrier",
     "partition_of",
     "partition_of_range",
 ]
-
-WHOLE: Final = 0
-"""Limit of a range of which all rows are wanted."""
 
 _BY_OBJECT: Final = frozenset((Kind.SESSION, Kind.THREAD, Kind.CHUNK, Kind.KV))
 _BY_BLOBS: Final = frozenset((Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS, Kind.BLOB_ADDRESS))
@@ -43,6 +39,7 @@ _RARELY_WRITTEN: Final = frozenset(
     )
 )
 _NAME_BUCKETS: Final = 64
+_COUNTER_BYTES: Final = 2
 _OBJECT_BYTES: Final = 17
 """Kind, scope and number of an object."""
 _SCOPE_BYTES: Final = 9
@@ -98,10 +95,9 @@ def needs_barrier(partition: bytes) -> bool:
     return partition[0] in (0, Kind.CARE)
 
 
-def counter_of(key: bytes) -> int:
-    """Return the number of the counter that a key belongs to; 0 if it is no counter's."""
-    is_counter = len(key) == 2 and key[0] == Kind.COUNTER  # noqa: PLR2004 - kind and number
-    return key[1] if is_counter and key[1] != Counter.DATA_KEY else 0
+def is_counter(key: bytes) -> bool:
+    """Return True if a key is that of a counter, from which processes take blocks of numbers."""
+    return len(key) == _COUNTER_BYTES and key[0] == Kind.COUNTER and key[1] != Counter.DATA_KEY
 
 
 _HOT_OF_SESSION: Final = (
@@ -117,7 +113,7 @@ _HOT_OF_SESSION: Final = (
 _ROWS_FIRST: Final = {Kind.CARE: 64, Kind.STATE: 512, Kind.THREAD: 512, Kind.CHUNK: 2048}
 
 Range = tuple[bytes, bytes, int, bool]
-"""First key, key behind the last, number of rows (``WHOLE``: all), and whether from the end."""
+"""First key, key behind the last, number of rows, and whether from the end."""
 
 
 def first_ranges(partition: bytes) -> list[Range]:

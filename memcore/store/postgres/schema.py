@@ -25,6 +25,7 @@ __all__ = [
     "IS_FILLING",
     "IS_THERE",
     "LAST_NUMBER",
+    "NUMBERS",
     "OPENED",
     "READ",
     "SCAN",
@@ -32,6 +33,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "SETTLE",
     "STAND_IN_LINE",
+    "VERSIONS",
 ]
 
 SCHEMA_VERSION: Final = 1
@@ -80,10 +82,10 @@ begin
   for j in 1 .. cardinality(starts) loop
     if backward[j] then
       return query select j, t.k, t.v, 0::bigint from {schema}.rows t
-        where t.k >= starts[j] and t.k < stops[j] order by t.k desc limit nullif(limits[j], 0);
+        where t.k >= starts[j] and t.k < stops[j] order by t.k desc limit limits[j];
     else
       return query select j, t.k, t.v, 0::bigint from {schema}.rows t
-        where t.k >= starts[j] and t.k < stops[j] order by t.k limit nullif(limits[j], 0);
+        where t.k >= starts[j] and t.k < stops[j] order by t.k limit limits[j];
     end if;
   end loop;
 end $$;
@@ -186,6 +188,8 @@ from {schema}.store
 FINISH: Final = "update {schema}.store set version = %s"
 IS_FILLING: Final = "select 1 from {schema}.store where version = 0 for update"
 FILL_STORE: Final = "update {schema}.store set secret = %s where version = 0"
+NUMBERS: Final = "select {schema}.numbers_1(%b, %b)"
+VERSIONS: Final = "select p, version from {schema}.parts where p = any(%b::bytea[])"
 FLUSH: Final = """
 select set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'memcore', '')
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -38,15 +38,13 @@ from memcore.errors import (
 from memcore.store.datafile import FORMAT_KEY
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import (
-    WHOLE,
     Partition,
     Range,
-    counter_of,
     first_ranges,
+    is_counter,
     partition_of,
     partition_of_range,
 )
-from memcore.store.transaction import RowSource
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -166,6 +164,12 @@ def is_transient(error: BaseException) -> bool:
 # --- Readers: what a transaction reads, from the cache or from the server -------------------------
 
 
+def _end_behind(start: bytes) -> bytes:
+    """Return the end of a range from ``start`` on: of its partition, or of all rows."""
+    name = partition_of(start)
+    return after(name) if name and start.startswith(name) else b"\xff"
+
+
 class Cursor:
     """The methods of LMDB's cursor that readers of many rows use, on a reader's ranges.
 
@@ -179,9 +183,7 @@ class Cursor:
 
     def set_range(self, key: bytes) -> bool:
         """Move to the first key of the partition greater than or equal to ``key``."""
-        found = partition_of(key)
-        stop = after(found) if found else b""
-        self._rows = iter(self._reader.rows(key, stop)) if found and key < stop else iter(())
+        self._rows = iter(self._reader.rows(key, _end_behind(key)))
         return self.next()
 
     def next(self) -> bool:
@@ -224,8 +226,7 @@ class CachedReader:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
-        which = counter_of(key)
-        if which:
+        if is_counter(key):
             return self._server.last_number(key, self._connection)
         name = partition_of(key)
         is_known, value = self._lookup(name, key)
@@ -333,11 +334,8 @@ class CachedReader:
                 start = found[1]
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Return the first ``count`` rows from ``start`` to the end of its partition."""
-        name = partition_of(start)
-        if not name or not start.startswith(name):
-            raise Wide  # its keys do not lie together
-        return list(self.rows(start, after(name), limit=count))
+        """Return the first ``count`` rows from ``start`` on, of its partition if it lies in one."""
+        return list(self.rows(start, _end_behind(start), limit=count))
 
     def is_current(self) -> bool:
         """Return True if everything that was read is of one state, and still stored."""
@@ -358,8 +356,7 @@ class ServerReader:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
-        which = counter_of(key)
-        if which:
+        if is_counter(key):
             return self._server.last_number(key, self._connection)
         query = self._server.sql(schema.GET)
         found = self._server.ask(self._connection, query, (key,))
@@ -386,13 +383,13 @@ class ServerReader:
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on."""
-        return list(self.rows(start, b"\xff", limit=count))
+        return list(self.rows(start, _end_behind(start), limit=count))
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
         """Do nothing: nothing is kept."""
 
 
-class RawReads(RowSource):
+class RawReads:
     """A transaction as the store's own modules see it: rows as stored, by one of the readers."""
 
     def __init__(self, reader: CachedReader | ServerReader, number: int) -> None:
@@ -453,13 +450,13 @@ class RawWrites(RawReads):
         """Return the value of a key, as written here or stored; None if there is none."""
         if key in self.writes:
             return self.writes[key]
-        if counter_of(key):
+        if is_counter(key):
             return self._server.next_number(key, may_ask=self._may_ask)
         return self.reader.get(key)
 
     def put(self, key: bytes, value: bytes) -> bool:
         """Write a row."""
-        if counter_of(key):
+        if is_counter(key):
             self._server.use_number(key, value)
         else:
             self.writes[key] = value
@@ -505,10 +502,7 @@ class RawWrites(RawReads):
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on, those written here included."""
-        name = partition_of(start)
-        if not name or not start.startswith(name):
-            raise Wide  # its keys do not lie together
-        return list(self.rows(start, after(name), limit=count))
+        return list(self.rows(start, _end_behind(start), limit=count))
 
     def cursor(self) -> Cursor:
         """Return a cursor over the rows, those written here included."""
@@ -535,7 +529,7 @@ _SCHEMA_BYTES_MAX: Final = 63
 class Server:
     """The connections to one schema, the cache of its partitions, and the numbers of its counters.
 
-    ``lock`` protects the cache. ``trips`` counts the round trips to the server.
+    ``lock`` protects the cache. ``trips`` counts the statements with an answer, each a round trip.
     """
 
     def __init__(self, address: str, *, size: int) -> None:
@@ -555,7 +549,7 @@ class Server:
         # Without these a call would wait for hours for a server that went away without a word.
         options: dict[str, Any] = {**_CONNECTION, **given}
         self.address = make_conninfo(**options)
-        self.path = _told(given, self.name)
+        self.path = _address_of(given, self.name)
         """Address without its password."""
         self._size = size
         self._sql: dict[str, Composed] = {}
@@ -588,9 +582,26 @@ class Server:
 
     # --- connections -------------------------------------------------------------------------
 
-    def connect(self) -> Connection[Any]:
-        """Open a connection of its own, for errors that say what is wrong with the address."""
-        return psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
+    @contextmanager
+    def reached(self) -> Generator[Connection[Any], None, None]:
+        """Open a connection of its own, with errors that say what is wrong with the address.
+
+        Raises:
+            StoreAccessError: the server cannot be reached, or refuses the role.
+            StorageError: it fails.
+        """
+        try:
+            with closing(
+                psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
+            ) as connection:
+                yield connection
+        except psycopg.OperationalError as error:
+            raise StoreAccessError(
+                f"{self.path}: cannot be reached: {str(error).strip()}; check the address, the "
+                "role and that the server runs"
+            ) from error
+        except psycopg.Error as error:
+            raise translate(error, self.path) from error
 
     @contextmanager
     def connection(self) -> Generator[Connection[Any], None, None]:
@@ -737,7 +748,7 @@ class Server:
             part.learn(points.items())
             for (start, stop, limit, reverse), rows in zip(ranges, read, strict=True):
                 part.learn(rows)
-                if limit == WHOLE or len(rows) < limit:
+                if len(rows) < limit:
                     part.learn_range(start, stop)
                 elif reverse:
                     part.learn_range(rows[-1][0], stop)
@@ -804,7 +815,7 @@ class Server:
 
     def take_numbers(self, key: bytes) -> int:
         """Take the next numbers of a counter; return the last one before them."""
-        query = self.sql("select {schema}.numbers_1(%b, %b)")
+        query = self.sql(schema.NUMBERS)
         end = self.asked(query, (key, _NUMBERS))[0][0]  # taken twice if the answer was lost
         last: int = end - _NUMBERS
         self._numbers[key] = (last, end)
@@ -855,7 +866,7 @@ def transaction(server: Server, begin: str) -> Generator[Connection[Any], None, 
                     connection.execute("rollback")
 
 
-def _told(given: dict[str, Any], name: str) -> str:
+def _address_of(given: dict[str, Any], name: str) -> str:
     """Return an address that opens the same store for who has the password from elsewhere."""
     user, host = given.get("user"), str(given.get("host") or "")
     place = "" if host.startswith("/") else host

@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import secrets
 from _thread import get_ident
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 __all__ = ["Filling", "PostgresStore", "filling"]
 
 T = TypeVar("T")
+R = TypeVar("R", bound=RawReads)
 
 _CONNECTIONS_MAX: Final = 16
 _OPTIMISTIC: Final = 8
@@ -93,25 +94,57 @@ _UNLOCKED: Final = "c"
 """Kinds of locks of a partition in a commit, as in ``schema.FUNCTIONS``."""
 
 
+class PostgresSnapshot(Snapshot):
+    """A read transaction: its ranges are read by its reader, not with cursors."""
+
+    __slots__ = ()
+    raw: RawReads | None  # type: ignore[assignment]
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with ``start <= key < stop``."""
+        return _open(self.raw).rows(max(start, _FIRST_KEY), stop, reverse=reverse, limit=limit)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the first ``count`` rows from ``start`` on, of its partition if it lies in one."""
+        return _open(self.raw).take(max(start, _FIRST_KEY), count)
+
+    def prefetch(self, keys: Sequence[bytes], /) -> None:
+        """Read these keys in one trip."""
+        _open(self.raw).prefetch(keys)
+
+
 class PostgresTxn(WriteTxn):
     """A write transaction shared by the closures of one batch."""
 
     __slots__ = ()
     raw: RawWrites | None
 
+    scan = PostgresSnapshot.scan
+    take = PostgresSnapshot.take
+    prefetch = PostgresSnapshot.prefetch
+
     def delete_range(self, start: bytes, stop: bytes) -> int:
         """Delete all rows with ``start <= key < stop``; returns their number."""
-        raw = self.raw
-        if raw is None:
-            self.ended()
+        raw = _open(self.raw)
         found = [key for key, _ in raw.rows(max(start, _FIRST_KEY), stop)]
         for key in found:
             raw.writes[key] = None
         if found:
             self.dirty = self.deleted = True
-            if self.audit is not None:
-                self.audit.note_range(start, stop)
         return len(found)
+
+
+def _open(raw: R | None) -> R:
+    """Return the raw transaction.
+
+    Raises:
+        InternalError: it has ended.
+    """
+    if raw is None:
+        raise InternalError("a transaction was used after its end")
+    return raw
 
 
 # --- The leader: runs the closures of a batch, commits them, and decides their outcomes -----------
@@ -169,20 +202,15 @@ class PostgresLeader(BatchRunner):
 
     def _attempt(self, batch: WriteBatch, lost: list[bytes]) -> None:
         """Run the batch on the cache and commit it with one statement; behind locks if it lost."""
+        server = self._server
         if lost:
             self._attempt_in_line(batch, lost)
             return
-        reader = CachedReader(self._server)
-        raw = RawWrites(self._server, reader, self.env.next_id(), may_ask=True)
-        interrupt: BaseException | None = None
+        reader = CachedReader(server)
+        raw = RawWrites(server, reader, self.env.next_id(), may_ask=True)
         with self._transaction(raw) as txn:
-            if not self._run_calls(txn, batch, reader):
-                return
-            if raw.writes:
-                interrupt = self._store(raw, reader)
-            elif not reader.is_current():
-                raise Rerun
-            self._decide(txn, batch, interrupt)
+            if self._run_calls(txn, batch, reader):
+                self._end(txn, batch, raw, reader)
 
     def _attempt_in_line(self, batch: WriteBatch, lost: list[bytes]) -> None:
         """Run the batch with the locks of all partitions that it needs, after others were faster.
@@ -197,39 +225,26 @@ class PostgresLeader(BatchRunner):
             server.drop(lost, dict(line))
             reader = CachedReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
-            interrupt: BaseException | None = None
             with self._transaction(raw) as txn:
-                if not self._run_calls(txn, batch, reader, takes_more=False):
-                    return
-                if raw.writes:
-                    interrupt = self._store(raw, reader, connection)
-                elif not reader.is_current():
-                    raise Rerun
-                self._decide(txn, batch, interrupt)
+                if self._run_calls(txn, batch, reader, takes_more=False):
+                    self._end(txn, batch, raw, reader, connection)
 
     def _attempt_on_server(self, batch: WriteBatch) -> None:
         """Run a batch that scans over partitions under a lock that all commits respect."""
         server = self._server
         with transaction(server, ALONE) as connection:
-            reader = ServerReader(server, connection)
-            raw = RawWrites(server, reader, self.env.next_id())
-            interrupt: BaseException | None = None
+            raw = RawWrites(server, ServerReader(server, connection), self.env.next_id())
             with self._transaction(raw) as txn:
-                if not self._run_calls(txn, batch, None):
-                    return
-                if raw.writes:
+                if self._run_calls(txn, batch, None):
                     versions = CachedReader(server)
                     names = sorted({partition_of(key) for key in raw.writes})
-                    query = server.sql("select p, version from {schema}.parts where p = any(%b)")
-                    found = dict(server.ask(connection, query, (names,)))
+                    found = dict(server.ask(connection, server.sql(schema.VERSIONS), (names,)))
                     versions.used = {name: found.get(name, 0) for name in names}
-                    interrupt = self._store(raw, versions, connection)
-                self._decide(txn, batch, interrupt)
+                    self._end(txn, batch, raw, versions, connection)
 
     @contextmanager
     def _transaction(self, raw: RawWrites) -> Generator[PostgresTxn, None, None]:
-        env = self.env
-        txn = PostgresTxn(raw, False, env.vault, env.audit)
+        txn = PostgresTxn(raw, False)
         try:
             yield txn
         finally:
@@ -287,117 +302,167 @@ class PostgresLeader(BatchRunner):
 
     # --- the commit --------------------------------------------------------------------------
 
-    def _store(
+    def _end(
         self,
+        txn: PostgresTxn,
+        batch: WriteBatch,
         raw: RawWrites,
         reader: CachedReader,
         held: Connection[Any] | None = None,
-    ) -> BaseException | None:
-        """Compare the versions of what was read and write, in one statement.
+    ) -> None:
+        """Commit what a batch wrote, and decide it; an interrupt is raised when that is done.
 
-        ``held``: a connection with an open transaction, which ends with it.
+        From the moment that the statement is sent, an interrupt only delays: what is stored must
+        never be mistaken for something that has to run again.
 
-        Returns:
-            An interrupt that came too late to prevent it.
+        Args:
+            txn: the transaction of the batch.
+            batch: its calls have all run.
+            raw: what they wrote.
+            reader: the versions of what they read.
+            held: a connection with an open transaction, which ends with the commit.
 
         Raises:
+            Rerun: nothing was written, and what was read has moved.
             Conflict: a version has moved; nothing is stored.
             OutcomeUnknownError: the connection was lost, and nobody knows what is stored.
         """
-        writes: dict[bytes, dict[bytes, bytes | None]] = {}
-        for key, value in raw.writes.items():
-            writes.setdefault(partition_of(key), {})[key] = value
+        if not raw.writes and not reader.is_current():
+            raise Rerun
+        writes = _by_partition(raw.writes)
         for name in writes:
             if name not in reader.used:
                 reader.partition(name)  # written without being read
-        used = reader.used
-        names = sorted(used)
-        puts = sorted((key, value) for key, value in raw.writes.items() if value is not None)
-        one = secrets.token_bytes(_ID_BYTES)
-        values = (
-            names,
-            [used[name] for name in names],
-            [_kind(name, writes) for name in names],
-            one,
-            [key for key, _ in puts],
-            [value for _, value in puts],
-            [key for key, value in raw.writes.items() if value is None],
-            any(needs_barrier(name) for name in writes),
-            self.is_relaxed,
-        )
-        interrupt: BaseException | None = None
-        try:
-            lost = self._send(values) if held is None else _send_last(self._server, held, values)
-        except BaseException as error:
-            if isinstance(error, psycopg.Error) and not is_transient(error):
-                raise  # the server refused it, or it was never sent
-            if held is not None:
-                held.close()  # if its transaction is still open, settling would wait for its locks
-            self._settle(sorted(writes), used, one, error)
-            lost = []
-            interrupt = None if isinstance(error, Exception) else error
-        if lost:
-            self._server.drop([name for name, _ in lost], dict(lost))
-            raise Conflict([n for n in names if n in writes or not is_rarely_written(n)])
-        self._server.apply(used, writes)
-        return interrupt
-
-    def _send(self, values: Values) -> list[tuple[bytes, int]]:
-        server = self._server
-        with server.connection() as connection:
-            return server.ask(connection, server.sql(schema.COMMIT), values)
-
-    def _settle(
-        self, names: list[bytes], used: dict[bytes, int], one: bytes, error: BaseException
-    ) -> None:
-        """Return if a commit is stored whose answer was lost; if it is not, make sure it never is.
-
-        The statement may still be on its way to the server. If it has not arrived, the versions are
-        counted up, so that it will find that they have moved.
-
-        Raises:
-            Conflict: it is not stored: run it again.
-            OutcomeUnknownError: the server cannot be asked, or many others have committed since.
-            Whatever ``error`` is, if it is an interrupt and nothing is stored.
-        """
-        server, until = self._server, monotonic() + PATIENCE_SECONDS
-        values = (names, [used[name] for name in names], one)
-        found = -1
-        while monotonic() < until:
-            try:
-                with server.connection() as connection:
-                    found = server.ask(connection, server.sql(schema.SETTLE), values)[0][0]
-                break
-            except LOST:  # lost again, or its locks are held by the commit itself
-                sleep(PAUSE_SECONDS)
-        server.forget_all(names)
-        if found < 0:
-            raise OutcomeUnknownError(
-                f"{self.env.path}: the connection was lost within a commit ({error}), and whether "
-                "it is stored cannot be found out: read what is stored before you repeat it"
-            ) from error
-        if not found:
-            if not isinstance(error, Exception):
-                raise error
-            raise Conflict([]) from error
-
-    def _decide(self, txn: PostgresTxn, batch: WriteBatch, interrupt: BaseException | None) -> None:
-        """Run what follows the commit; an interrupt is raised when the batch is decided."""
+        values = self._values(raw.writes, writes, reader.used)
         callbacks = list(txn.callbacks)
+        interrupt: BaseException | None = None
+        is_stored = not raw.writes
         while not batch.decided:
             try:
+                if not is_stored:
+                    self._need_stored(values, writes, held)
+                    is_stored = True
+                if interrupt is None:
+                    self._server.apply(reader.used, writes)
+                else:  # it may have been applied in part
+                    self._server.forget_all(list(writes))
                 self.run_callbacks(callbacks)
                 if txn.topics:
                     self.env.notifier.publish(txn.topics)
                 self.batches += 1
                 self.closures += len(batch.calls)
                 batch.decided = True
-            except Exception:
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = error
+            except BaseException as error:  # noqa: BLE001 - raised by the next, or below
+                interrupt = self._outlived(error, is_stored, (values, writes, held)) or interrupt
+                is_stored = True
         if interrupt is not None:
             raise interrupt
+
+    def _need_stored(
+        self, values: Values, writes: dict[bytes, Any], held: Connection[Any] | None
+    ) -> None:
+        """Send a commit.
+
+        Raises:
+            Conflict: partitions have moved, and nothing is stored.
+        """
+        lost = self._send(values, held)
+        if lost:
+            self._server.drop([name for name, _ in lost], dict(lost))
+            raise Conflict([n for n in values[0] if n in writes or not is_rarely_written(n)])
+
+    def _outlived(
+        self, error: BaseException, is_stored: bool, sent: tuple[Any, Any, Any]
+    ) -> BaseException | None:
+        """Return if a commit is stored in spite of an error; an interrupt, which is raised later.
+
+        Raises:
+            Conflict: the connection was lost, and it is not stored.
+            OutcomeUnknownError: the connection was lost, and nobody knows.
+            Whatever ``error`` is otherwise.
+        """
+        is_refusal = isinstance(error, Exception)
+        if is_refusal and (is_stored or not is_transient(error)):
+            raise error  # the server refused it, it was never sent, or it is stored and more failed
+        if not (is_stored or self._settle(error, *sent)):
+            if is_refusal:
+                raise Conflict([]) from error
+            raise error
+        return None if is_refusal else error
+
+    def _values(
+        self,
+        rows: dict[bytes, bytes | None],
+        writes: dict[bytes, dict[bytes, bytes | None]],
+        used: dict[bytes, int],
+    ) -> Values:
+        """Return the arguments of ``commit_1``, with a new id."""
+        names = sorted(used)
+        puts = sorted((key, value) for key, value in rows.items() if value is not None)
+        return (
+            names,
+            [used[name] for name in names],
+            [_kind(name, writes) for name in names],
+            secrets.token_bytes(_ID_BYTES),
+            [key for key, _ in puts],
+            [value for _, value in puts],
+            [key for key, value in rows.items() if value is None],
+            any(needs_barrier(name) for name in writes),
+            self.is_relaxed,
+        )
+
+    def _send(self, values: Values, held: Connection[Any] | None) -> list[tuple[bytes, int]]:
+        """Commit; returns the partitions that have moved, with their versions."""
+        server = self._server
+        query = server.sql(schema.COMMIT)
+        if held is None:
+            with server.connection() as connection:
+                return server.ask(connection, query, values)
+        lost = server.ask(held, query, values)
+        # Of a transaction that failed the server says ROLLBACK, without an error.
+        if not lost and held.execute("commit").statusmessage != "COMMIT":
+            raise StorageError("the server rolled the transaction back")
+        return lost
+
+    def _settle(
+        self,
+        error: BaseException,
+        values: Values,
+        writes: dict[bytes, Any],
+        held: Connection[Any] | None,
+    ) -> bool:
+        """Return True if a commit is stored whose answer was lost; if not, make sure it never is.
+
+        The statement may still be on its way to the server. If it has not arrived, the versions are
+        counted up, so that it will find that they have moved.
+
+        Raises:
+            OutcomeUnknownError: the server cannot be asked, or many others have committed since.
+        """
+        server, until = self._server, monotonic() + PATIENCE_SECONDS
+        versions = dict(zip(values[0], values[1], strict=True))
+        names = sorted(writes)
+        asked = (names, [versions[name] for name in names], values[3])
+        found = None
+        while found is None and monotonic() < until:
+            try:
+                if held is not None:
+                    held.close()  # if its transaction is open, settling would wait for its locks
+                with server.connection() as connection:
+                    found = server.ask(connection, server.sql(schema.SETTLE), asked)[0][0]
+            except LOST:  # lost again, or its locks are held by the commit itself
+                sleep(PAUSE_SECONDS)
+            except Exception:
+                raise
+            except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
+                error = again
+        server.forget_all(names)
+        if found is None or found < 0:
+            raise OutcomeUnknownError(
+                f"{self.env.path}: the connection was lost within a commit ({error}), and whether "
+                "it is stored cannot be found out: read what is stored before you repeat it"
+            ) from error
+        return bool(found)
 
     def _fail(self, batch: WriteBatch, error: Exception) -> None:
         """Fail every undecided call of a batch with the batch's error."""
@@ -428,16 +493,11 @@ def _may_repeat(error: Exception) -> bool:
     return isinstance(error, pg.SerializationFailure | pg.DeadlockDetected) or is_transient(error)
 
 
-def _send_last(
-    server: Server, connection: Connection[Any], values: Values
-) -> list[tuple[bytes, int]]:
-    """Commit within a transaction that is open, and end it."""
-    lost = server.ask(connection, server.sql(schema.COMMIT), values)
-    if not lost:
-        ended = connection.execute("commit")
-        if ended.statusmessage != "COMMIT":  # the server says ROLLBACK without an error
-            raise StorageError("the server rolled the transaction back")
-    return lost
+def _by_partition(rows: dict[bytes, bytes | None]) -> dict[bytes, dict[bytes, bytes | None]]:
+    found: dict[bytes, dict[bytes, bytes | None]] = {}
+    for key, value in rows.items():
+        found.setdefault(partition_of(key), {})[key] = value
+    return found
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -508,25 +568,13 @@ class PostgresStore(EnvironmentFields):
 
     def _attach(self, *, create: bool, durability: str | None) -> None:
         server = self._server
-        try:
-            with closing(server.connect()) as connection:
-                if not server.is_there(connection):
-                    if not create:
-                        raise NotFoundError(f"{self.path}: there is no such store on the server")
-                    server.make(connection, _new_record(durability or "full"), os.urandom(32))
-                found = connection.execute(server.sql(schema.OPENED)).fetchall()
-                row = connection.execute(
-                    server.sql("select v from {schema}.rows where k = %b"),
-                    (FORMAT_KEY,),
-                    binary=True,
-                ).fetchone()
-        except psycopg.OperationalError as error:
-            raise StoreAccessError(
-                f"{self.path}: cannot be reached: {str(error).strip()}; check the address, the "
-                "role and that the server runs"
-            ) from error
-        except psycopg.Error as error:
-            raise translate(error, self.path) from error
+        with server.reached() as connection:
+            if not server.is_there(connection):
+                if not create:
+                    raise NotFoundError(f"{self.path}: there is no such store on the server")
+                server.make(connection, _new_record(durability or "full"), os.urandom(32))
+            found = connection.execute(server.sql(schema.OPENED)).fetchall()
+            row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
         version, secret, server_ms, is_replica = found[0]
         if version == schema.FILLING:
             raise StoreAccessError(
@@ -596,10 +644,9 @@ class PostgresStore(EnvironmentFields):
         return found
 
     def _read(self, reader: CachedReader | ServerReader, fn: Callable[[ReadTxn], T]) -> T:
-        snapshot, me = Snapshot(), get_ident()
-        raw = RawReads(reader, self.next_id())
-        snapshot.raw, snapshot.vault = raw, self.vault  # type: ignore[assignment]
-        snapshot.get = raw.get if self.vault is None else self.vault.reader(raw.get)
+        snapshot, me = PostgresSnapshot(), get_ident()
+        snapshot.raw = raw = RawReads(reader, self.next_id())
+        snapshot.get = raw.get
         self._live[me] = snapshot
         try:
             return fn(snapshot)
@@ -760,13 +807,11 @@ def _new_record(durability: str) -> bytes:
 class Filling:
     """A store that nobody can open until it is finished."""
 
-    def __init__(self, server: Server, connection: Connection[Any], *, is_new: bool) -> None:
+    def __init__(self, server: Server, connection: Connection[Any]) -> None:
         self._server = server
         self._connection = connection
         self.path = server.path
         """Address without its password."""
-        self.is_new = is_new
-        """False if an earlier copy was cut short: its rows are compared, not written again."""
 
     def replace(self, start: bytes, stop: bytes, rows: list[tuple[bytes, bytes]]) -> int:
         """Make ``start <= key < stop`` hold these rows; returns the number of rows that changed."""
@@ -810,34 +855,25 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
         StorageError: it fails; the next call goes on.
     """
     server = Server(address, size=1)
-    try:
-        with closing(server.connect()) as connection:
-            taken = connection.execute(
-                "select pg_try_advisory_lock(hashtext(%s))", (f"copy {server.name}",)
-            ).fetchone()
-            if taken is None or not taken[0]:
-                raise StoreLockedError(f"{server.path}: another copy into it is under way")
-            is_new = not server.is_there(connection)
-            if is_new:
-                server.make(connection, record.pack(), secret, version=schema.FILLING)
-            found = connection.execute(server.sql(schema.OPENED)).fetchall()
-            if found[0][0] != schema.FILLING:
-                msg = f"{server.path}: there is a store already; copy into a new schema"
-                raise InvalidOptionError(msg)
-            row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
-            if row is None or Format.unpack(row[0], server.path).seed != record.seed:
-                msg = f"{server.path}: holds the beginning of another store's copy; drop its schema"
-                raise InvalidOptionError(msg)
-            with connection.transaction():
-                connection.execute(server.sql(schema.FILL_STORE), (secret,))
-                connection.execute(
-                    server.sql(schema.FILL_PUT), ([FORMAT_KEY], [record.pack()]), binary=True
-                )
-            yield Filling(server, connection, is_new=is_new)
-    except psycopg.OperationalError as error:
-        raise StoreAccessError(
-            f"{server.path}: cannot be reached: {str(error).strip()}; copying again goes on with "
-            "what was copied"
-        ) from error
-    except psycopg.Error as error:
-        raise translate(error, server.path) from error
+    with server.reached() as connection:
+        taken = connection.execute(
+            "select pg_try_advisory_lock(hashtext(%s))", (f"copy {server.name}",)
+        ).fetchone()
+        if taken is None or not taken[0]:
+            raise StoreLockedError(f"{server.path}: another copy into it is under way")
+        if not server.is_there(connection):
+            server.make(connection, record.pack(), secret, version=schema.FILLING)
+        found = connection.execute(server.sql(schema.OPENED)).fetchall()
+        if found[0][0] != schema.FILLING:
+            msg = f"{server.path}: there is a store already; copy into a new schema"
+            raise InvalidOptionError(msg)
+        row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
+        if row is None or Format.unpack(row[0], server.path).seed != record.seed:
+            msg = f"{server.path}: holds the beginning of another store's copy; drop its schema"
+            raise InvalidOptionError(msg)
+        with connection.transaction():  # they may have changed since a copy that was cut short
+            connection.execute(server.sql(schema.FILL_STORE), (secret,))
+            connection.execute(
+                server.sql(schema.FILL_PUT), ([FORMAT_KEY], [record.pack()]), binary=True
+            )
+        yield Filling(server, connection)
