@@ -41,6 +41,12 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, list(map(str, arguments)), env={"MEMCORE_STORE": None})
 
 
+@pytest.fixture(autouse=True)
+def on_a_disk(monkeypatch) -> None:
+    """Memory and a container's layer, where tests may lay their files, have advice of their own."""
+    monkeypatch.setattr(doctor, "mount_of", lambda _: Mount("ext4", "/", "/dev/a", "rw"))
+
+
 @pytest.fixture
 def store(path: Path) -> Path:
     with memcore.open(path) as db:

@@ -190,15 +190,16 @@ def test_the_gate_notes_the_tree_that_it_checked(tmp_path: Path) -> None:
 def test_a_failing_job_of_the_gate_hides_no_other(tmp_path: Path) -> None:
     gate = (ROOT / "scripts/check").read_text(encoding="utf-8")
     start = gate.index("# Run the functions named")
-    functions = gate[start : gate.index("cores=$(nproc)")]
+    functions = gate[start : gate.index("check_tests() {")]
     script = f"""
 set -euo pipefail
 {functions}
-scratch={tmp_path} cores=2
+scratch={tmp_path} kept={tmp_path} cores=2
 first() {{ echo one; false; echo not reached; }}
 second() {{ echo two; }}
 third() {{ echo three; }}
 run_jobs second third
+echo left: $(left first second third)
 run_jobs first second third
 echo not reached
 """
@@ -206,6 +207,7 @@ echo not reached
     assert ran.returncode == 1, ran.stdout + ran.stderr
     lines = ran.stdout.splitlines()
     assert "not reached" not in lines
+    assert "left: first" in lines  # a run that goes on does not repeat what passed
     assert [lines.count(word) for word in ("one", "two", "three")] == [1, 2, 2], ran.stderr
     ended = [line.rsplit(",")[0] for line in ran.stdout.splitlines() if line.startswith("-- ")]
     assert sorted(ended) == ["-- first: FAILED", *["-- second: ok"] * 2, *["-- third: ok"] * 2]
