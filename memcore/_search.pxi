@@ -3,7 +3,8 @@
 cdef extern from "_search_stem.h":
     int memcore_stem_word(uint8_t *text, int size) noexcept nogil
     int memcore_is_stop(const uint8_t *text, int size) noexcept nogil
-    int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) noexcept nogil
+    void memcore_dots(const int8_t *rows, int count, const int16_t *query, int size,
+                      int32_t *dots) noexcept nogil
 
 cdef extern from "Python.h":
     bint Py_UNICODE_ISALNUM(Py_UCS4 c) noexcept nogil
@@ -19,6 +20,7 @@ cdef enum:
     CHAINED = 1             # flag of a document: it has neighbours, by number within its group
     VECTOR_SCALE = 4        # of a vector: 1 / its length, float32; 0: there is none
     VECTOR_DIMENSIONS = 4096  # of a vector, at most
+    DOTS = 64               # dot products taken at once
 
 cdef struct Words:
     const void *data
@@ -64,7 +66,8 @@ cdef struct Matches:
     Py_ssize_t count
 
 cdef struct Similarity:
-    double *cosines         # by ordinal; below -1: a document without a vector
+    double *cosines         # by ordinal; below -1: there is no vector; below -2: it does not count
+    Py_ssize_t counted      # documents whose scores take part in the scale
     double least
     double most
 
@@ -773,9 +776,8 @@ cdef class SearchTable:
         cdef Wanted wanted
         cdef Matches found
         cdef Ranked *heap = NULL
-        cdef Py_ssize_t own, at, size = 0
+        cdef Py_ssize_t at, size = 0
         cdef uint32_t ordinal
-        cdef Ranked each
         cdef double value
         cdef list best = []
         cdef list frequencies
@@ -798,30 +800,16 @@ cdef class SearchTable:
                                       1.0 - b, b / average if average > 0.0 else 0.0)
             if vectors is not None:
                 self._mix(&found, vectors, query, mix, &wanted)
-            own = found.count
-            for at in range(own):
-                ordinal = found.touched[at]
-                found.scores[ordinal] *= self.documents[ordinal].weight / 100.0
+            with nogil:
+                for at in range(found.count):
+                    ordinal = found.touched[at]
+                    found.scores[ordinal] *= self.documents[ordinal].weight / 100.0
             if lent is not None:
                 for at, value in lent:
                     if 0 <= at < self.count:
                         self._add(&found, <uint32_t>at, value)
-                own = found.count
-            self._reach(&found)
-            for at in range(found.count):
-                ordinal = found.touched[at]
-                each.own = found.scores[ordinal] if at < own else 0.0
-                each.score = each.own + lend * self._lent(&found, ordinal)
-                if each.score <= 0.0 or (size == k > 0 and each.score < heap[0].score):
-                    continue
-                if not self._is_wanted(ordinal, &wanted):
-                    continue
-                each.group = self.documents[ordinal].group
-                each.number = self.documents[ordinal].number
-                each.kind = self.documents[ordinal].kind
-                each.ordinal = ordinal
-                size = _keep_best(heap, size, k, &each)
-            qsort(heap, <size_t>size, sizeof(Ranked), _by_rank)
+            with nogil:
+                size = self._select(&found, heap, k, lend, &wanted)
             for at in range(size):
                 best.append((heap[at].ordinal, heap[at].score, heap[at].own))
             return best, frequencies
@@ -829,6 +817,47 @@ cdef class SearchTable:
             free(found.scores)
             free(found.touched)
             free(heap)
+
+    cdef Py_ssize_t _select(self, Matches *found, Ranked *heap, Py_ssize_t k, double lend,
+                            const Wanted *wanted) noexcept nogil:
+        """Put the best k documents wanted into ``heap``, best first; return how many they are.
+
+        Neighbours of matching documents, which live on what these lend, join the list on the way;
+        their own scores are negative.
+        """
+        cdef Py_ssize_t at = 0, size = 0, own = found.count
+        cdef uint32_t ordinal, beside
+        cdef int side
+        cdef double lent, value
+        cdef Ranked each
+        cdef const Document *document
+        while at < found.count:
+            ordinal = found.touched[at]
+            document = &self.documents[ordinal]
+            lent = 0.0
+            for side in range(2):
+                beside = document.behind if side else document.before
+                if not beside:
+                    continue
+                value = found.scores[beside - 1]
+                if value > 0.0:
+                    lent += value
+                elif value == 0.0 and at < own:
+                    found.scores[beside - 1] = -1.0
+                    found.touched[found.count] = beside - 1
+                    found.count += 1
+            each.own = found.scores[ordinal] if at < own else 0.0
+            each.score = each.own + lend * lent
+            at += 1
+            if each.score <= 0.0 or (size == k > 0 and each.score < heap[0].score):
+                continue
+            if not self._is_wanted(ordinal, wanted):
+                continue
+            each.group, each.number, each.kind = document.group, document.number, document.kind
+            each.ordinal = ordinal
+            size = _keep_best(heap, size, k, &each)
+        qsort(heap, <size_t>size, sizeof(Ranked), _by_rank)
+        return size
 
     cdef inline bint _counts(self, Py_ssize_t ordinal, const Wanted *wanted) noexcept nogil:
         """Whether a document's score takes part in the scale of all.
@@ -846,111 +875,107 @@ cdef class SearchTable:
         """Replace the scores of BM25 by their mixture with the similarity of vectors."""
         cdef Similarity similar
         cdef Py_ssize_t at, first, dims = PyBytes_GET_SIZE(query) - VECTOR_SCALE
+        cdef int16_t wide[VECTOR_DIMENSIONS]
+        cdef float length
         cdef bytes block
         if not 0 < dims <= VECTOR_DIMENSIONS or not 0.0 <= mix <= 1.0:
             raise ValueError("the vector of a query is damaged")
-        similar.least, similar.most = 2.0, -2.0
+        memcpy(&length, PyBytes_AS_STRING(query), VECTOR_SCALE)
+        if not 0.0 <= length <= 1.0:
+            raise ValueError("the vector of a query is damaged")
+        _widen(wide, <const int8_t *>PyBytes_AS_STRING(query) + VECTOR_SCALE, dims)
+        similar.least, similar.most, similar.counted = 2.0, -2.0, 0
         similar.cosines = <double *>malloc((<size_t>self.count + 1) * sizeof(double))
         if similar.cosines == NULL:
             raise MemoryError
         try:
-            for at in range(self.count):
-                similar.cosines[at] = -2.0
+            with nogil:
+                for at in range(self.count):
+                    if self._counts(at, wanted):
+                        similar.cosines[at] = -2.0
+                        similar.counted += 1
+                    else:
+                        similar.cosines[at] = -3.0
             for first, block in vectors:
                 if not 0 <= first <= self.count or PyBytes_GET_SIZE(block) % (VECTOR_SCALE + dims):
                     raise ValueError("a block of vectors is damaged")
-                if self._compare(&similar, first, block, query, dims, wanted) < 0:
+                if self._compare(&similar, first, block, wide, dims, length) < 0:
                     raise ValueError("a block of vectors is damaged")
             with nogil:
-                self._blend(found, &similar, mix, wanted)
+                self._blend(found, &similar, mix)
         finally:
             free(similar.cosines)
         return 0
 
-    cdef int _compare(self, Similarity *similar, Py_ssize_t first, bytes block, bytes query,
-                      Py_ssize_t dims, const Wanted *wanted) noexcept:
+    cdef int _compare(self, Similarity *similar, Py_ssize_t first, bytes block,
+                      const int16_t *query, Py_ssize_t dims, float length) noexcept:
         """Compare the vectors of a block with the query's; return -1 if a scale is impossible."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(block)
-        cdef const uint8_t *q = <const uint8_t *>PyBytes_AS_STRING(query)
-        cdef Py_ssize_t rows = PyBytes_GET_SIZE(block) // (VECTOR_SCALE + dims), at
-        cdef float scale, length
-        cdef double value
+        cdef Py_ssize_t rows = PyBytes_GET_SIZE(block) // (VECTOR_SCALE + dims), at, begin, part
+        cdef const int8_t *numbers = <const int8_t *>p + VECTOR_SCALE * rows
+        cdef int32_t dots[DOTS]
+        cdef double *cosines = similar.cosines + first
+        cdef double value, least = similar.least, most = similar.most
+        cdef float scale
         cdef int damaged = 0
-        memcpy(&length, q, VECTOR_SCALE)
+        rows = min(rows, self.count - first)
         with nogil:
-            for at in range(min(rows, self.count - first)):
-                memcpy(&scale, p + VECTOR_SCALE * at, VECTOR_SCALE)
-                if not 0.0 <= scale <= 1.0 or not 0.0 <= length <= 1.0:
-                    damaged = -1
-                    break
-                if scale == 0.0 or not self._counts(first + at, wanted):
-                    continue
-                value = memcore_dot(<const int8_t *>p + VECTOR_SCALE * rows + at * dims,
-                                    <const int8_t *>q + VECTOR_SCALE, <int>dims)
-                value = max(-1.0, min(1.0, value * scale * length))
-                similar.cosines[first + at] = value
-                similar.least = min(similar.least, value)
-                similar.most = max(similar.most, value)
+            begin = 0
+            while begin < rows:
+                part = min(rows - begin, <Py_ssize_t>DOTS)
+                memcore_dots(numbers + begin * dims, <int>part, query, <int>dims, dots)
+                for at in range(begin, begin + part):
+                    memcpy(&scale, p + VECTOR_SCALE * at, VECTOR_SCALE)
+                    if not 0.0 <= scale <= 1.0:
+                        damaged = -1
+                    if scale == 0.0 or cosines[at] < -2.5:
+                        continue
+                    value = <double>dots[at - begin] * scale * length
+                    value = max(-1.0, min(1.0, value))
+                    cosines[at] = value
+                    least = min(least, value)
+                    most = max(most, value)
+                begin += part
+            similar.least, similar.most = least, most
         return damaged
 
-    cdef Py_ssize_t _blend(self, Matches *found, const Similarity *similar, double mix,
-                           const Wanted *wanted) noexcept nogil:
-        """Scale scores and similarities to 0..1 over all documents, and mix them.
+    cdef Py_ssize_t _blend(self, Matches *found, const Similarity *similar,
+                           double mix) noexcept nogil:
+        """Scale scores and similarities to 0..1 over all documents that count, and mix them.
 
         Where all values of a side are the same, each is 1.
         """
-        cdef Py_ssize_t at
-        cdef double least = -1.0, most = 0.0, score
-        for at in range(self.count):
-            if self._counts(at, wanted):
-                score = found.scores[at]
-                least = score if least < 0.0 else min(least, score)
-                most = max(most, score)
+        cdef Py_ssize_t at, scored = 0
+        cdef uint32_t ordinal
+        cdef double least = -1.0, most = 0.0, score, cosine
+        cdef double lowest = similar.least, spread = similar.most - similar.least
+        for at in range(found.count):
+            ordinal = found.touched[at]
+            if similar.cosines[ordinal] < -2.5:
+                found.scores[ordinal] = 0.0
+                continue
+            score = found.scores[ordinal]
+            least = score if least < 0.0 else min(least, score)
+            most = max(most, score)
+            scored += 1
+        if scored < similar.counted:
+            least = 0.0  # that of a document without a word of the query
         found.count = 0
         for at in range(self.count):
-            score = found.scores[at]
-            found.scores[at] = 0.0
-            if not self._counts(at, wanted):
+            cosine = similar.cosines[at]
+            if cosine < -2.5:
                 continue
+            score = found.scores[at]
             if score > 0.0:
                 score = (score - least) / (most - least) if most > least else 1.0
-            score *= 1.0 - mix
-            if similar.cosines[at] >= -1.0:
-                score += mix * ((similar.cosines[at] - similar.least)
-                                / (similar.most - similar.least)
-                                if similar.most > similar.least else 1.0)
+                score *= 1.0 - mix
+            if cosine >= -1.0:
+                score += mix * ((cosine - lowest) / spread if spread > 0.0 else 1.0)
+            found.scores[at] = score
             if score > 0.0:
-                found.scores[at] = score
                 found.touched[found.count] = <uint32_t>at
                 found.count += 1
         return found.count
-
-    cdef double _lent(self, const Matches *found, uint32_t ordinal) noexcept nogil:
-        """The scores of a document's neighbours."""
-        cdef double lent = 0.0
-        cdef uint32_t before = self.documents[ordinal].before, behind
-        behind = self.documents[ordinal].behind
-        if before:
-            lent += max(found.scores[before - 1], 0.0)
-        if behind:
-            lent += max(found.scores[behind - 1], 0.0)
-        return lent
-
-    cdef Py_ssize_t _reach(self, Matches *found) noexcept nogil:
-        """Add the neighbours of matching documents; their own scores are negative."""
-        cdef Py_ssize_t at, own = found.count
-        cdef uint32_t beside, ordinal
-        cdef int side
-        for at in range(own):
-            ordinal = found.touched[at]
-            for side in range(2):
-                beside = (self.documents[ordinal].behind if side
-                          else self.documents[ordinal].before)
-                if beside and found.scores[beside - 1] == 0.0:
-                    found.scores[beside - 1] = -1.0
-                    found.touched[found.count] = beside - 1
-                    found.count += 1
-        return own
 
     cdef list _match(self, Matches *found, list terms, list pending, list absent, double total,
                      double k1, double floor_, double slope):
@@ -1051,6 +1076,53 @@ def times_in(bytes packed not None, uint64_t term):
 
 # --- vectors --------------------------------------------------------------------------------------
 
+def quantized(list numbers not None):
+    """Round a vector to int8, its largest number to 127; return it packed.
+
+    Packed are its scale, 1 / its length then, as float32, and its numbers. None: a number is
+    infinite or NaN.
+
+    Raises:
+        TypeError: something is not a number.
+        OverflowError: an integer is too large for a float.
+    """
+    cdef Py_ssize_t count = len(numbers), at
+    cdef double most = 0.0, squares = 0.0, value
+    cdef double *given = <double *>malloc(<size_t>(count + 1) * sizeof(double))
+    cdef bytes packed
+    cdef uint8_t *p
+    cdef int8_t number
+    cdef float scale = -0.0
+    if given == NULL:
+        raise MemoryError
+    try:
+        for at in range(count):
+            value = numbers[at]
+            if not isfinite(value):
+                return None
+            given[at] = value
+            most = max(most, fabs(value))
+        packed = PyBytes_FromStringAndSize(NULL, VECTOR_SCALE + count)
+        p = <uint8_t *>PyBytes_AS_STRING(packed)
+        for at in range(count):
+            number = <int8_t>rint(given[at] / most * 127) if most > 0.0 else 0
+            squares += number * number
+            p[VECTOR_SCALE + at] = <uint8_t>number
+        if most > 0.0:
+            scale = <float>(1.0 / sqrt(squares))
+        memcpy(p, &scale, VECTOR_SCALE)
+        return packed
+    finally:
+        free(given)
+
+
+cdef inline void _widen(int16_t *wide, const int8_t *numbers, Py_ssize_t count) noexcept nogil:
+    """Widen numbers to 16 bits, as the processor multiplies them."""
+    cdef Py_ssize_t at
+    for at in range(count):
+        wide[at] = numbers[at]
+
+
 def best_vectors(bytes vectors not None, bytes query not None, Py_ssize_t k):
     """Return ``(row, dot product)`` of the ``k`` rows most similar to a query, best first.
 
@@ -1061,11 +1133,12 @@ def best_vectors(bytes vectors not None, bytes query not None, Py_ssize_t k):
         ValueError: the query has no or more than 65,536 numbers, or the last row is cut short.
     """
     cdef Py_ssize_t dims = PyBytes_GET_SIZE(query), size = PyBytes_GET_SIZE(vectors), count, at
-    cdef const int8_t *row = <const int8_t *>PyBytes_AS_STRING(vectors)
-    cdef const int8_t *wanted = <const int8_t *>PyBytes_AS_STRING(query)
+    cdef const int8_t *rows = <const int8_t *>PyBytes_AS_STRING(vectors)
+    cdef int16_t *wide
+    cdef int32_t dots[DOTS]
     cdef Ranked *heap
     cdef Ranked each
-    cdef Py_ssize_t kept = 0
+    cdef Py_ssize_t kept = 0, begin, part
     cdef list best = []
     if not 0 < dims <= 65536 or size % dims:
         raise ValueError("vectors are rows of 1 to 65,536 numbers, as many as the query has")
@@ -1074,18 +1147,26 @@ def best_vectors(bytes vectors not None, bytes query not None, Py_ssize_t k):
         raise ValueError("there are 4 billion vectors or more")
     k = max(0, min(k, count))
     heap = <Ranked *>malloc((<size_t>k + 1) * sizeof(Ranked))
-    if heap == NULL:
-        raise MemoryError
-    with nogil:
-        memset(&each, 0, sizeof(Ranked))
-        for at in range(count):
-            each.score = memcore_dot(row + at * dims, wanted, <int>dims)
-            each.ordinal = <uint32_t>at
-            kept = _keep_best(heap, kept, k, &each)
-        qsort(heap, <size_t>kept, sizeof(Ranked), _by_rank)
+    wide = <int16_t *>malloc(<size_t>dims * sizeof(int16_t))
     try:
+        if heap == NULL or wide == NULL:
+            raise MemoryError
+        _widen(wide, <const int8_t *>PyBytes_AS_STRING(query), dims)
+        with nogil:
+            memset(&each, 0, sizeof(Ranked))
+            begin = 0
+            while begin < count:
+                part = min(count - begin, <Py_ssize_t>DOTS)
+                memcore_dots(rows + begin * dims, <int>part, wide, <int>dims, dots)
+                for at in range(begin, begin + part):
+                    each.score = dots[at - begin]
+                    each.ordinal = <uint32_t>at
+                    kept = _keep_best(heap, kept, k, &each)
+                begin += part
+            qsort(heap, <size_t>kept, sizeof(Ranked), _by_rank)
         for at in range(kept):
             best.append((heap[at].ordinal, <int64_t>heap[at].score))
+        return best
     finally:
         free(heap)
-    return best
+        free(wide)

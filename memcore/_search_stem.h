@@ -22,18 +22,22 @@ typedef struct {
 } memcore_stem;
 
 typedef struct {
-    const char *suffix;
+    const char *suffix;     /* NULL: the end of a list */
     const char *instead;    /* NULL: the caller decides */
+    int length;             /* of the suffix: a list is read for every word, strlen is not free */
 } memcore_suffix;
+
+#define SUFFIX(suffix, instead) {suffix, instead, (int)sizeof(suffix) - 1}
+#define NO_SUFFIX {NULL, NULL, 0}
 
 static inline int memcore_vowel(uint8_t c) {
     return c == 'a' || c == 'e' || c == 'i' || c == 'o' || c == 'u' || c == 'y';
 }
 
-static inline int memcore_ends(const uint8_t *text, int size, const char *suffix) {
-    int length = (int)strlen(suffix);
-    return length <= size && memcmp(text + size - length, suffix, (size_t)length) == 0;
-}
+/* Whether a word ends with a literal. */
+#define memcore_ends(text, size, suffix) \
+    ((int)sizeof(suffix) - 1 <= (size) \
+     && memcmp((text) + (size) - ((int)sizeof(suffix) - 1), suffix, sizeof(suffix) - 1) == 0)
 
 static inline int memcore_double(const uint8_t *text, int size) {
     return size >= 2 && text[size - 1] == text[size - 2] && text[size - 1] != 0
@@ -62,12 +66,14 @@ static int memcore_has_vowel(const uint8_t *text, int size) {
 /* The longest suffix of a list that the word ends with, or NULL. */
 static const memcore_suffix *memcore_longest(const memcore_stem *word, const memcore_suffix *list) {
     const memcore_suffix *found = NULL;
-    size_t length, best = 0;
+    const uint8_t *stop = word->text + word->size;
+    int best = 0;
     for (; list->suffix != NULL; list++) {
-        length = strlen(list->suffix);
-        if (length > best && memcore_ends(word->text, word->size, list->suffix)) {
+        if (list->length > best && list->length <= word->size
+            && (uint8_t)list->suffix[list->length - 1] == stop[-1]
+            && memcmp(stop - list->length, list->suffix, (size_t)list->length) == 0) {
             found = list;
-            best = length;
+            best = list->length;
         }
     }
     return found;
@@ -87,16 +93,17 @@ static int memcore_region(const uint8_t *text, int size, int at) {
 }
 
 static void memcore_mark_regions(memcore_stem *word) {
-    static const char *const whole[] = {
-        "arsen", "commun", "emerg", "gener", "inter", "later", "organ", "past", "univers", NULL,
+    static const memcore_suffix whole[] = {
+        SUFFIX("arsen", NULL), SUFFIX("commun", NULL), SUFFIX("emerg", NULL), SUFFIX("gener", NULL),
+        SUFFIX("inter", NULL), SUFFIX("later", NULL), SUFFIX("organ", NULL), SUFFIX("past", NULL),
+        SUFFIX("univers", NULL), NO_SUFFIX,
     };
-    int at;
-    size_t length;
+    const memcore_suffix *each;
     word->first_region = -1;
-    for (at = 0; whole[at] != NULL; at++) {
-        length = strlen(whole[at]);
-        if ((int)length <= word->size && memcmp(word->text, whole[at], length) == 0)
-            word->first_region = (int)length;
+    for (each = whole; each->suffix != NULL; each++) {
+        if (each->length <= word->size
+            && memcmp(word->text, each->suffix, (size_t)each->length) == 0)
+            word->first_region = each->length;
     }
     if (word->first_region < 0)
         word->first_region = memcore_region(word->text, word->size, 0);
@@ -163,26 +170,31 @@ static void memcore_participle(memcore_stem *word) {
 /* Steps 2 to 4: suffixes of derived words. */
 static void memcore_derived(memcore_stem *word) {
     static const memcore_suffix second[] = {
-        {"anci", "ance"}, {"enci", "ence"}, {"ogi", NULL}, {"li", NULL}, {"bli", "ble"},
-        {"abli", "able"}, {"alli", "al"}, {"fulli", "ful"}, {"lessli", "less"}, {"ousli", "ous"},
-        {"entli", "ent"}, {"aliti", "al"}, {"biliti", "ble"}, {"iviti", "ive"},
-        {"tional", "tion"}, {"ational", "ate"}, {"alism", "al"}, {"ation", "ate"},
-        {"ization", "ize"}, {"izer", "ize"}, {"ator", "ate"}, {"iveness", "ive"},
-        {"fulness", "ful"}, {"ousness", "ous"}, {"ogist", "og"}, {NULL, NULL},
+        SUFFIX("anci", "ance"), SUFFIX("enci", "ence"), SUFFIX("ogi", NULL), SUFFIX("li", NULL),
+        SUFFIX("bli", "ble"), SUFFIX("abli", "able"), SUFFIX("alli", "al"), SUFFIX("fulli", "ful"),
+        SUFFIX("lessli", "less"), SUFFIX("ousli", "ous"), SUFFIX("entli", "ent"),
+        SUFFIX("aliti", "al"), SUFFIX("biliti", "ble"), SUFFIX("iviti", "ive"),
+        SUFFIX("tional", "tion"), SUFFIX("ational", "ate"), SUFFIX("alism", "al"),
+        SUFFIX("ation", "ate"), SUFFIX("ization", "ize"), SUFFIX("izer", "ize"),
+        SUFFIX("ator", "ate"), SUFFIX("iveness", "ive"), SUFFIX("fulness", "ful"),
+        SUFFIX("ousness", "ous"), SUFFIX("ogist", "og"), NO_SUFFIX,
     };
     static const memcore_suffix third[] = {
-        {"icate", "ic"}, {"ative", NULL}, {"alize", "al"}, {"iciti", "ic"}, {"ical", "ic"},
-        {"tional", "tion"}, {"ational", "ate"}, {"ful", ""}, {"ness", ""}, {NULL, NULL},
+        SUFFIX("icate", "ic"), SUFFIX("ative", NULL), SUFFIX("alize", "al"), SUFFIX("iciti", "ic"),
+        SUFFIX("ical", "ic"), SUFFIX("tional", "tion"), SUFFIX("ational", "ate"), SUFFIX("ful", ""),
+        SUFFIX("ness", ""), NO_SUFFIX,
     };
     static const memcore_suffix fourth[] = {
-        {"ic", ""}, {"ance", ""}, {"ence", ""}, {"able", ""}, {"ible", ""}, {"ate", ""},
-        {"ive", ""}, {"ize", ""}, {"iti", ""}, {"al", ""}, {"ism", ""}, {"ion", NULL}, {"er", ""},
-        {"ous", ""}, {"ant", ""}, {"ent", ""}, {"ment", ""}, {"ement", ""}, {NULL, NULL},
+        SUFFIX("ic", ""), SUFFIX("ance", ""), SUFFIX("ence", ""), SUFFIX("able", ""),
+        SUFFIX("ible", ""), SUFFIX("ate", ""), SUFFIX("ive", ""), SUFFIX("ize", ""),
+        SUFFIX("iti", ""), SUFFIX("al", ""), SUFFIX("ism", ""), SUFFIX("ion", NULL),
+        SUFFIX("er", ""), SUFFIX("ous", ""), SUFFIX("ant", ""), SUFFIX("ent", ""),
+        SUFFIX("ment", ""), SUFFIX("ement", ""), NO_SUFFIX,
     };
     const memcore_suffix *found = memcore_longest(word, second);
     int at;
     if (found != NULL) {
-        at = word->size - (int)strlen(found->suffix);
+        at = word->size - found->length;
         if (at >= word->first_region) {
             if (found->instead != NULL) memcore_put(word, at, found->instead);
             else if (found->suffix[0] == 'o') {
@@ -193,7 +205,7 @@ static void memcore_derived(memcore_stem *word) {
     }
     found = memcore_longest(word, third);
     if (found != NULL) {
-        at = word->size - (int)strlen(found->suffix);
+        at = word->size - found->length;
         if (at >= word->first_region) {
             if (found->instead != NULL) memcore_put(word, at, found->instead);
             else if (at >= word->second_region) word->size = at;
@@ -201,7 +213,7 @@ static void memcore_derived(memcore_stem *word) {
     }
     found = memcore_longest(word, fourth);
     if (found != NULL) {
-        at = word->size - (int)strlen(found->suffix);
+        at = word->size - found->length;
         if (at >= word->second_region) {
             if (found->instead != NULL) word->size = at;
             else if (at > 0 && (word->text[at - 1] == 's' || word->text[at - 1] == 't'))
@@ -225,17 +237,18 @@ static void memcore_final(memcore_stem *word) {
 /* Stem a word of lower-case ASCII letters and digits in place; returns its new size. */
 static int memcore_stem_word(uint8_t *text, int size) {
     static const memcore_suffix whole[] = {
-        {"andes", "andes"}, {"atlas", "atlas"}, {"bias", "bias"}, {"cosmos", "cosmos"},
-        {"early", "earli"}, {"gently", "gentl"}, {"howe", "howe"}, {"idly", "idl"},
-        {"news", "news"}, {"only", "onli"}, {"singly", "singl"}, {"skies", "sky"},
-        {"skis", "ski"}, {"sky", "sky"}, {"ugly", "ugli"}, {NULL, NULL},
+        SUFFIX("andes", "andes"), SUFFIX("atlas", "atlas"), SUFFIX("bias", "bias"),
+        SUFFIX("cosmos", "cosmos"), SUFFIX("early", "earli"), SUFFIX("gently", "gentl"),
+        SUFFIX("howe", "howe"), SUFFIX("idly", "idl"), SUFFIX("news", "news"),
+        SUFFIX("only", "onli"), SUFFIX("singly", "singl"), SUFFIX("skies", "sky"),
+        SUFFIX("skis", "ski"), SUFFIX("sky", "sky"), SUFFIX("ugly", "ugli"), NO_SUFFIX,
     };
     const memcore_suffix *each;
     memcore_stem word = {text, size, 0, 0};
     int at, marked = 0;
     if (size < 3) return size;
     for (each = whole; each->suffix != NULL; each++) {
-        if ((int)strlen(each->suffix) == size && memcmp(text, each->suffix, (size_t)size) == 0) {
+        if (each->length == size && memcmp(text, each->suffix, (size_t)size) == 0) {
             memcore_put(&word, 0, each->instead);
             return word.size;
         }
@@ -289,45 +302,65 @@ static int memcore_is_stop(const uint8_t *text, int size) {
 
 /* --- Vectors ------------------------------------------------------------------------------------ */
 
-/* Dot product of int8; exact for up to 65,536 numbers: each product is at most 16,384. Compilers turn
-   the loop into vector instructions, of which every x86-64 has only those that are 16 bytes wide. */
-static int32_t memcore_dot_plain(const int8_t *a, const int8_t *b, int size) {
-    int32_t sum = 0;
-    int at;
-    for (at = 0; at < size; at++) sum += (int32_t)a[at] * b[at];
-    return sum;
+/* Dot products of `count` rows of `size` numbers with a query, which was widened to 16 bits once. They
+   are exact for up to 65,536 numbers: each product is at most 16,384. Compilers turn the loop into
+   vector instructions, of which every x86-64 has only those that are 16 bytes wide. */
+static void memcore_dots_plain(const int8_t *rows, int count, const int16_t *query, int size,
+                               int32_t *dots) {
+    int row, at;
+    for (row = 0; row < count; row++, rows += size) {
+        int32_t sum = 0;
+        for (at = 0; at < size; at++) sum += (int32_t)rows[at] * query[at];
+        dots[row] = sum;
+    }
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* The same where the processor has AVX2: 32 numbers a step. */
-__attribute__((target("avx2")))
-static int32_t memcore_dot_avx2(const int8_t *a, const int8_t *b, int size) {
-    __m256i one = _mm256_setzero_si256(), other = one;
-    __m128i half;
-    int at;
-    for (at = 0; at + 32 <= size; at += 32) {
-        one = _mm256_add_epi32(one, _mm256_madd_epi16(
-            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(a + at))),
-            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + at)))));
-        other = _mm256_add_epi32(other, _mm256_madd_epi16(
-            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(a + at + 16))),
-            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + at + 16)))));
-    }
-    one = _mm256_add_epi32(one, other);
-    half = _mm_add_epi32(_mm256_castsi256_si128(one), _mm256_extracti128_si256(one, 1));
-    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
-    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
-    return _mm_cvtsi128_si32(half) + memcore_dot_plain(a + at, b + at, size - at);
-}
+/* The same where the processor has AVX2: 64 numbers a step. */
+#define MEMCORE_ADD(sum, from) \
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16( \
+        _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(rows + (from)))), \
+        _mm256_loadu_si256((const __m256i *)(query + (from)))))
 
-static int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) {
-    return __builtin_cpu_supports("avx2") ? memcore_dot_avx2(a, b, size)
-                                          : memcore_dot_plain(a, b, size);
+__attribute__((target("avx2")))
+static void memcore_dots_avx2(const int8_t *rows, int count, const int16_t *query, int size,
+                              int32_t *dots) {
+    ptrdiff_t at;
+    int row;
+    for (row = 0; row < count; row++, rows += size) {
+        __m256i one = _mm256_setzero_si256(), two = one, three = one, four = one;
+        __m128i half;
+        int32_t sum;
+        for (at = 0; at + 64 <= size; at += 64) {
+            MEMCORE_ADD(one, at);
+            MEMCORE_ADD(two, at + 16);
+            MEMCORE_ADD(three, at + 32);
+            MEMCORE_ADD(four, at + 48);
+        }
+        one = _mm256_add_epi32(_mm256_add_epi32(one, two), _mm256_add_epi32(three, four));
+        half = _mm_add_epi32(_mm256_castsi256_si128(one), _mm256_extracti128_si256(one, 1));
+        half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+        half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
+        sum = _mm_cvtsi128_si32(half);
+        for (; at < size; at++) sum += (int32_t)rows[at] * query[at];
+        dots[row] = sum;
+    }
+}
+#undef MEMCORE_ADD
+
+static void memcore_dots(const int8_t *rows, int count, const int16_t *query, int size,
+                         int32_t *dots) {
+    if (__builtin_cpu_supports("avx2")) memcore_dots_avx2(rows, count, query, size, dots);
+    else memcore_dots_plain(rows, count, query, size, dots);
 }
 #else
-static int32_t memcore_dot(const int8_t *a, const int8_t *b, int size) {
-    return memcore_dot_plain(a, b, size);
+static void memcore_dots(const int8_t *rows, int count, const int16_t *query, int size,
+                         int32_t *dots) {
+    memcore_dots_plain(rows, count, query, size, dots);
 }
 #endif
+
+#undef SUFFIX
+#undef NO_SUFFIX
 
 #endif

@@ -211,6 +211,10 @@ class IndexHead:
         self.table_generation = 0
         """Generation of the last change of the table."""
 
+    def is_long(self) -> bool:
+        """Return True if so many documents are pending that some are to be merged."""
+        return self.next - self.merged > PENDING_MAX
+
     def pack(self) -> bytes:
         """Return the body of its row."""
         return _HEAD.pack(

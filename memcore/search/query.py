@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from threading import Lock
@@ -414,8 +413,7 @@ class Match(NamedTuple):
     ordinal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The best documents of a query, and what their scores are made of."""
 
     head: IndexHead
@@ -513,9 +511,10 @@ def rank(
             mix=0.0 if like is None else like.mix,
             lent=None if lent is None else _by_ordinal(txn, scope, head, beside, lent),
         )
-    average = length / total
-    found = Ranking(head, beside, terms, [], total, average, frequencies, vectors, vector)
-    return replace(found, matches=_Matches(best, partial(_place, txn, scope, found, table)))
+    matches = _Matches(best, partial(_place, txn, scope, head=head, beside=beside, table=table))
+    return Ranking(
+        head, beside, terms, matches, total, length / total, frequencies, vectors, vector
+    )
 
 
 class _Matches(Sequence[Match]):
@@ -582,15 +581,23 @@ def _forwards(txn: ReadTxn, scope: int, ids: Iterable[tuple[int, bytes]]) -> lis
 
 
 def _place(
-    txn: ReadTxn, scope: int, ranking: Ranking, table: SearchTable, ordinal: int
+    txn: ReadTxn,
+    scope: int,
+    ordinal: int,
+    *,
+    head: IndexHead,
+    beside: Sequence[PreparedDocument],
+    table: SearchTable,
 ) -> tuple[int, bytes]:
     """Return kind and id of a document by its ordinal."""
-    if ordinal >= ranking.head.next:
-        made = ranking.beside[ordinal - ranking.head.next]
+    if ordinal >= head.next:
+        made = beside[ordinal - head.next]
         return made.kind, made.id
     record = table.record(ordinal)
     if record is not None and record[0] == DocumentKind.ITEM:
         return record[0], keys.u64(record[1]) + keys.u64(record[2])
+    if record is not None and record[0] == DocumentKind.MEMORY:
+        return record[0], keys.u64(record[1])
     found = forward_of(txn, scope, ordinal)
     if found is None:
         with decoding(keys.search_forward(scope, ordinal), "forward row of a search index"):

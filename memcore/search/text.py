@@ -100,6 +100,8 @@ def snippet_of(
     """
     plain = " ".join(text[:TEXT_CHARS_MAX].split())
     spans = highlights(plain, key, wanted)
+    if len(plain) <= _SNIPPET_CHARS:
+        return plain, tuple(spans)
     start, stop = _window(plain, spans)
     before, behind = "…" if start else "", "…" if stop < len(plain) else ""
     shift = len(before) - start
@@ -109,8 +111,6 @@ def snippet_of(
 
 def _window(text: str, spans: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the part of a text to show."""
-    if len(text) <= _SNIPPET_CHARS:
-        return 0, len(text)
     best, most, behind = 0, 0, 0
     for at, (first, _) in enumerate(spans):
         behind = max(behind, at)

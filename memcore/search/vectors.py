@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite, sqrt
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+from memcore._fast import quantized
 from memcore.codec import keys
 from memcore.codec.keys import SearchRow
 from memcore.codec.values import decoding, open_value, seal_value
@@ -128,41 +128,33 @@ def embed(embedder: Embedder, texts: list[str]) -> list[bytes]:
         EmbedderError: the embedder failed, or returned something else than a vector for each text.
     """
     try:
-        found = embedder(list(texts))
-        given = [[float(number) for number in vector] for vector in found]
+        given = [list(vector) for vector in embedder(list(texts))]
+        made = [quantized(vector) for vector in given]
     except Exception as exc:
         msg = f"the embedder {embedder.id!r} failed: {type(exc).__name__}: {exc!s:.200}"
         raise EmbedderError(msg) from exc
     if len(given) != len(texts):
         msg = f"the embedder {embedder.id!r} returned {len(given)} vectors for {len(texts)} texts"
         raise EmbedderError(msg)
-    return [_quantized(embedder, vector) for vector in given]
+    return [_checked(embedder, len(each), one) for each, one in zip(given, made, strict=True)]
 
 
 _SCALE: Final = Struct("<f")
 VECTOR_SCALE: Final = _SCALE.size
 """Bytes of the scale, at the start of a packed vector."""
-_ZEROS: Final = _SCALE.pack(-0.0)
-_STEPS: Final = 127
 
 
-def _quantized(embedder: Embedder, vector: list[float]) -> bytes:
-    """Round a vector to int8, its largest number to 127, with 1 / its length then as scale."""
-    if len(vector) != embedder.dimensions:
+def _checked(embedder: Embedder, dimensions: int, packed: bytes | None) -> bytes:
+    if dimensions != embedder.dimensions:
         msg = (
-            f"the embedder {embedder.id!r} returned a vector of {len(vector)} numbers; it has "
+            f"the embedder {embedder.id!r} returned a vector of {dimensions} numbers; it has "
             f"{embedder.dimensions} dimensions"
         )
         raise EmbedderError(msg)
-    if not all(map(isfinite, vector)):
+    if packed is None:
         msg = f"the embedder {embedder.id!r} returned a vector with NaN or infinity"
         raise EmbedderError(msg)
-    most = max(map(abs, vector))
-    if most == 0:
-        return _ZEROS + bytes(len(vector))
-    numbers = [round(number / most * _STEPS) for number in vector]
-    length = sqrt(sum(number * number for number in numbers))
-    return _SCALE.pack(1 / length) + array("b", numbers).tobytes()
+    return packed
 
 
 # --- Rows -----------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import struct
+from array import array
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from memcore._fast import (
     SearchTable,
@@ -15,6 +19,7 @@ from memcore._fast import (
     invert_terms,
     is_packed,
     pack_postings,
+    quantized,
     search_spans,
     search_terms,
     search_words,
@@ -263,6 +268,26 @@ def test_vectors_of_another_length_are_refused() -> None:
     for vectors, query in ((b"abc", b"ab"), (b"", b""), (b"", b"x" * 65_537)):
         with pytest.raises(ValueError, match="rows"):
             best_vectors(vectors, query, 1)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9), max_size=70))
+@example([0.0, -0.0])
+@example([0.5, 1.5, 127.0])  # halves are rounded to even numbers, as Python does
+@example([5e-324, 0.0])
+def test_a_vector_is_rounded_by_its_definition(vector) -> None:
+    most = max(map(abs, vector), default=0)
+    numbers = [round(each / most * 127) if most else 0 for each in vector]
+    scale = 1 / math.sqrt(sum(each * each for each in numbers)) if most else -0.0
+    assert quantized(vector) == struct.pack("<f", scale) + array("b", numbers).tobytes()
+
+
+def test_what_is_no_vector_is_not_rounded() -> None:
+    for odd in (math.nan, math.inf, -math.inf):
+        assert quantized([1.0, odd]) is None
+    with pytest.raises(TypeError):
+        quantized([1.0, "2"])
+    with pytest.raises(OverflowError):
+        quantized([10**400])
 
 
 def test_a_record_without_weight_is_damaged() -> None:
