@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from memcore.codec.values import encode_json
@@ -137,7 +136,7 @@ def without(record: MemoryVersion, cut: Cut) -> MemoryVersion:
         return record
     lost = _held(record.sources) & ~_held(rows)
     values = {name: BARE[name] for name, bit in HOLDS.items() if lost & bit and name in BARE}
-    return replace(record, sources=rows, **values)
+    return record._replace(sources=rows, **values)
 
 
 def _held(rows: Iterable[SourceRow]) -> int:
@@ -217,8 +216,7 @@ def united(
     members = tuple(sorted(each.id for each in records))
     having = {name for each in records for name in each.attributes}
     merge = {name: rule for name, rule in rules.items() if name in having}
-    return replace(
-        strongest,
+    return strongest._replace(
         id=number,
         version=1,
         recorded_ms=max(now_ms, *(each.recorded_ms for each in records)),
@@ -247,7 +245,7 @@ def told_itself(record: MemoryVersion, names: Collection[str]) -> MemoryVersion:
     left = tuple(name for name in merger.fields if name not in names)
     is_theirs = "text" in left or record.extractor != CONSOLIDATED
     extractor = record.extractor if is_theirs else None
-    return replace(record, merger=merger._replace(fields=left), extractor=extractor)
+    return record._replace(merger=merger._replace(fields=left), extractor=extractor)
 
 
 def living_members(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
@@ -274,7 +272,7 @@ def members_left(book: Book, record: MemoryVersion, cut: Cut) -> list[MemoryVers
     for each in living_members(book, record):
         left = without(each, cut)
         if not _is_baseless(_saying(left), _saying(each), each.unsourced):
-            found.append(replace(left, by=trust_left(left)))
+            found.append(left._replace(by=trust_left(left)))
     return found
 
 
@@ -299,7 +297,7 @@ def left_of(
         if _is_baseless(own, had, record.unsourced):
             return None
         by = record.by if record.promoted_by else weakest((record.by, own_by or record.by))
-        found = replace(left, **BARE) if is_weaker(by, record.by) else left
+        found = left._replace(**BARE) if is_weaker(by, record.by) else left
         return _in_fields(_trusted(found, by), sorted(members, key=strength))
     return _as_said(left, own_by, members)
 
@@ -327,13 +325,13 @@ def _as_said(
         return _in_fields(_trusted(left, by), ranked)
     # whoever supported the old wording does not hold the new one
     rows = tuple(row._replace(holds=row.holds & ~HOLDS["text"]) for row in left.sources)
-    said = replace(left, text=best.text, promoted_by=best.promoted_by, sources=rows)
+    said = left._replace(text=best.text, promoted_by=best.promoted_by, sources=rows)
     return _in_fields(_trusted(said, best.by), ranked)
 
 
 def _trusted(record: MemoryVersion, by: str) -> MemoryVersion:
     waits = record.status == "active" and by not in ACTIVE_BY
-    return replace(record, by=by, status="quarantined" if waits else record.status)
+    return record._replace(by=by, status="quarantined" if waits else record.status)
 
 
 def _in_fields(record: MemoryVersion, members: Sequence[MemoryVersion]) -> MemoryVersion:
@@ -347,7 +345,7 @@ def _in_fields(record: MemoryVersion, members: Sequence[MemoryVersion]) -> Memor
         values = {name: BARE[name] for name in fields}
         is_theirs = record.extractor == CONSOLIDATED
         extractor = None if is_theirs else record.extractor
-        return replace(record, **values, merger=None, derived_from=(), extractor=extractor)
+        return record._replace(**values, merger=None, derived_from=(), extractor=extractor)
     values = {name: getattr(members[0], name) for name in fields}
     if "attributes" in values:
         values["attributes"] = _merged_attributes(members, merger.merge)
@@ -356,7 +354,7 @@ def _in_fields(record: MemoryVersion, members: Sequence[MemoryVersion]) -> Memor
         if not any(row.is_aside for row in record.sources):  # those kept of many are gone
             rows = [row for each in members for row in _members(each.sources)]
             values["sources"] = merged_sources(rows, record.sources)
-    return replace(record, **values)
+    return record._replace(**values)
 
 
 # --- Attributes of united memories ----------------------------------------------------------------

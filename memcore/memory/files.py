@@ -10,7 +10,6 @@ whose models know them; ``tests/conformance`` compares them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -216,7 +215,7 @@ def _new(slot: str, text: str) -> MemoryVersion:
 
 
 def _archived(record: MemoryVersion) -> _Change:
-    return _Change(record, replace(record, status="archived"))
+    return _Change(record, record._replace(status="archived"))
 
 
 class _Plan(NamedTuple):
@@ -352,13 +351,12 @@ def _apply(
     new = sum(change.before is None for change in changes)
     write_head(book.txn, book.scope, head._replace(next_id=number + new, last_ms=now_ms))
     for before, after in changes:
-        made = replace(
-            after,
+        made = after._replace(
             version=1 if before is None else before.version + 1,
             recorded_ms=now_ms if before is None else max(now_ms, before.recorded_ms),
         )
         if before is None:
-            made = replace(made, id=number)
+            made = made._replace(id=number)
             number += 1
         made = write_entry(book, made, before)
     return made
@@ -380,7 +378,7 @@ def _as_judged(change: _Change, judged: _Judged) -> _Change:
         return change
     if after.text not in judged.texts:
         raise OutpacedError(_CHANGED)
-    return change._replace(after=replace(after, text=judged.texts[after.text]))
+    return change._replace(after=after._replace(text=judged.texts[after.text]))
 
 
 def _wrong_with(given: dict[str, Any]) -> str:
@@ -489,7 +487,7 @@ def _edited(
     if isinstance(made, Answer):
         return made
     text, reply = made
-    changes = () if text == file.text else (_Change(file, replace(file, text=text)),)
+    changes = () if text == file.text else (_Change(file, file._replace(text=text)),)
     return _Plan(reply, changes)
 
 
@@ -594,7 +592,7 @@ def _rename(tree: _Tree, given: dict[str, Any]) -> _Planned:
 def _moved(record: MemoryVersion, old: tuple[str, ...], new: tuple[str, ...]) -> _Change:
     slot = _slot(new) + (record.slot or "")[len(_slot(old)) :]
     text = slot if slot.endswith("/") else record.text
-    return _Change(record, replace(record, slot=slot, text=text))
+    return _Change(record, record._replace(slot=slot, text=text))
 
 
 def _clear(tree: _Tree, _: dict[str, Any]) -> _Planned:

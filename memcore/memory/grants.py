@@ -449,7 +449,7 @@ class Grants:
             )
         )
         head = search.IndexHead(os.urandom(16))
-        made = [document_of(replace(record, id=at)) for at, (_, record) in enumerate(shown)]
+        made = [document_of(record._replace(id=at)) for at, (_, record) in enumerate(shown)]
         documents = [document for document in made if document is not None]
         beside = [document.prepared(head.key) for document in documents]
         vectors = None
@@ -657,4 +657,4 @@ def _as_shown(record: MemoryVersion, redact: Callable[[Any], Any] | None) -> Mem
     told = {name: getattr(record, name) for name in _TOLD}
     if redact is not None:
         told = redact({name: value for name, value in told.items() if value})
-    return replace(record, by=weakest((record.by, _TRUST)), **{**_HIDDEN, **told})
+    return record._replace(by=weakest((record.by, _TRUST)), **{**_HIDDEN, **told})

@@ -757,7 +757,7 @@ class Memories:
             if valid_ms is not None and not (record.status in _TRUE and record.holds_at(valid_ms)):
                 return False
             same = subject is None or record.subject == subject
-            return same and with_labels.items() <= dict(record.labels).items()
+            return same and (not with_labels or with_labels.items() <= record.labels.items())
 
         asked = asked._replace(fits=fits, as_of_ms=_ms("as_of", as_of))
         asked = asked._replace(like=self._like(asked, mode))

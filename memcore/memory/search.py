@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from memcore import search
 from memcore.codec import keys
-from memcore.codec.keys import Kind
-from memcore.codec.values import decoding
 from memcore.errors import (
     CorruptValueError,
     EmbedderError,
@@ -145,6 +144,17 @@ def bring_up_to_date(
         EmbedderError: the embedder failed.
         CorruptValueError: the index is damaged.
     """
+
+    def is_ready(txn: ReadTxn) -> bool:
+        scope = find(txn)
+        head = None if scope is None else search.read_head(txn, scope)
+        if scope is None or head is None:
+            return scope is None
+        is_whole = not head.is_long() and is_indexed(txn, scope)
+        return is_whole and (embedding is None or not embedding.lacks(txn, scope))
+
+    if store.read(is_ready):  # as a rule
+        return
     index_memories(store, find)
     if embedding is None:
         return
@@ -240,10 +250,11 @@ def find_memories(
         made = document_of(each)
         if made is not None:
             beside.append(made.prepared(head.key))
+    decoded = None if cache is None else cache.decoded(scope)
     query = search.Query(
         asked.text,
         kinds=(search.DocumentKind.MEMORY,),
-        roles=[role_of(kind, status) for kind in asked.kinds for status in asked.statuses],
+        roles=_roles(asked.kinds, asked.statuses),
     )
     count = asked.k + _SPARE
     while True:
@@ -252,9 +263,8 @@ def find_memories(
         )
         found: list[MemoryHit] = []
         for match in ranking.matches:
-            with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
-                number = keys.U64.unpack(match.id)[0]
-            record = past.get(number) or read(txn, scope, number)
+            number = keys.number_of(match.id)
+            record = past.get(number) or read(txn, scope, number, decoded)
             if record is None or not record.is_visible(now_ms) or not asked.admits(record):
                 continue
             snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
@@ -266,6 +276,12 @@ def find_memories(
         if len(ranking.matches) < count:
             return found
         count *= _MORE
+
+
+@lru_cache(64)
+def _roles(kinds: tuple[str, ...], statuses: tuple[str, ...]) -> frozenset[int]:
+    """Return the roles of documents of memories of some kinds and statuses."""
+    return frozenset(role_of(kind, status) for kind in kinds for status in statuses)
 
 
 def lent_scores(
@@ -290,13 +306,13 @@ def lent_scores(
     head = search.read_head(txn, scope)
     if head is None:
         return {}
-    roles = [role_of(kind, "active") for kind in KINDS]
+    roles = _roles(KINDS, ("active",))
     asked = search.Query(query, kinds=(search.DocumentKind.MEMORY,), roles=roles)
+    decoded = indexes.decoded(scope)
     found: dict[tuple[int, bytes], float] = {}
     for match in search.rank(txn, scope, head, indexes, asked, k=_LENDERS, like=like).matches:
-        with decoding(bytes((Kind.SEARCH,)), "document of a memory in a search index"):
-            number = keys.U64.unpack(match.id)[0]
-        record = sound_entry(txn, scope, number)
+        number = keys.number_of(match.id)
+        record = sound_entry(txn, scope, number, decoded)
         if record is None or record.status != "active" or not record.is_visible(now_ms):
             continue
         for row in record.sources:

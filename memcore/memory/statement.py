@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -251,7 +251,7 @@ def begin_change(book: Book, now_ms: int) -> EntryHead:
 def next_version(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVersion:
     """Return the next version of an entry: never recorded before the one that it follows."""
     recorded_ms = max(known.recorded_ms, now_ms)
-    return replace(known, version=known.version + 1, recorded_ms=recorded_ms, **values)
+    return known._replace(version=known.version + 1, recorded_ms=recorded_ms, **values)
 
 
 def _need_future(values: Mapping[str, Any], now_ms: int) -> None:
@@ -344,22 +344,21 @@ def _support(
     stated = [by for by in (stated_by(known), stated_by(new)) if by is not None]
     unsourced = min(stated, key=BY.index) if stated and sources else None
     is_stronger = is_weaker(known.by, new.by)
-    found = replace(known, sources=sources, unsourced=unsourced)
+    found = known._replace(sources=sources, unsourced=unsourced)
     if is_stronger:
         sources = merged_sources(held_by(known.sources, ("text",)), new.sources)
-        found = replace(
-            new, id=known.id, version=known.version, recorded_ms=known.recorded_ms,
+        found = new._replace(id=known.id, version=known.version, recorded_ms=known.recorded_ms,
             status=known.status, sources=sources, unsourced=unsourced, uses=known.uses,
             merger=known.merger,
         )  # fmt: skip
         found = told_itself(found, SHARED)
         if known.status == "active":  # its place in a slot stays
             span = known.valid_from_ms, known.valid_to_ms
-            found = replace(found, valid_from_ms=span[0], valid_to_ms=span[1])
+            found = found._replace(valid_from_ms=span[0], valid_to_ms=span[1])
     elif new.by == known.by:
-        found = replace(found, expires_ms=new.expires_ms)
+        found = found._replace(expires_ms=new.expires_ms)
     if known.extractor == TOOLS_BY != new.extractor:  # it is no longer the model's alone
-        found = replace(found, extractor=new.extractor)
+        found = found._replace(extractor=new.extractor)
     beside: tuple[_Change, ...] = ()
     if known.status != "active" and found.by == new.by and new.by in ACTIVE_BY:
         found, beside = _placed(book, found, now_ms, force=False)
@@ -389,7 +388,7 @@ def _expire_with(book: Book, record: MemoryVersion, expires_ms: int | None) -> N
     while todo:
         each = todo.pop()
         todo += living_members(book, each)
-        write_entry(book, replace(each, expires_ms=expires_ms), each)
+        write_entry(book, each._replace(expires_ms=expires_ms), each)
 
 
 # --- Slots: one value at any time -----------------------------------------------------------------
@@ -409,7 +408,7 @@ def _placed(
     """
     if new.slot is None:
         is_so = new.status == "active" and new.superseded_by is None
-        return new if is_so else replace(new, status="active", superseded_by=None), ()
+        return new if is_so else new._replace(status="active", superseded_by=None), ()
     others = _timeline(book, new, now_ms)
     current = next((each for each in others if each.status == "active"), None)
     last = max((_start(each, now_ms) for each in others), default=now_ms)
@@ -425,14 +424,14 @@ def _placed(
     later = [each for each in others if _start(each, now_ms) > begins]
     rivals = before if current is None or not _holds_after(current, begins) else [*before, current]
     if not force and any(is_weaker(new.by, each.by) for each in rivals if each.is_visible(now_ms)):
-        return replace(new, status="quarantined"), ()
-    found = replace(new, status="active", valid_from_ms=begins, superseded_by=None)
+        return new._replace(status="quarantined"), ()
+    found = new._replace(status="active", valid_from_ms=begins, superseded_by=None)
     if later:
         following = min(later, key=lambda each: (each.valid_from_ms or 0, each.id))
         ends = following.valid_from_ms
         if new.valid_to_ms is not None and ends is not None:
             ends = min(ends, new.valid_to_ms)
-        found = replace(found, status="superseded", valid_to_ms=ends, superseded_by=following.id)
+        found = found._replace(status="superseded", valid_to_ms=ends, superseded_by=following.id)
     changed = {each.id: (each, _ended(each, begins, new.id, now_ms)) for each in before}
     if current is not None and current.id not in changed and not later:
         changed[current.id] = current, _ended(current, begins, new.id, now_ms)
@@ -561,7 +560,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     """
     contents = [each for name in ("attributes", "labels") if (each := said.values.get(name))]
     if said.text is None and not (contents or said.sources or said.by):
-        return told_itself(replace(known, **said.values), said.values)
+        return told_itself(known._replace(**said.values), said.values)
     words = [said.text] if said.text is not None else []
     cited = cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
     by = _trust(said.by, cited, is_limit=said.is_limit)
@@ -577,10 +576,10 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         rows = held_by(_with_trust(cited.rows, by), [*changed, *same])
         sources = merged_sources(kept, rows)
         unsourced = stated_by(known) if sources else None
-        found = replace(known, by=by, sources=sources, unsourced=unsourced, **said.values)
+        found = known._replace(by=by, sources=sources, unsourced=unsourced, **said.values)
         return told_itself(found, said.values)
     if known.by not in ACTIVE_BY and is_weaker(known.by, by):  # nobody vouches for the rest of it
-        known = told_itself(replace(known, **BARE), SHARED)
+        known = told_itself(known._replace(**BARE), SHARED)
     details = [name for name in ("attributes", "labels") if said.values.get(name) is None]
     stays = [name for name in details if getattr(known, name)]
     rest = held_by([row for row in known.sources if row.holds], stays)
@@ -592,7 +591,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
         "unsourced": by if rest and not rows else None, "promoted_by": None,
         "observed_ms": cited.newest_ms,
     }  # fmt: skip
-    return told_itself(replace(known, **{**told, **said.values}), {"text", *said.values})
+    return told_itself(known._replace(**{**told, **said.values}), {"text", *said.values})
 
 
 def _spelt(value: Any) -> str:
@@ -721,7 +720,7 @@ def _forgotten(
     texts = sorted({each.text for each in (known, *versions)}) if for_good else []
     digests = {text_digest(book.seed, book.scope, text).hex() for text in texts}
     record_event(book.txn, book.scope, "forget memory", {"memory": number})
-    stone = replace(_stone(known, now_ms), reason=reason, digests=tuple(sorted(digests)))
+    stone = _stone(known, now_ms)._replace(reason=reason, digests=tuple(sorted(digests)))
     write_entry(book, stone, known, versions=(versions, []))
     return stone
 
@@ -779,7 +778,7 @@ def expire_entry(book: Book, number: int, now_ms: int) -> bool | None:
         return None
     head = begin_change(book, now_ms)
     write_head(book.txn, book.scope, head)
-    stone = replace(_stone(known, now_ms), reason="expired")
+    stone = _stone(known, now_ms)._replace(reason="expired")
     write_entry(book, stone, known, versions=(versions, []))
     return True
 
@@ -855,7 +854,7 @@ def _forget_summary(book: Book, number: int, now_ms: int) -> bool:
         if known.status != "archived":
             write_entry(book, next_version(known, now_ms, status="archived"), known)
         return False
-    stone = replace(_stone(known, now_ms), reason=_SOURCES_GONE)
+    stone = _stone(known, now_ms)._replace(reason=_SOURCES_GONE)
     write_entry(book, stone, known, versions=(versions, []))
     return True
 
@@ -905,10 +904,10 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
         rest = [*kept, without(known, cut)]
         kept = [each for each in rest if each.sources and rests_on_hold(txn, scope, each)]
         if not kept:
-            stone = replace(_stone(known, now_ms), reason=_SOURCES_GONE)
+            stone = _stone(known, now_ms)._replace(reason=_SOURCES_GONE)
             write_entry(book, stone, known, versions=(versions, []))
             return True
-        held = replace(kept.pop(), version=known.version, status="archived", superseded_by=None)
+        held = kept.pop()._replace(version=known.version, status="archived", superseded_by=None)
         current = next_version(held, now_ms)
     elif known.merger is None and is_weaker(trust_left(current), known.by):
         current = next_version(_fallen(current, kept), now_ms)
@@ -916,7 +915,7 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
         current = next_version(current, now_ms)
     before = known
     if current.version > known.version:  # what the entry said until now does not become the past
-        before = replace(known, version=current.version)
+        before = known._replace(version=current.version)
     write_entry(book, current, before, versions=(versions, kept))
     return False
 
@@ -925,7 +924,7 @@ def _is_cut_of(record: MemoryVersion, known: MemoryVersion) -> bool:
     """Return True if a version differs from another one only in sources that it lacks."""
     cited = {(row.session, row.owner) for row in known.sources}
     is_less = all((row.session, row.owner) in cited for row in record.sources)
-    return is_less and replace(record, sources=known.sources) == known
+    return is_less and record._replace(sources=known.sources) == known
 
 
 def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersion:
@@ -949,7 +948,7 @@ def _fallen(record: MemoryVersion, kept: Iterable[MemoryVersion]) -> MemoryVersi
     if record.status == "active" and by not in ACTIVE_BY:
         span = (None, None) if said is None else (said.valid_from_ms, said.valid_to_ms)
         values |= {"status": "quarantined", "valid_from_ms": span[0], "valid_to_ms": span[1]}
-    return replace(record, by=by, **values)
+    return record._replace(by=by, **values)
 
 
 def move_sources(book: Book, session: int, to: int, moved: Mapping[int, int]) -> None:
@@ -989,7 +988,7 @@ def _moved(
             rows.append(row._replace(session=to, owner=to, seqs=went))
         if stay:
             rows.append(row._replace(seqs=stay))
-    return replace(record, sources=tuple(rows))
+    return record._replace(sources=tuple(rows))
 
 
 # --- Redaction of what is stored ------------------------------------------------------------------
@@ -1046,7 +1045,7 @@ def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool 
 def _redacted(record: MemoryVersion, redact: Callable[[Any], Any]) -> MemoryVersion:
     said = {name: getattr(record, name) for name in TOLD if getattr(record, name)}
     made = redact(said)
-    return record if made is said else replace(record, **made)
+    return record if made is said else record._replace(**made)
 
 
 # --- Salvage: what can be proven is made consistent -----------------------------------------------
@@ -1084,7 +1083,7 @@ def mend(book: Book, now_ms: int) -> int:
             lost += _strip(book, each, partial(_cut_lost, book), now_ms)
     _settle_slots(book)
     for each, _ in list(files_twice(entries(txn, scope))):
-        write_entry(book, replace(each, status="archived"), each)
+        write_entry(book, each._replace(status="archived"), each)
     mend_playbooks(book)
     mend_jobs(book, now_ms)
     return lost
@@ -1108,7 +1107,7 @@ def _settle_slots(book: Book) -> None:
         for each in sorted(timeline, key=lambda record: -record.id):
             rest = [*taken, each]
             if any(True for _ in overlaps(rest)):
-                waiting = replace(each, status="quarantined", superseded_by=None)
+                waiting = each._replace(status="quarantined", superseded_by=None)
                 write_entry(book, waiting, each)
             else:
                 taken = rest

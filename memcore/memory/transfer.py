@@ -156,11 +156,10 @@ def _arrived(body: Any) -> MemoryVersion:
         if value is not None:
             checked_name(name, value)
     if record.is_gone:
-        return replace(
-            record, text="", attributes={}, labels={}, sources=(), slot=None, subject=None
+        return record._replace(
+            text="", attributes={}, labels={}, sources=(), slot=None, subject=None
         )
-    return replace(
-        record,
+    return record._replace(
         text=checked_contents(record.text) if record.is_file else checked_text(record.text),
         attributes=checked_attributes(record.attributes),
         labels=checked_labels(record.labels),
@@ -220,7 +219,7 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
             return False
         if _unlinked(current) >= _unlinked(known):
             return True
-        current = replace(current, uses=max(known.uses, current.uses))
+        current = current._replace(uses=max(known.uses, current.uses))
     timeline = None if current.is_file else _timeline_of(to, current)
     if current.is_file:
         is_taken = current.status == "quarantined" and not has_place(book, current)
@@ -322,8 +321,8 @@ def _was_forgotten(book: Book, text: str) -> bool:
 def _said(record: MemoryVersion) -> dict[str, Any]:
     """Return what a version says, without what depends on the file in which it is."""
     sources = {(row.name, seq) for row in record.sources for seq in row.seqs}
-    plain = replace(
-        record, by="import", status="quarantined", superseded_by=None, promoted_by=None, uses=0,
+    plain = record._replace(
+        by="import", status="quarantined", superseded_by=None, promoted_by=None, uses=0,
         recorded_ms=0, sources=(),
     )  # fmt: skip
     return {**export_record(plain), "sources": sources}
@@ -338,18 +337,18 @@ def _proven(to: Arrival, record: MemoryVersion) -> MemoryVersion:
 
     A version that nothing here proves waits in quarantine. No version is from the future.
     """
-    record = replace(record, recorded_ms=min(record.recorded_ms, to.now_ms))
+    record = record._replace(recorded_ms=min(record.recorded_ms, to.now_ms))
     if record.is_gone:
         return record
     rows = tuple(found for row in record.sources for found in _linked(to, row, record.text))
     is_united = record.merger is not None
     saying = [row.by for row in rows if is_united or not row.is_aside]
     by = weakest((record.by, min(saying, key=BY.index, default="import")))
-    found = replace(record, sources=rows, by=by, promoted_by=None)
+    found = record._replace(sources=rows, by=by, promoted_by=None)
     if by in ACTIVE_BY or record.status not in TIMELINE:
         return found
     # It still belongs to the one in its place, and is forgotten with that.
-    return replace(found, status="quarantined")
+    return found._replace(status="quarantined")
 
 
 def _linked(to: Arrival, row: SourceRow, text: str) -> list[SourceRow]:
@@ -426,7 +425,7 @@ def _relinked(to: Arrival, record: MemoryVersion, arrived: Container[str]) -> Me
             rows.append(row)
         else:
             rows += [found._replace(by=row.by) for found in _linked(to, row, record.text)]
-    return replace(record, sources=tuple(rows))
+    return record._replace(sources=tuple(rows))
 
 
 def import_outcome(to: Arrival, said: Mapping[str, Any]) -> bool:

@@ -1217,6 +1217,21 @@ def test_an_archive_holds_all_versions(db, scope, clock):
     assert [each["text"] for each in told["versions"]] == ["old text"]
 
 
+def test_the_public_form_has_every_field_in_its_place():
+    row = rows_of_memory.SourceRow(1, "chat", 1, 1, (2, 1), "user")
+    record = rows_of_memory.MemoryVersion(
+        7, 3, "event", "user", "archived", 1_000, "text", {"a": 1}, "subject", "slot", {"b": "c"},
+        (row,), "extractor", 0.5, 0.25, 2_000, 3_000, 4_000, 9, (4,), 5_000, 6, "promoter",
+    )  # fmt: skip
+    assert rows_of_memory.memory_of(record) == memcore.Memory(
+        id=7, version=3, kind="event", text="text", attributes={"a": 1}, subject="subject",
+        slot="slot", labels={"b": "c"}, sources=(memcore.Source("chat", (1, 2)),), by="user",
+        extractor="extractor", confidence=0.5, importance=0.25, recorded_at=1.0, observed_at=2.0,
+        valid_from=3.0, valid_to=4.0, superseded_by=9, derived_from=(4,), support=1,
+        status="archived", expires_at=5.0, uses=6, promoted_by="promoter", shared_from=None,
+    )  # fmt: skip
+
+
 def test_of_rows_of_one_version_the_newer_is_told_by_what_only_grows_or_shrinks():
     key = rows_of_memory.entry_at(1, 7)
     past = keys.memory_rows(1, MemoryRow.VERSION, keys.u64(7), keys.u64(2))
