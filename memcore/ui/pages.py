@@ -22,6 +22,7 @@ from memcore.graph import StoredCheckpoint, StoredCoder
 from memcore.model import Context, Item, ItemKind, Memory, Repair, SessionEntry
 from memcore.preview import preview
 from memcore.privacy import Redaction, redaction_policy
+from memcore.retention.erasure import Pending, all_pending
 from memcore.session import Session, read
 from memcore.session.session import ref_of
 from memcore.wire import WireItem, bind, get_policy
@@ -107,11 +108,13 @@ class Inspector:
         }
 
     def audit(self) -> Page:
-        """Verification of the audit, and all legal holds."""
+        """Verification of the audit, all legal holds, and erasures that are not finished."""
         page: Page = {
             "title": "Audit and holds",
             "holds": [self._hold(each) for each in self.database.holds()],
-            "pending_erasures": self.database.pending_erasures(),
+            "erasures": self.database.engine.store.read(
+                lambda txn: [_erasure(each) for each in all_pending(txn)]
+            ),
             "report": None,
             "refused": None,
         }
@@ -559,6 +562,17 @@ class _Copy:
 
 
 # --- Rows -----------------------------------------------------------------------------------------
+
+
+def _erasure(pending: Pending) -> Page:
+    """An erasure as its row tells it: it names nobody."""
+    return {
+        "id": pending.id,
+        "stage": pending.stage,
+        "asked_at": pending.asked_ms / 1000,
+        "scopes": len(pending.scopes),
+        "overrode_hold": pending.overrode_hold,
+    }
 
 
 def _page(found: Iterable[Any], start: int) -> tuple[list[Any], int | None]:

@@ -233,6 +233,27 @@ def test_search_audit_and_figures(app):
     assert page(app, "/stats.json")["durability"] == "full"
 
 
+def test_an_unfinished_erasure_is_shown_without_a_name(path):
+    with memcore.open(path) as db:
+        db.session("secret", user="bob").append({"role": "user", "content": "Hi."})
+        receipt = db.erase(user="bob", compact=False)
+    with memcore.open(path, read_only=True) as db:
+        inspector = Inspector(db)
+        served = make_app(inspector, port=8000, token=TOKEN)
+        (found,) = page(served, "/audit.json")["erasures"]
+        assert (found["id"], found["stage"], found["scopes"]) == (receipt.id, "removed", 1)
+        shown = page(served, "/audit")
+        assert receipt.id in shown
+        assert "bob" not in shown
+        inspector.close()
+    with memcore.open(path) as db:
+        db.finish_erasures()
+    with memcore.open(path, read_only=True) as db:
+        inspector = Inspector(db)
+        assert inspector.audit()["erasures"] == []
+        inspector.close()
+
+
 def test_a_long_session_is_shown_a_page_at_a_time(tmp_path):
     with memcore.open(tmp_path / "long.memcore", durability="none", allow_unsafe=True) as db:
         session = db.session("long")
@@ -712,3 +733,74 @@ def test_without_script_every_page_works(browser, address):
     tab.get_by_label("Budget in tokens").fill("900")
     tab.get_by_role("button", name="Show").click()
     assert "of 900" in tab.locator("main").inner_text()
+
+
+# --- pictures for the documentation: MEMCORE_SCREENSHOTS=docs/figures renews them -----------------
+
+
+@pytest.fixture(scope="module")
+def trip(tmp_path_factory):
+    """A file such as an agent leaves behind: calls, a compaction, memories; nothing hostile."""
+    found = tmp_path_factory.mktemp("pictures") / "agent.memcore"
+    with memcore.open(found) as db:
+        session = db.session("trip to Lisbon", user="ann")
+        session.append({"role": "system", "content": "You plan trips. Ask before you book."})
+        for turn, (asked, name, told, answer) in enumerate(TALK):
+            call = {
+                "id": f"call_{turn}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps({"city": "Lisbon"})},
+            }
+            session.extend(
+                [
+                    {"role": "user", "content": asked},
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": call["id"], "content": told},
+                    {"role": "assistant", "content": answer},
+                ]
+            )
+        session.compact(lambda _: SUMMARY, keep_last=9, force=True)
+        db.session("weekly report", user="ben").append({"role": "user", "content": "Draft it."})
+        memory = db.scope(user="ann").memory
+        memory.remember("Prefers window seats", source=memcore.Source(session.id, (2,)))
+    process, address = started(found)
+    yield address
+    ended(process)
+
+
+TALK = (
+    ("A week in Lisbon in May, and I prefer window seats.", "search_flights",
+     "TP 571, 08:40, 149 EUR; LH 1166, 12:15, 182 EUR", "TP 571 at 08:40 fits: 149 EUR."),
+    ("Which quarter should I stay in?", "search_hotels",
+     "Alfama 118 EUR; Baixa 142 EUR; Belém 96 EUR", "Alfama: quiet at night, 118 EUR."),
+    ("What is the weather like?", "forecast", "21 to 24 degrees, one day of rain",
+     "Mild: 21 to 24 degrees, one wet day."),
+    ("Book the flight, please.", "book_flight", "booked: TP 571, seat 14A",
+     "Booked: TP 571, window seat 14A."),
+)  # fmt: skip
+SUMMARY = (
+    "Ann plans a week in Lisbon in May, prefers window seats; Alfama at 118 EUR was suggested."
+)
+
+
+PICTURES = {
+    "ui-timeline": ("light", ["trip to Lisbon"], "search_flights"),
+    "ui-context": ("light", ["trip to Lisbon", "Context"], SUMMARY),
+    "ui-dark": ("dark", ["trip to Lisbon", "Compactions"], SUMMARY),
+}
+"""Color scheme, links to follow, and what the page must show, by name."""
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_shows_the_page(browser, trip, tmp_path, name):
+    scheme, links, shows = PICTURES[name]
+    size = {"width": 1200, "height": 760}
+    tab, told = visited(browser, trip, color_scheme=scheme, viewport=size)
+    for link in links:
+        tab.get_by_role("link", name=link, exact=True).click()
+    assert shows in tab.locator("main").inner_text()
+    picture = Path(os.environ.get("MEMCORE_SCREENSHOTS") or tmp_path) / f"{name}.png"
+    tab.screenshot(path=picture)
+    width, height = (each.to_bytes(4, "big") for each in size.values())
+    assert picture.read_bytes()[16:24] == width + height
+    assert told == []
