@@ -1076,14 +1076,14 @@ def times_in(bytes packed not None, uint64_t term):
 
 # --- vectors --------------------------------------------------------------------------------------
 
-def quantized(list numbers not None):
+def quantized(tuple numbers not None):
     """Round a vector to int8, its largest number to 127; return it packed.
 
     Packed are its scale, 1 / its length then, as float32, and its numbers. None: a number is
     infinite or NaN.
 
     Raises:
-        TypeError: something is not a number.
+        TypeError, ValueError: something is not a number.
         OverflowError: an integer is too large for a float.
     """
     cdef Py_ssize_t count = len(numbers), at
@@ -1097,7 +1097,7 @@ def quantized(list numbers not None):
         raise MemoryError
     try:
         for at in range(count):
-            value = numbers[at]
+            value = float(numbers[at])
             if not isfinite(value):
                 return None
             given[at] = value

@@ -33,7 +33,6 @@ from memcore.memory.coverage import (
 from memcore.memory.trust import BY, KINDS, STATUSES, normalised
 from memcore.model import Memory, Source
 from memcore.rows.lifecycle import is_erased, is_opted_out
-from memcore.state.schema import copied
 from memcore.store.datafile import MEMORIES
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
@@ -260,7 +259,7 @@ def memory_of(record: MemoryVersion) -> Memory:
         seqs.setdefault(source.name, set()).update(source.seqs)
     values = (
         record.id, record.version, record.kind, record.text,
-        copied(record.attributes) if record.attributes else {},  # decoded records are kept
+        dict(record.attributes),
         record.subject, record.slot, dict(record.labels),
         tuple([Source(name, tuple(sorted(of))) for name, of in seqs.items()]),
         record.by, record.extractor, record.confidence, record.importance,
@@ -506,13 +505,7 @@ def _version_at(scope: int, number: int, version: int) -> bytes:
     return keys.memory_rows(scope, MemoryRow.VERSION, keys.u64(number), keys.u64(version))
 
 
-KnownEntries = dict[bytes, tuple[bytes, MemoryVersion]]
-"""Decoded entries by key, with their rows: only rows that differ are decoded again."""
-
-
-def read_entry(
-    txn: ReadTxn, scope: int, number: int, known: KnownEntries | None = None
-) -> MemoryVersion | None:
+def read_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
     """Read the current version of an entry; None if no entry ever had the number.
 
     Raises:
@@ -520,23 +513,7 @@ def read_entry(
     """
     key = entry_at(scope, number)
     value = txn.get(key)
-    return None if value is None else _decoded(key, value, known)
-
-
-def _decoded(key: bytes, value: bytes, known: KnownEntries | None) -> MemoryVersion:
-    """Return the version in a row of an entry, which is decoded unless it is known.
-
-    Raises:
-        CorruptValueError: it is damaged.
-    """
-    if known is None:
-        return opened_entry(key, value, keys.number_of(key))
-    held = known.get(key)
-    if held is None or held[0] != value:
-        held = value, opened_entry(key, value, keys.number_of(key))
-        if len(known) < _KNOWN_MAX or key in known:  # full, it keeps what it has: scans go in order
-            known[key] = held
-    return held[1]
+    return None if value is None else opened_entry(key, value, number)
 
 
 def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]:
@@ -551,31 +528,43 @@ def entries(txn: ReadTxn, scope: int, after: int = 0) -> Iterator[MemoryVersion]
 
 
 def sound_entries(
-    txn: ReadTxn, scope: int, after: int = 0, known: KnownEntries | None = None
+    txn: ReadTxn,
+    scope: int,
+    after: int = 0,
+    known: dict[bytes, tuple[bytes, MemoryVersion]] | None = None,
 ) -> Iterator[MemoryVersion]:
-    """Yield as ``entries`` does, without those that are damaged: the log is told of them."""
+    """Yield as ``entries`` does, without those that are damaged: the log is told of them.
+
+    Args:
+        txn: the transaction.
+        scope: the scope.
+        after: the number after which it begins.
+        known: decoded entries by key, with their rows: only rows that differ are decoded.
+    """
     start = keys.behind(entry_at(scope, after))
     for key, value in txn.scan(start, keys.after(keys.memory_rows(scope, MemoryRow.ENTRY))):
-        record = _sound_record(key, value, known)
-        if record is not None:
-            yield record
+        held = None if known is None else known.get(key)
+        if held is None or held[0] != value:
+            record = _sound_record(key, value)
+            if record is None:
+                continue
+            held = value, record
+            if known is not None and (len(known) < _KNOWN_MAX or key in known):
+                known[key] = held
+        yield held[1]
 
 
-def sound_entry(
-    txn: ReadTxn, scope: int, number: int, known: KnownEntries | None = None
-) -> MemoryVersion | None:
+def sound_entry(txn: ReadTxn, scope: int, number: int) -> MemoryVersion | None:
     """Read an entry as ``read_entry`` does; None if it is damaged, too: the log is told of it."""
     key = entry_at(scope, number)
     value = txn.get(key)
-    return None if value is None else _sound_record(key, value, known)
+    return None if value is None else _sound_record(key, value)
 
 
-def _sound_record(
-    key: bytes, value: bytes, known: KnownEntries | None = None
-) -> MemoryVersion | None:
+def _sound_record(key: bytes, value: bytes) -> MemoryVersion | None:
     """Return the entry in a row; None if it is damaged, which check() reports."""
     try:
-        return _decoded(key, value, known)
+        return opened_entry(key, value, keys.number_of(key))
     except CorruptValueError as error:
         logger("memcore.memory").warning("a damaged memory is left out: %s", error)
         return None

@@ -250,7 +250,6 @@ def find_memories(
         made = document_of(each)
         if made is not None:
             beside.append(made.prepared(head.key))
-    decoded = None if cache is None else cache.decoded(scope)
     query = search.Query(
         asked.text,
         kinds=(search.DocumentKind.MEMORY,),
@@ -264,7 +263,7 @@ def find_memories(
         found: list[MemoryHit] = []
         for match in ranking.matches:
             number = keys.number_of(match.id)
-            record = past.get(number) or read(txn, scope, number, decoded)
+            record = past.get(number) or read(txn, scope, number)
             if record is None or not record.is_visible(now_ms) or not asked.admits(record):
                 continue
             snippet, shown = search.snippet_of(record.text, head.key, ranking.terms)
@@ -308,11 +307,10 @@ def lent_scores(
         return {}
     roles = _roles(KINDS, ("active",))
     asked = search.Query(query, kinds=(search.DocumentKind.MEMORY,), roles=roles)
-    decoded = indexes.decoded(scope)
     found: dict[tuple[int, bytes], float] = {}
     for match in search.rank(txn, scope, head, indexes, asked, k=_LENDERS, like=like).matches:
         number = keys.number_of(match.id)
-        record = sound_entry(txn, scope, number, decoded)
+        record = sound_entry(txn, scope, number)
         if record is None or record.status != "active" or not record.is_visible(now_ms):
             continue
         for row in record.sources:

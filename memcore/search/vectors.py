@@ -128,7 +128,7 @@ def embed(embedder: Embedder, texts: list[str]) -> list[bytes]:
         EmbedderError: the embedder failed, or returned something else than a vector for each text.
     """
     try:
-        given = [list(vector) for vector in embedder(list(texts))]
+        given = [tuple(vector) for vector in embedder(list(texts))]
         made = [quantized(vector) for vector in given]
     except Exception as exc:
         msg = f"the embedder {embedder.id!r} failed: {type(exc).__name__}: {exc!s:.200}"

@@ -278,16 +278,19 @@ def test_a_vector_is_rounded_by_its_definition(vector) -> None:
     most = max(map(abs, vector), default=0)
     numbers = [round(each / most * 127) if most else 0 for each in vector]
     scale = 1 / math.sqrt(sum(each * each for each in numbers)) if most else -0.0
-    assert quantized(vector) == struct.pack("<f", scale) + array("b", numbers).tobytes()
+    assert quantized(tuple(vector)) == struct.pack("<f", scale) + array("b", numbers).tobytes()
 
 
 def test_what_is_no_vector_is_not_rounded() -> None:
     for odd in (math.nan, math.inf, -math.inf):
-        assert quantized([1.0, odd]) is None
+        assert quantized((1.0, odd)) is None
+    assert quantized((1.0, "2")) == quantized((1.0, 2.0))  # as float() takes it
     with pytest.raises(TypeError):
-        quantized([1.0, "2"])
+        quantized((1.0, None))
+    with pytest.raises(ValueError, match="convert"):
+        quantized((1.0, "x"))
     with pytest.raises(OverflowError):
-        quantized([10**400])
+        quantized((10**400,))
 
 
 def test_a_record_without_weight_is_damaged() -> None:
