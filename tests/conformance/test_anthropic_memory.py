@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -586,7 +585,7 @@ def twice(db, memory, tool) -> memcore.Memories:
         scope = names.scope_of(txn, "default", "u")
         book = Book(txn, scope, db.engine.seed)
         known = read_entry(txn, scope, 3)
-        write_entry(book, replace(known, slot="/memories/d/a"), known)
+        write_entry(book, known._replace(slot="/memories/d/a"), known)
 
     db.engine.store.transact(write)
     return memory
