@@ -15,7 +15,7 @@ import typer
 import memcore
 from memcore.cli.options import App, ExitCode, Redact, StorePath, User, find_session, reading
 from memcore.cli.output import complain, progress, warn
-from memcore.exchange.lines import FORMATS
+from memcore.exchange.lines import EXPORTS
 from memcore.files import sync_directory
 from memcore.store.copy import beside
 from memcore.store.datafile import publish
@@ -38,7 +38,7 @@ def export_sessions(
         str, typer.Option("--to", metavar="FILE", help="The file to make; - for standard output.")
     ],
     form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")
+        str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(EXPORTS)}.")
     ] = "jsonl",
     user: User = None,
     app: App = None,
@@ -46,7 +46,7 @@ def export_sessions(
         bool, typer.Option("--all", help="All sessions (of --user and --app, if given).")
     ] = False,
     undone: Annotated[
-        bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
+        bool, typer.Option("--undone", help="Items that were undone, too (jsonl, parquet).")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     lossy: Annotated[
@@ -54,13 +54,14 @@ def export_sessions(
     ] = False,
     redact: Redact = None,
 ) -> None:
-    """Write sessions as JSON lines. 'memcore import' reads all formats.
+    """Write sessions as JSON lines, which 'memcore import' reads, or as a table of items.
 
-    jsonl holds a session in full: seqs, times, meta, events, compactions. The other formats have
+    jsonl holds a session in full: seqs, times, meta, events, compactions. The message formats have
     one line {"id": ..., "metadata": ..., "messages": [...]} per session, with all messages, legal
     in that format; those that are so as appended are not changed. Everything that was changed, or
     that such a list cannot hold, is listed on stderr, and the exit code is then 1, unless --lossy
-    is given. The file appears under its name only once it is complete.
+    is given. parquet is a table of items, for DuckDB, Polars or pandas. The file appears under its
+    name only once it is complete.
     """
     # A user or an application alone says which sessions, too.
     if bool(sessions) == (everything or (not sessions and (user or app) is not None)):

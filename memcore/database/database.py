@@ -603,7 +603,7 @@ class Database:
         left_out: Callable[[str], None] | None = None,
         redact: Redact = None,
     ) -> Iterator[bytes]:
-        """Export all sessions, or those of one name, user or application, as JSON lines in chunks.
+        """Export all sessions, or those of one name, user or application, in chunks of bytes.
 
         Unless a name is given, the state shared by a user's sessions follows; without a user, so
         does the state of the applications.
@@ -614,8 +614,9 @@ class Database:
             app: only this application's.
             format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"``,
                 ``"anthropic"``, ``"gemini"`` and ``"langchain"`` write one line
-                ``{"id", "metadata", "messages"}`` per session, legal in that format.
-            undone: include items that were undone (jsonl only).
+                ``{"id", "metadata", "messages"}`` per session, legal in that format; ``"parquet"``
+                is a table of items for DuckDB, Polars or pandas, which cannot be imported.
+            undone: include items that were undone (jsonl and parquet only).
             left_out: called with a line of text for each session with content that messages cannot
                 hold (events, meta, compactions) or that was changed for the format; without it,
                 such a session is an error.
@@ -623,8 +624,12 @@ class Database:
 
         Raises:
             InvalidOptionError, InvalidItemError, NotFoundError, CorruptValueError
+            ImportError: ``"parquet"`` needs pyarrow.
         """
         exchange.check_form(format, undone=undone)
+        if format == "parquet":
+            lines = self.export(session_id, user=user, app=app, undone=undone, redact=redact)
+            return exchange.parquet_of(lines)
         self._need("export", app=app, user=user, name=session_id)
         entries = self._sessions(user, app)
         places = ((found.app, found.user, found.session_id) for found in entries)

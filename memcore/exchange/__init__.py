@@ -9,6 +9,7 @@ __all__, __getattr__, __dir__ = face(
         "lines": "parse_line redacted_lines",
         "load": "ImportOptions import_lines",
         "memory": "export_memory",
+        "parquet": "parquet_of",
         "state": "export_shared",
     },
 )

@@ -7,6 +7,7 @@ from memcore.exchange.lines import redacted_lines as redacted_lines
 from memcore.exchange.load import ImportOptions as ImportOptions
 from memcore.exchange.load import import_lines as import_lines
 from memcore.exchange.memory import export_memory as export_memory
+from memcore.exchange.parquet import parquet_of as parquet_of
 from memcore.exchange.state import export_shared as export_shared
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "export_sessions",
     "export_shared",
     "import_lines",
+    "parquet_of",
     "parse_line",
     "redacted_lines",
 ]

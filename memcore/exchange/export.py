@@ -19,6 +19,7 @@ from memcore.codec.values import FLAG_BLOB, FLAG_BYTES, decode_json, decoding
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.exchange.lines import (
     CREATED_US_END,
+    EXPORTS,
     FORMATS,
     STAND_INS_A_LINE,
     Title,
@@ -206,10 +207,10 @@ def check_form(form: str, *, undone: bool) -> None:
     Raises:
         InvalidOptionError
     """
-    if form not in FORMATS:
-        msg = f"format: expected one of {', '.join(FORMATS)}; got {form!r}"
+    if form not in EXPORTS:
+        msg = f"format: expected one of {', '.join(EXPORTS)}; got {form!r}"
         raise InvalidOptionError(msg)
-    if undone and form != "jsonl":
+    if undone and form not in ("jsonl", "parquet"):
         msg = f"undone: a list of {form} messages has no place for items that were undone"
         raise InvalidOptionError(msg)
 

@@ -44,6 +44,7 @@ from memcore.privacy.write_filter import Redacts
 from memcore.rows import names
 
 __all__ = [
+    "EXPORTS",
     "FORMATS",
     "Arrived",
     "Conversation",
@@ -76,6 +77,9 @@ FORMATS: Final[Mapping[str, str]] = {
 }
 """Export formats, and the wire format of their messages (jsonl: any). Each is named like its
 policy, with a hyphen."""
+
+EXPORTS: Final = (*FORMATS, "parquet")
+"""Formats of an export; all but the last can be imported."""
 
 COUNT_END: Final = 2**48
 """Exclusive limit of seqs, revisions, counters and tokens: whatever is added later still fits the
