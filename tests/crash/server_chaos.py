@@ -191,7 +191,12 @@ def judge(db: memcore.Database, ledger: str, happened: dict[str, int]) -> list[s
     for number in range(SESSIONS):
         session = db.session(f"s{number}", user="u")
         latest: dict[str, int] = {}
-        for seq, item in enumerate(session.items(), 1):
+        try:
+            items = list(session.items())
+        except memcore.CorruptValueError as error:  # a commit that was lost in part
+            wrong.append(f"{session.id}: {error}")
+            continue
+        for seq, item in enumerate(items, 1):
             name = item.message["content"]
             if item.seq != seq:
                 wrong.append(f"{session.id}: seq {item.seq} at position {seq}")
