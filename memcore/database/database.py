@@ -619,7 +619,7 @@ class Database:
             undone: include items that were undone (jsonl and parquet only).
             left_out: called with a line of text for each session with content that messages cannot
                 hold (events, meta, compactions) or that was changed for the format; without it,
-                such a session is an error.
+                such a session is an error. A table of items tells of nothing.
             redact: replace what this policy matches with placeholders.
 
         Raises:
@@ -627,39 +627,37 @@ class Database:
             ImportError: ``"parquet"`` needs pyarrow.
         """
         exchange.check_form(format, undone=undone)
-        if format == "parquet":
-            lines = self.export(session_id, user=user, app=app, undone=undone, redact=redact)
-            return exchange.parquet_of(lines)
+        is_table = format == "parquet"
+        form = "jsonl" if is_table else format
+        beside = session_id is None and not is_table
         self._need("export", app=app, user=user, name=session_id)
         entries = self._sessions(user, app)
         places = ((found.app, found.user, found.session_id) for found in entries)
         chosen = (place for place in places if session_id in (None, place[2]))
         engine = self._engine
+        options: dict[str, Any] = {"form": form, "undone": undone, "left_out": left_out}
         if redact not in (None, False):
-            return self._redacted(
-                chosen,
-                session_id,
-                (user, app),
-                redact,
-                form=format,
-                undone=undone,
-                left_out=left_out,
-            )
-        found = exchange.export_sessions(
-            engine, chosen, form=format, undone=undone, left_out=left_out
-        )
-        if session_id is not None:
-            return found
-        owned: dict[str, Any] = {"user": user, "app": app, "form": format, "left_out": left_out}
-        beside = exchange.export_shared, exchange.export_memory
-        return chain(found, *(export(engine, **owned) for export in beside))
+            found = self._redacted(chosen, (user, app), redact, beside=beside, **options)
+        else:
+            found = exchange.export_sessions(engine, chosen, **options)
+            if beside:
+                owned: dict[str, Any] = {
+                    "user": user,
+                    "app": app,
+                    "form": form,
+                    "left_out": left_out,
+                }
+                shared = exchange.export_shared(engine, **owned)
+                found = chain(found, shared, exchange.export_memory(engine, **owned))
+        return exchange.parquet_of(found) if is_table else found
 
     def _redacted(
         self,
         chosen: Iterable[tuple[str, str, str]],
-        session_id: str | None,
         owner: tuple[str | None, str | None],
         redact: Redact,
+        *,
+        beside: bool,
         **options: Any,
     ) -> Iterator[bytes]:
         """Yield the lines of an export, redacted as their session would have been when stored."""
@@ -667,11 +665,11 @@ class Database:
         for place in chosen:
             found = exchange.export_sessions(engine, [place], **options)
             yield from exchange.redacted_lines(found, session.redacts_at(engine, redact, place))
-        if session_id is None:
+        if beside:
             form, left_out = options["form"], options["left_out"]
             asked = {"user": owner[0], "app": owner[1], "form": form, "left_out": left_out}
-            beside = exchange.export_shared, exchange.export_memory
-            for line in chain.from_iterable(export(engine, **asked) for export in beside):
+            exports = exchange.export_shared, exchange.export_memory
+            for line in chain.from_iterable(export(engine, **asked) for export in exports):
                 found = exchange.parse_line(line)
                 said = found.get("shared") or found["memory"]
                 owned = said["app"], said["user"] or "", None

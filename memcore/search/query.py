@@ -596,7 +596,7 @@ def _place(
     record = table.record(ordinal)
     if record is not None and record[0] == DocumentKind.ITEM:
         return record[0], keys.u64(record[1]) + keys.u64(record[2])
-    if record is not None and record[0] == DocumentKind.MEMORY:
+    if record is not None and record[0] == DocumentKind.MEMORY:  # its id is eight bytes
         return record[0], keys.u64(record[1])
     found = forward_of(txn, scope, ordinal)
     if found is None:

@@ -181,6 +181,10 @@ def test_the_gate_notes_the_tree_that_it_checked(tmp_path: Path) -> None:
     noted = tmp_path / "build" / "checked"
     assert noted.read_text() == tree
     noted.unlink()
+    seeds = gate[gate.index("seeding=") : gate.index("crash_first()")]
+    for tree_or_none in (tree.strip(), ""):
+        seed = run(f"checked={tree_or_none}\n{seeds}\necho $crash_seed")
+        assert int(seed) > 0
     run('then=$(committed_tree); echo 2 >f; note_checked "$then" build/checked')
     assert not noted.exists()  # something was changed while it ran
     run('note_checked "$(committed_tree)" build/checked; [ -z "$(committed_tree)" ]')
