@@ -1,14 +1,14 @@
-"""Typer application: verbs, global options, exit codes of errors."""
+"""The program: its verbs, global options, exit codes of errors."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Any, Final, NamedTuple
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.shell_completion import get_completion_class
 
 import memcore
 from memcore.cli.entry import OutputError, ProgramOptions, give_up_output, missing_package
@@ -18,99 +18,102 @@ from memcore.cli.output import complain
 __all__ = [
     "VERBS",
     "app",
+    "command_of",
 ]
 
 
+class Place(NamedTuple):
+    """Where a verb is defined, below ``memcore.cli``, and what the list of verbs says of it."""
+
+    module: str
+    name: str
+    summary: str
+
+
 VERBS: Final = {
-    "import": "import_.import_file",
-    "export": "export.export_sessions",
-    "ls": "tree.list_sessions",
-    "show": "show.show_session",
-    "search": "search.search_sessions",
-    "tree": "tree.show_tree",
-    "ui": "ui.show_file",
-    "diff": "tree.show_difference",
-    "context": "show.show_context",
-    "bundle": "bundle.bundle_session",
-    "fork": "session.fork_session",
-    "checkpoint": "session.save_checkpoint",
-    "rewind": "session.rewind_session",
-    "compact": "compact.compact_session",
-    "uncompact": "session.uncompact_session",
-    "delete": "session.delete_session",
-    "kv": "values.show_values",
-    "state": "values.show_state",
-    "repair": "repair.repair_session",
-    "recover": "recover.recover_session",
-    "recount": "recount.recount_sessions",
-    "prune": "prune.prune_threads",
-    "demand": "demand.demand_of_store",
-    "erase": "erase.erase_user",
-    "hold": "hold.hold_data",
-    "retention": "retention.keep",
-    "sweep": "sweep.sweep_store",
-    "redact": "redact.redact_store",
-    "stats": "tree.show_stats",
-    "check": "check.check_store",
-    "doctor": "doctor.examine_store",
-    "backup": "backup.back_up",
-    "restore": "restore.restore_backup",
-    "copy-compact": "copy_compact.copy_compact",
-    "copy": "copy_store.copy_store",
-    "salvage": "salvage.salvage_file",
-    "migrate": "migrate.migrate_file",
-    "keys": "keys.show_keys",
-    "bench": "bench.run_bench",
-    "mcp": "mcp.serve",
-    "demo": "demo.run_demo",
-    "audit": "audit.verbs",
-    "memory": "memory.verbs",
+    "import": Place("import_", "import_file", "Load conversations, exports, other stores."),
+    "export": Place("export", "export_sessions", "Write sessions as JSON lines or as a table."),
+    "ls": Place("tree", "list_sessions", "List sessions with items, tokens and open calls."),
+    "show": Place("show", "show_session", "Show a session's items."),
+    "search": Place("search", "search_sessions", "Find the items that best match some words."),
+    "tree": Place("tree", "show_tree", "Show sessions, their forks and checkpoints as a tree."),
+    "ui": Place("ui", "show_file", "Show a file in a browser on this machine."),
+    "diff": Place("tree", "show_difference", "Show what only one of two histories has."),
+    "context": Place("show", "show_context", "Show the context within a budget."),
+    "bundle": Place("bundle", "bundle_session", "Write a minimal reproduction of a failure."),
+    "fork": Place("session", "fork_session", "Create a session that shares another's history."),
+    "checkpoint": Place("session", "save_checkpoint", "Save a session's current position."),
+    "rewind": Place("session", "rewind_session", "Take a session back to a position."),
+    "compact": Place("compact", "compact_session", "Replace older items in contexts by a summary."),
+    "uncompact": Place("session", "uncompact_session", "Revert a session's last compaction."),
+    "delete": Place("session", "delete_session", "Delete a session; its forks stay."),
+    "kv": Place("values", "show_values", "Show or change a user's key/values."),
+    "state": Place("values", "show_state", "Show or change the state of a session."),
+    "repair": Place("repair", "repair_session", "Repair orphaned results and unanswered calls."),
+    "recover": Place("recover", "recover_session", "Make a session usable again."),
+    "recount": Place("recount", "recount_sessions", "Recount tokens with another counter."),
+    "prune": Place("prune", "prune_threads", "Remove old checkpoints of graph threads."),
+    "demand": Place("demand", "demand_of_store", "Show or change what a file requires of writers."),
+    "erase": Place("erase", "erase_user", "Erase a user, and print the signed receipt."),
+    "hold": Place("hold", "hold_data", "Show, set or end legal holds."),
+    "retention": Place("retention", "keep", "Show or set retention rules."),
+    "sweep": Place("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
+    "redact": Place("redact", "redact_store", "Count or replace personal data that is stored."),
+    "stats": Place("tree", "show_stats", "Show sizes and counters of the file."),
+    "check": Place("check", "check_store", "Check the whole file."),
+    "doctor": Place("doctor", "examine_store", "Show the file's state and surroundings; advise."),
+    "backup": Place("backup", "back_up", "Copy the database to a new file and verify the copy."),
+    "restore": Place("restore", "restore_backup", "Create the store from a backup."),
+    "copy-compact": Place("copy_compact", "copy_compact", "Replace the file with a compact copy."),
+    "copy": Place("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
+    "salvage": Place("salvage", "salvage_file", "Copy what is sound in a damaged file."),
+    "migrate": Place("migrate", "migrate_file", "Upgrade a file of an older format."),
+    "keys": Place("keys", "show_keys", "Show the key file, or rotate keys."),
+    "bench": Place("bench", "run_bench", "Measure memcore on your own conversations."),
+    "mcp": Place("mcp", "serve", "Serve one user's memory and sessions to an MCP client."),
+    "demo": Place("demo", "run_demo", "Show the main features, surviving SIGKILL included."),
+    "audit": Place("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
+    "memory": Place("memory", "verbs", "Show and manage what is remembered of a user."),
 }
-"""Module and name of each verb: a function, or an application with verbs of its own."""
 
 
-class VerbGroup(TyperGroup):
-    """Imports a verb when it is run or shown, and reports its exceptions as one line."""
+def command_of(name: str) -> click.Command:
+    """The command of a verb; its module is imported now."""
+    place = VERBS[name]
+    found: click.Command = getattr(import_module(f"memcore.cli.{place.module}"), place.name)
+    return found
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = {name: TyperCommand(name) for name in VERBS}
-        self._imported: set[str] = set()
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb; None if there is none of this name."""
-        if cmd_name in VERBS and cmd_name not in self._imported:
-            self.commands[cmd_name] = _command(cmd_name)
-            self._imported.add(cmd_name)
-        return super().get_command(ctx, cmd_name)
+class VerbGroup(click.Group):
+    """The verbs: one is imported when it is run, and its exceptions are reported as one line."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the verbs in the order of ``VERBS``: those that a newcomer needs come first."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that the arguments name, imported, and the arguments behind it."""
+        name, outline, rest = super().resolve_command(ctx, args)
+        return name, outline if name is None else command_of(name), rest
+
+    def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, turning exceptions into an error line and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except OutputError as error:
-            raise typer.Exit(give_up_output(error)) from None
+            raise SystemExit(give_up_output(error)) from None
         except KeyboardInterrupt:
             complain("interrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
+            raise SystemExit(ExitCode.INTERRUPTED) from None
         except Exception as error:
-            if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
-                raise  # typer's own: usage errors, and verbs that exit
+            if isinstance(error, click.ClickException | click.Abort | click.exceptions.Exit):
+                raise  # click's own: usage errors, and the end of --help
             _report(error, debug=isinstance(ctx.obj, ProgramOptions) and ctx.obj.debug)
-            raise typer.Exit(exit_code_of(error)) from None
+            raise SystemExit(exit_code_of(error)) from None
         return result
-
-
-def _command(name: str) -> Any:
-    module, _, attribute = VERBS[name].partition(".")
-    verb = getattr(import_module(f"memcore.cli.{module}"), attribute)
-    if isinstance(verb, typer.Typer):
-        verb.info.name = name
-        return typer.main.get_group(verb)
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    alone.command(name, epilog="Exit codes: memcore --help.")(verb)
-    return typer.main.get_command(alone)
 
 
 def _report(error: Exception, *, debug: bool) -> None:
@@ -127,32 +130,33 @@ def _report(error: Exception, *, debug: bool) -> None:
     complain(text or type(error).__name__)
 
 
-app = typer.Typer(
+def _print_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    completes = None if shell is None else get_completion_class(shell)
+    if completes is not None:
+        print(completes(app, {}, "memcore", "_MEMCORE_COMPLETE").source())
+        context.exit()
+
+
+@click.group(
+    "memcore",
     cls=VerbGroup,
-    name="memcore",
-    help="Look at, load and care for memcore databases: an agent's sessions in one local file.",
+    commands={name: click.Command(name, short_help=of.summary) for name, of in VERBS.items()},
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
+@click.version_option(memcore.__version__, prog_name="memcore", message="%(prog)s %(version)s")
+@click.option(
+    "--show-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Show what makes a shell complete verbs and options; see the documentation.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
+def app() -> None:
+    """Look at, load and care for memcore databases: an agent's sessions in one local file.
 
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        print(f"memcore {memcore.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
-) -> None:
-    """The database is named by --store or the variable MEMCORE_STORE."""
+    The database is named by --store or the variable MEMCORE_STORE.
+    """

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.audit.start import key_in
 from memcore.cli.options import (
-    App,
-    AsJson,
     ExitCode,
-    StorePath,
-    User,
-    Yes,
+    app_option,
     find_session,
     is_judged,
+    json_option,
     reading,
+    store_option,
+    user_option,
+    verb,
+    yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
 
@@ -28,22 +29,19 @@ __all__ = [
 ]
 
 
-verbs = typer.Typer(
+verbs = click.Group(
+    "audit",
     help="Prove a database by its audit. The key: --key-file, or MEMCORE_AUDIT_KEY (hexadecimal), "
     "or MEMCORE_AUDIT_KEY_FILE.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_EPILOG = "Exit codes: memcore --help."
-KeyFile = Annotated[
-    str | None,
-    typer.Option("--key-file", metavar="FILE", help="The audit key: bytes or hexadecimal digits."),
-]
-AnchorPath = Annotated[
-    str | None, typer.Option("--anchor", metavar="FILE", help="The anchor outside of the file.")
-]
+key_file_option = click.option(
+    "--key-file", metavar="FILE", help="The audit key: bytes or hexadecimal digits."
+)
+anchor_path_option = click.option(
+    "--anchor", metavar="FILE", help="The anchor outside of the file."
+)
 
 
 def _audit(key_file: str | None, **options: Any) -> memcore.Audit:
@@ -52,18 +50,16 @@ def _audit(key_file: str | None, **options: Any) -> memcore.Audit:
     found = memcore.Audit.from_environment(**options)
     if found is None:
         complain("the audit key is needed: --key-file, or the variable MEMCORE_AUDIT_KEY")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     return found
 
 
-@verbs.command("verify", epilog=_EPILOG)
-def verify(
-    store: StorePath,
-    *,
-    key_file: KeyFile = None,
-    anchor: AnchorPath = None,
-    as_json: AsJson = False,
-) -> None:
+@verb("verify", of=verbs)
+@store_option
+@key_file_option
+@anchor_path_option
+@json_option
+def verify(store: str, *, key_file: str | None, anchor: str | None, as_json: bool) -> None:
     """Verify every entry, and every row by its entry; report the first bad one of each chain.
 
     Findings are listed on stdout; the exit code is then 1.
@@ -88,19 +84,19 @@ def verify(
     if not found.is_anchored:
         warn("without --anchor, chains that were cut off at their end do not show")
     if not found.ok:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
-@verbs.command("show", epilog=_EPILOG)
+@verb("show", of=verbs)
+@store_option
+@click.argument(
+    "session", required=False, metavar="[SESSION]", help="Without: the user's, or the file's."
+)
+@user_option
+@app_option
+@json_option
 def show(
-    store: StorePath,
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Without: the user's, or the file's.")
-    ] = None,
-    *,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    store: str, session: str | None, *, user: str | None, app: str | None, as_json: bool
 ) -> None:
     """List the entries of a chain: the recorded operations and times.
 
@@ -123,41 +119,41 @@ def show(
     )
 
 
-@verbs.command("anchor", epilog=_EPILOG)
-def anchor(
-    store: StorePath,
-    *,
-    anchor: Annotated[str, typer.Option("--anchor", metavar="FILE", help="Where to append.")],
-    key_file: KeyFile = None,
-    reset: Annotated[
-        bool,
-        typer.Option("--reset", help="What was anchored before binds no more. Needs --yes."),
-    ] = False,
-    yes: Yes = False,
-) -> None:
+@verb("anchor", of=verbs)
+@store_option
+@click.option("--anchor", required=True, metavar="FILE", help="Where to append.")
+@key_file_option
+@click.option("--reset", is_flag=True, help="What was anchored before binds no more. Needs --yes.")
+@yes_option
+def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: bool) -> None:
     """Write an anchor: the current end of every chain. Nothing is written to the database."""
     if reset and not yes:
         complain("--reset gives up what was anchored before: say --yes, too")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     key = _audit(key_file).key_bytes()
     with reading(store) as db:
         count = db.anchor_audit(anchor, key=key, reset=reset)
     print(f"anchored {count:,} chains")
 
 
-@verbs.command("cut", epilog=_EPILOG)
+@verb("cut", of=verbs)
+@store_option
+@click.option(
+    "--older-than-days",
+    type=click.FloatRange(min=0),
+    required=True,
+    help="Entries as old as this go.",
+)
+@key_file_option
+@anchor_path_option
+@yes_option
 def cut(
-    store: StorePath,
-    *,
-    older_than_days: Annotated[float, typer.Option(min=0, help="Entries as old as this go.")],
-    key_file: KeyFile = None,
-    anchor: AnchorPath = None,
-    yes: Yes = False,
+    store: str, *, older_than_days: float, key_file: str | None, anchor: str | None, yes: bool
 ) -> None:
     """Delete old audit entries. What they prove about existing rows stays proven."""
     if not yes:
         complain("say --yes to forget entries of the audit")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     audit = _audit(key_file, anchor=anchor)
     with memcore.open(store, create=False, verify=is_judged(), audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated
 
-import typer
+import click
 
-from memcore.cli.options import AsJson, ExitCode, StorePath, VerifyCopy, reading
+from memcore.cli.options import ExitCode, json_option, reading, store_option, verb, verify_option
 from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = [
@@ -16,16 +15,13 @@ __all__ = [
 ]
 
 
-def back_up(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file to make.")],
-    store: StorePath,
-    *,
-    compact: Annotated[
-        bool, typer.Option("--compact/--as-is", help="Leave free pages out, or copy all pages.")
-    ] = True,
-    verify: VerifyCopy = True,
-    as_json: AsJson = False,
-) -> None:
+@verb("backup")
+@click.argument("target", metavar="TARGET", help="The file to make.")
+@store_option
+@click.option("--compact/--as-is", default=True, help="Leave free pages out, or copy all pages.")
+@verify_option
+@json_option
+def back_up(target: str, store: str, *, compact: bool, verify: bool, as_json: bool) -> None:
     """Copy the database to a new file and verify the copy.
 
     Readers and writers can continue meanwhile.
@@ -34,7 +30,7 @@ def back_up(
     with reading(store) as db:
         if os.path.lexists(target):
             complain(f"{target}: exists; a backup never overwrites")
-            raise typer.Exit(ExitCode.REFUSED)
+            raise SystemExit(ExitCode.REFUSED)
         with progress("checking the copy") as report:
             db.backup(target, compact=compact, verify=verify, progress=report)
     size = os.path.getsize(target)

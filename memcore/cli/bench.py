@@ -7,16 +7,16 @@ import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore._fast import build_flavour
 from memcore.bench.measure import QUESTIONS, BenchRow, measured
 from memcore.bench.plot import Bar, bar_chart, line_chart, number, page
 from memcore.bench.workload import Workload, generated, read_workload
-from memcore.cli.options import AsJson
+from memcore.cli.options import json_option, verb
 from memcore.cli.output import emit_json, escape, print_pairs, print_table, stages, warn
 from memcore.compaction import CompactionPolicy
 
@@ -27,42 +27,48 @@ __all__ = [
 FAILURES_SHOWN = 5
 
 
+@verb("bench")
+@click.argument(
+    "data",
+    required=False,
+    metavar="FILE",
+    help="Conversations, one a line, or an export (generated ones).",
+)
+@click.option(
+    "--policy", metavar="PRESET|FILE", help="A compaction preset, or a TOML or JSON file."
+)
+@click.option("--pairs", metavar="POLICY", help="Pair policy of conversations that name none.")
+@click.option("--counter", default="o200k_base", help="The token counter.")
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    metavar="TOKENS",
+    help="Budget of contexts (a quarter of each).",
+)
+@click.option(
+    "--only", multiple=True, metavar="QUESTION", help=f"One of {', '.join(QUESTIONS)}; repeatable."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0, max=600.0),
+    default=2.0,
+    help="Time for each measurement.",
+)
+@click.option("--place", metavar="DIR", help="A directory on the device to measure (temporary).")
+@click.option("--html", metavar="FILE", help="Write a page with plots there.")
+@json_option
 def run_bench(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE", help="Conversations, one a line, or an export (generated ones)."
-        ),
-    ] = None,
+    data: str | None,
     *,
-    policy: Annotated[
-        str | None,
-        typer.Option(metavar="PRESET|FILE", help="A compaction preset, or a TOML or JSON file."),
-    ] = None,
-    pairs: Annotated[
-        str | None,
-        typer.Option(metavar="POLICY", help="Pair policy of conversations that name none."),
-    ] = None,
-    counter: Annotated[str, typer.Option(help="The token counter.")] = "o200k_base",
-    budget: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="TOKENS", help="Budget of contexts (a quarter of each)."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="QUESTION", help=f"One of {', '.join(QUESTIONS)}; repeatable."),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.0, max=600.0, help="Time for each measurement.")
-    ] = 2.0,
-    place: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="A directory on the device to measure (temporary)."),
-    ] = None,
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page with plots there.")
-    ] = None,
-    as_json: AsJson = False,
+    policy: str | None,
+    pairs: str | None,
+    counter: str,
+    budget: int | None,
+    only: tuple[str, ...],
+    seconds: float,
+    place: str | None,
+    html: str | None,
+    as_json: bool,
 ) -> None:
     """Measure memcore on your own conversations and compaction policy; your file is only read.
 

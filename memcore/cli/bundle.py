@@ -6,11 +6,19 @@ import errno
 import json
 import os
 import sys
-from typing import Annotated
 
-import typer
+import click
 
-from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
+from memcore.cli.options import (
+    app_option,
+    find_session,
+    json_option,
+    reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
+)
 from memcore.cli.output import emit_json
 from memcore.limits import BUNDLE_BYTES
 from memcore.session.retry import BUNDLE_BYTES_LEAST
@@ -22,22 +30,33 @@ __all__ = [
 ]
 
 
+@verb("bundle")
+@session_argument
+@store_option
+@user_option
+@app_option
+@click.option(
+    "--seq", type=click.IntRange(min=1), help="The item that it is about; else the newest failure."
+)
+@click.option(
+    "--bytes",
+    "most_bytes",
+    type=click.IntRange(min=BUNDLE_BYTES_LEAST),
+    default=BUNDLE_BYTES,
+    help="How large it may be.",
+)
+@click.option("--out", metavar="FILE", help="Write it to a new file.")
+@json_option
 def bundle_session(
-    session_id: SessionName,
+    session_id: str,
     *,
-    store: StorePath,
-    user: User = None,
-    app: App = None,
-    seq: Annotated[
-        int | None, typer.Option(min=1, help="The item that it is about; else the newest failure.")
-    ] = None,
-    most_bytes: Annotated[
-        int, typer.Option("--bytes", min=BUNDLE_BYTES_LEAST, help="How large it may be.")
-    ] = BUNDLE_BYTES,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Write it to a new file.")
-    ] = None,
-    as_json: AsJson = False,
+    store: str,
+    user: str | None,
+    app: str | None,
+    seq: int | None,
+    most_bytes: int,
+    out: str | None,
+    as_json: bool,
 ) -> None:
     """Write a minimal reproduction of a failure: few items, redacted, without names or paths.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import AsJson, ExitCode, StorePath, reading
+from memcore.cli.options import ExitCode, json_option, reading, store_option, verb
 from memcore.cli.output import emit_json, escape, progress
 from memcore.maintenance.check import RepairPlan, plan_repairs
 
@@ -17,14 +17,11 @@ __all__ = [
 ]
 
 
-def check_store(
-    store: StorePath,
-    *,
-    repair_plan: Annotated[
-        bool, typer.Option("--repair-plan", help="Say what can be done about the findings.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@verb("check")
+@store_option
+@click.option("--repair-plan", is_flag=True, help="Say what can be done about the findings.")
+@json_option
+def check_store(store: str, *, repair_plan: bool, as_json: bool) -> None:
     """Check the whole file: structure, checksums, index, chains, references.
 
     Findings are listed on stdout; the exit code is then 1. A file too damaged to be opened is an
@@ -45,7 +42,7 @@ def check_store(
         as_json=as_json,
     )
     if findings:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _findings(store: str) -> tuple[list[str], list[str], int, int]:

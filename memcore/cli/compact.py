@@ -6,23 +6,24 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
-    SessionName,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
     find_session,
+    json_option,
     need_choice,
     reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.show import PREVIEW_CHARS, kind_of
@@ -37,33 +38,38 @@ __all__ = [
 ]
 
 
+@verb("compact")
+@session_argument
+@store_option
+@user_option
+@app_option
+@dry_run_option
+@yes_option
+@click.option("--keep-last", type=int, metavar="ITEMS", help="Keep at least this many items (3).")
+@click.option(
+    "--keep-tokens",
+    type=int,
+    metavar="TOKENS",
+    help="Keep the longest safe suffix within these tokens.",
+)
+@click.option("--policy", metavar="PRESET|FILE", help="A preset, or a TOML or JSON file.")
+@click.option("--stage", metavar="NAME", help="The stage to run, due or not (the one that is due).")
+@click.option("--force", is_flag=True, help="Compact although no stage of the policy is due.")
+@json_option
 def compact_session(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    keep_last: Annotated[
-        int | None, typer.Option(metavar="ITEMS", help="Keep at least this many items (3).")
-    ] = None,
-    keep_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="TOKENS", help="Keep the longest safe suffix within these tokens."),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(metavar="PRESET|FILE", help="A preset, or a TOML or JSON file."),
-    ] = None,
-    stage: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The stage to run, due or not (the one that is due)."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compact although no stage of the policy is due.")
-    ] = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    dry_run: bool,
+    yes: bool,
+    keep_last: int | None,
+    keep_tokens: int | None,
+    policy: str | None,
+    stage: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Replace a session's older items in contexts with an extractive summary, without a model.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import typer
+import click
 
-from memcore.cli.options import AsJson, StorePath, VerifyCopy, writing
+from memcore.cli.options import json_option, store_option, verb, verify_option, writing
 from memcore.cli.output import emit_json, escape, progress
 
 __all__ = [
@@ -15,18 +14,14 @@ __all__ = [
 ]
 
 
+@verb("copy-compact")
+@store_option
+@click.option("--durability", metavar="MODE", help="The mode from now on: full, relaxed or none.")
+@click.option("--allow-unsafe", is_flag=True, help="Consent to --durability none.")
+@verify_option
+@json_option
 def copy_compact(
-    store: StorePath,
-    *,
-    durability: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="The mode from now on: full, relaxed or none."),
-    ] = None,
-    allow_unsafe: Annotated[
-        bool, typer.Option("--allow-unsafe", help="Consent to --durability none.")
-    ] = False,
-    verify: VerifyCopy = True,
-    as_json: AsJson = False,
+    store: str, *, durability: str | None, allow_unsafe: bool, verify: bool, as_json: bool
 ) -> None:
     """Replace the file with a compact, verified copy. No other process may have it open."""
     started = time.perf_counter()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import AsJson
+from memcore.cli.options import json_option, verb
 from memcore.cli.output import emit_json, escape, progress
 
 __all__ = [
@@ -16,16 +15,11 @@ __all__ = [
 ]
 
 
-def copy_store(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, or the address of a store.")
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A new file, or the address of a new store.")
-    ],
-    *,
-    as_json: AsJson = False,
-) -> None:
+@verb("copy")
+@click.argument("source", metavar="SOURCE", help="A file, or the address of a store.")
+@click.argument("target", metavar="TARGET", help="A new file, or the address of a new store.")
+@json_option
+def copy_store(source: str, target: str, *, as_json: bool) -> None:
     """Copy a store into a new one: from a file to a server, from a server to a file.
 
     The copy is compared with the source before anybody can open it. One to a server that was cut

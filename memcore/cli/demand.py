@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
-from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
+from memcore.cli.options import (
+    ExitCode,
+    json_option,
+    reading,
+    store_option,
+    verb,
+    writing,
+    yes_option,
+)
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 
 __all__ = [
@@ -18,18 +26,14 @@ __all__ = [
 _NONE: Final = "none"
 
 
+@verb("demand")
+@store_option
+@click.option("--redact", metavar="PRESET", help="Demand this redaction from now on, or 'none'.")
+@click.option("--no-guards", is_flag=True, help="Demand no guards from now on.")
+@yes_option
+@json_option
 def demand_of_store(
-    store: StorePath,
-    *,
-    redact: Annotated[
-        str | None,
-        typer.Option(metavar="PRESET", help="Demand this redaction from now on, or 'none'."),
-    ] = None,
-    no_guards: Annotated[
-        bool, typer.Option("--no-guards", help="Demand no guards from now on.")
-    ] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    store: str, *, redact: str | None, no_guards: bool, yes: bool, as_json: bool
 ) -> None:
     """Show the redaction and guards that a file requires of its writers, or change them.
 
@@ -42,7 +46,7 @@ def demand_of_store(
     else:
         if not yes:
             complain("what is stored from then on is redacted and judged otherwise: say --yes")
-            raise typer.Exit(ExitCode.REFUSED)
+            raise SystemExit(ExitCode.REFUSED)
         with writing(store) as db:
             db.demand(
                 redact=False if redact == _NONE else redact, guard=False if no_guards else None

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import typer
+import click
 
 import memcore
 from memcore.cli import storm
-from memcore.cli.options import ExitCode
+from memcore.cli.options import ExitCode, verb
 from memcore.cli.output import complain, escape, print_table
 from memcore.cli.show import describe, print_messages, transcribe
 
@@ -125,19 +125,21 @@ class Findings:
             print(f"   FAILED: {what}")
 
 
-def run_demo(
-    *,
-    keep: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Keep the database, at this path.")
-    ] = None,
-) -> None:
+@verb("demo")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Keep the database, at this path.",
+)
+def run_demo(*, keep: Path | None) -> None:
     """Show the main features: append, refuse, fit, compact, fork, survive SIGKILL.
 
     Needs no network. The exit code is 1 if any of its claims fails.
     """
     if keep is not None and keep.exists():
         complain(f"{keep}: exists; the demo starts with a new file")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     with tempfile.TemporaryDirectory(prefix="memcore-demo-") as directory:
         findings = _play(keep or Path(directory) / "demo.memcore")
     if keep is not None:
@@ -145,7 +147,7 @@ def run_demo(
         print(escape(f"kept: memcore show {SESSION} --store {keep}"))
     if findings.failed:
         complain(f"{len(findings.failed)} claims failed: {'; '.join(findings.failed)}")
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _play(path: Path) -> Findings:

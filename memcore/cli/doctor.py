@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import typer
-
 import memcore
-from memcore.cli.options import AsJson, StorePath, exit_code_of, is_judged, key_options
+from memcore.cli.options import (
+    exit_code_of,
+    is_judged,
+    json_option,
+    key_options,
+    store_option,
+    verb,
+)
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 from memcore.maintenance.doctor import examine
 from memcore.store.interface import SERVER_SCHEMES
@@ -18,7 +23,10 @@ __all__ = [
 ]
 
 
-def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
+@verb("doctor")
+@store_option
+@json_option
+def examine_store(store: str, *, as_json: bool) -> None:
     """Show the state of the file, the processes using it, its location, the versions, and advice.
 
     Nothing is written. Works on a damaged file, too; the exit code is then that of the error that
@@ -48,7 +56,7 @@ def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
             print("nothing needs to be done")
     if error is not None:
         complain(str(error))
-        raise typer.Exit(exit_code_of(error))
+        raise SystemExit(exit_code_of(error))
 
 
 def _shown(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Entry point: handles what needs no libraries, then runs the typer application."""
+"""Entry point: handles what needs no libraries, then runs the verbs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Output(io.FileIO):
             raise OutputError(error.errno, error.strerror) from error
 
 
-_LIBRARIES: Final = ("click", "rich", "typer")
+_LIBRARIES: Final = ("click", "rich")
 
 
 class ProgramOptions(NamedTuple):
@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.USAGE
 
     try:
-        app(args=arguments, prog_name="memcore", obj=ProgramOptions(debug=debug))
+        app.main(arguments, prog_name="memcore", obj=ProgramOptions(debug=debug))
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0
@@ -107,7 +107,7 @@ def missing_package(error: ImportError) -> str:
     if not error.name or error.name.partition(".")[0] == "memcore":
         return ""
     if error.name.partition(".")[0] in _LIBRARIES:
-        return f"the command line needs typer and rich: pip install 'memcore-db[cli]' ({error})"
+        return f"the command line needs click and rich: pip install 'memcore-db[cli]' ({error})"
     return f"the package {error.name} is missing or broken ({error}): install it with pip"
 
 

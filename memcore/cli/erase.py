@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
     ExitCode,
-    StorePath,
-    Yes,
+    app_option,
+    dry_run_option,
+    json_option,
     need_choice,
     reading,
+    store_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_pairs, progress, timestamp
 from memcore.retention import ErasureReceipt
@@ -25,24 +26,29 @@ __all__ = [
 ]
 
 
+@verb("erase")
+@store_option
+@click.argument("user", required=False, metavar="[USER]", help="Whom to erase.")
+@app_option
+@click.option("--finish", is_flag=True, help="Do what earlier erasures left undone.")
+@click.option(
+    "--compact/--no-compact", default=True, help="Have the bytes leave, or --finish later."
+)
+@click.option("--override-hold", is_flag=True, help="Erase even what is under a legal hold.")
+@dry_run_option
+@yes_option
+@json_option
 def erase_user(
-    store: StorePath,
-    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Whom to erase.")] = None,
+    store: str,
+    user: str | None,
     *,
-    app: App = None,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Do what earlier erasures left undone.")
-    ] = False,
-    compact: Annotated[
-        bool,
-        typer.Option("--compact/--no-compact", help="Have the bytes leave, or --finish later."),
-    ] = True,
-    override_hold: Annotated[
-        bool, typer.Option("--override-hold", help="Erase even what is under a legal hold.")
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    app: str | None,
+    finish: bool,
+    compact: bool,
+    override_hold: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Erase a user in all applications, or in one, and print the signed receipt.
 
@@ -50,7 +56,7 @@ def erase_user(
     """
     if (user is None) != finish:
         complain("name the user to erase, or say --finish")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     need_choice(dry_run, yes, see="what would go", do="erase")
     if dry_run:
         _show_plan(store, user, app, as_json=as_json)
@@ -72,7 +78,7 @@ def erase_user(
         if not done:
             print("nothing is left to be done")
     if not all(each.bytes_gone for each in done):
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _show_plan(store: str, user: str | None, app: str | None, *, as_json: bool) -> None:

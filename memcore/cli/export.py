@@ -8,12 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import BinaryIO, Final
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import App, ExitCode, Redact, StorePath, User, find_session, reading
+from memcore.cli.options import (
+    ExitCode,
+    app_option,
+    find_session,
+    reading,
+    redact_option,
+    store_option,
+    user_option,
+    verb,
+)
 from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
 from memcore.files import sync_directory
@@ -28,31 +37,39 @@ __all__ = [
 _REPORT_PIECES: Final = 200
 
 
+@verb("export")
+@store_option
+@click.argument("sessions", nargs=-1, metavar="SESSION", help="The sessions' names.")
+@click.option(
+    "--to", required=True, metavar="FILE", help="The file to make; - for standard output."
+)
+@click.option(
+    "--format", "form", default="jsonl", metavar="FORMAT", help=f"One of {', '.join(EXPORTS)}."
+)
+@user_option
+@app_option
+@click.option(
+    "--all", "everything", is_flag=True, help="All sessions (of --user and --app, if given)."
+)
+@click.option("--undone", is_flag=True, help="Items that were undone, too (jsonl, parquet).")
+@click.option("--overwrite", is_flag=True, help="Replace the file.")
+@click.option(
+    "--lossy", is_flag=True, help="What the format cannot hold may stay out: exit code 0."
+)
+@redact_option
 def export_sessions(
-    store: StorePath,
-    sessions: Annotated[
-        list[str] | None, typer.Argument(metavar="SESSION", help="The sessions' names.")
-    ] = None,
+    store: str,
+    sessions: tuple[str, ...],
     *,
-    to: Annotated[
-        str, typer.Option("--to", metavar="FILE", help="The file to make; - for standard output.")
-    ],
-    form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(EXPORTS)}.")
-    ] = "jsonl",
-    user: User = None,
-    app: App = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All sessions (of --user and --app, if given).")
-    ] = False,
-    undone: Annotated[
-        bool, typer.Option("--undone", help="Items that were undone, too (jsonl, parquet).")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    lossy: Annotated[
-        bool, typer.Option("--lossy", help="What the format cannot hold may stay out: exit code 0.")
-    ] = False,
-    redact: Redact = None,
+    to: str,
+    form: str,
+    user: str | None,
+    app: str | None,
+    everything: bool,
+    undone: bool,
+    overwrite: bool,
+    lossy: bool,
+    redact: str | None,
 ) -> None:
     """Write sessions as JSON lines, which 'memcore import' reads, or as a table of items.
 
@@ -103,7 +120,7 @@ def export_sessions(
     if to != "-":
         warn(f"{to}: {os.path.getsize(to):,} bytes")
     if left_out and not lossy:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 @contextmanager
@@ -116,7 +133,7 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
     problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
     if problem:
         complain(f"{to}: {problem}")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     with beside(to) as (temporary, fd):
         with open(fd, "wb", closefd=False) as target:
             yield target

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from memcore.cli.options import App, AsJson, ExitCode, StorePath, Yes, reading, writing
+from memcore.cli.options import (
+    ExitCode,
+    app_option,
+    json_option,
+    reading,
+    store_option,
+    verb,
+    writing,
+    yes_option,
+)
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
 __all__ = [
@@ -14,22 +21,27 @@ __all__ = [
 ]
 
 
+@verb("hold")
+@store_option
+@click.argument(
+    "user", required=False, metavar="[USER]", help="Whose data; without: show all holds."
+)
+@app_option
+@click.option("--session", metavar="SESSION", help="This session only.")
+@click.option("--reason", metavar="TEXT", help="Set a hold, for this reason.")
+@click.option("--release", is_flag=True, help="End the hold.")
+@yes_option
+@json_option
 def hold_data(
-    store: StorePath,
-    user: Annotated[
-        str | None, typer.Argument(metavar="[USER]", help="Whose data; without: show all holds.")
-    ] = None,
+    store: str,
+    user: str | None,
     *,
-    app: App = None,
-    session: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="This session only.")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Set a hold, for this reason.")
-    ] = None,
-    release: Annotated[bool, typer.Option("--release", help="End the hold.")] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    app: str | None,
+    session: str | None,
+    reason: str | None,
+    release: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show legal holds, or set or end one, in all of the user's applications or in one (--app).
 
@@ -40,10 +52,10 @@ def hold_data(
         return
     if user is None or (release and reason is not None):
         complain("name the user, and say either --reason TEXT or --release")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     if release and not yes:
         complain("a release lets the data be deleted: say --yes")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     with writing(store) as db:
         if reason is None:
             covered = db.release(user, app=app, session=session)
@@ -57,7 +69,7 @@ def hold_data(
         done = "released" if release else "set"
         print(escape(f"the hold was {done} in {len(covered)} app(s): {', '.join(covered)}"))
     if release and not covered:
-        raise typer.Exit(ExitCode.NOT_FOUND)
+        raise SystemExit(ExitCode.NOT_FOUND)
 
 
 def _show(store: str, user: str | None, app: str | None, *, as_json: bool) -> None:

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
-import typer
+import click
 
 import memcore
 from memcore import importing
-from memcore.cli.options import ExitCode, Redact, is_judged, key_options, store_path
+from memcore.cli.options import ExitCode, is_judged, key_options, redact_option, store_path, verb
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_all
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
@@ -54,72 +54,62 @@ class Renaming:
         )
 
 
-SourcePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A .jsonl file, - for standard input; with --from what that kind is in.",
-    ),
-]
-NewStore = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="MEMCORE_STORE",
-        metavar="PATH",
-        help="The database; made if missing.",
-        callback=store_path,
-    ),
-]
-SourceKind = Annotated[
-    str | None,
-    typer.Option("--from", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}."),
-]
-AllowedTypes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-type",
-        metavar="MODULE:NAME",
-        help="With --from langgraph: a type that checkpoints may hold; its code will run.",
-    ),
-]
-
-
+@verb("import")
+@click.argument(
+    "file",
+    metavar="FILE",
+    help="A .jsonl file, - for standard input; with --from what that kind is in.",
+)
+@click.option(
+    "--store",
+    required=True,
+    metavar="PATH",
+    envvar="MEMCORE_STORE",
+    callback=store_path,
+    help="The database; made if missing.",
+)
+@click.option("--from", "kind", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}.")
+@click.option(
+    "--allow-type",
+    "allowed",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="With --from langgraph: a type that checkpoints may hold; its code will run.",
+)
+@click.option(
+    "--format", "form", default="auto", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}."
+)
+@click.option("--user", help="The user who owns the sessions (as exported, or default).")
+@click.option("--app", help="The application they belong to (as exported, or default).")
+@click.option("--policy", help="Pair policy of conversations (as exported, or openai_chat).")
+@click.option("--counter", help="What new sessions count tokens with (o200k_base).")
+@redact_option
+@click.option("--prefix", default="", help="Put before every session's name.")
+@click.option(
+    "--orphans", default="keep", help="Results of conversations without their call: keep or raise."
+)
+@click.option(
+    "--on-conflict",
+    default="error",
+    help="If another session has the name: error, skip, rename or append.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 def import_file(
-    file: SourcePath,
-    store: NewStore,
+    file: str,
+    store: str,
     *,
-    kind: SourceKind = None,
-    allowed: AllowedTypes = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}.")
-    ] = "auto",
-    user: Annotated[
-        str | None, typer.Option(help="The user who owns the sessions (as exported, or default).")
-    ] = None,
-    app: Annotated[
-        str | None, typer.Option(help="The application they belong to (as exported, or default).")
-    ] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="Pair policy of conversations (as exported, or openai_chat).")
-    ] = None,
-    counter: Annotated[
-        str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
-    ] = None,
-    redact: Redact = None,
-    prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
-    orphans: Annotated[
-        str, typer.Option(help="Results of conversations without their call: keep or raise.")
-    ] = "keep",
-    on_conflict: Annotated[
-        str,
-        typer.Option(
-            "--on-conflict", help="If another session has the name: error, skip, rename or append."
-        ),
-    ] = "error",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The summary as one JSON object.")
-    ] = False,
+    kind: str | None,
+    allowed: tuple[str, ...],
+    form: str,
+    user: str | None,
+    app: str | None,
+    policy: str | None,
+    counter: str | None,
+    redact: str | None,
+    prefix: str,
+    orphans: str,
+    on_conflict: str,
+    as_json: bool,
 ) -> None:
     """Load sessions: conversations, one per line or in an array, or what 'memcore export' wrote.
 
@@ -187,9 +177,9 @@ def _need_none(kind: str, given: Mapping[str, object]) -> None:
             raise memcore.InvalidOptionError(msg)
 
 
-def _types(given: list[str] | None) -> list[tuple[str, str]]:
+def _types(given: tuple[str, ...]) -> list[tuple[str, str]]:
     found = []
-    for each in given or []:
+    for each in given:
         module, separator, name = each.partition(":")
         if not (module and separator and name):
             msg = f"--allow-type: expected MODULE:NAME, got {each!r:.60}"
@@ -238,7 +228,7 @@ def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
         pairs.append(("seconds", f"{seconds:.2f}"))
         print_pairs((name.replace("_", " "), value) for name, value in pairs)
     if report.failures:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _check_places(store: str, **owner: str | None) -> None:
@@ -272,7 +262,7 @@ def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) ->
         shown["seconds"] = f"{figures['seconds']:.2f}"
         print_pairs((name.replace("_", " "), value) for name, value in shown.items())
     if done.failures:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 @contextmanager

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, Yes, reading, writing
+from memcore.cli.options import (
+    ExitCode,
+    app_option,
+    json_option,
+    reading,
+    store_option,
+    user_option,
+    verb,
+    writing,
+    yes_option,
+)
 from memcore.cli.output import complain, emit_json, escape
 
 __all__ = [
@@ -16,23 +25,27 @@ __all__ = [
 ]
 
 
+@verb("keys")
+@store_option
+@click.option(
+    "--rotate-to",
+    metavar="KEY",
+    help="Protect the key file by it: env:NAME, file:PATH, keyring:S/N.",
+)
+@click.option("--rotate-data", is_flag=True, help="Encrypt contents anew, with new data keys.")
+@user_option
+@app_option
+@yes_option
+@json_option
 def show_keys(
-    store: StorePath,
+    store: str,
     *,
-    rotate_to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Protect the key file by it: env:NAME, file:PATH, keyring:S/N.",
-        ),
-    ] = None,
-    rotate_data: Annotated[
-        bool, typer.Option("--rotate-data", help="Encrypt contents anew, with new data keys.")
-    ] = False,
-    user: User = None,
-    app: App = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    rotate_to: str | None,
+    rotate_data: bool,
+    user: str | None,
+    app: str | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show the key file, or rotate keys. MEMCORE_KEY is the current key, or names its source.
 
@@ -44,7 +57,7 @@ def show_keys(
         return
     if not yes:
         complain("--yes changes the keys; without --rotate-to and --rotate-data they are shown")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     done = None
     with writing(store) as db:
         if rotate_data:
@@ -53,7 +66,7 @@ def show_keys(
             db.rotate_key(rotate_to)
     _tell(done, changed=rotate_to is not None, as_json=as_json)
     if done is not None and not done.finished:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _print(found: memcore.KeyStatus, *, as_json: bool) -> None:

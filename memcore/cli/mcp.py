@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import ExitCode, StorePath, key_options, reading, writing
+from memcore.cli.options import ExitCode, key_options, reading, store_option, verb, writing
 from memcore.cli.output import complain, warn
 from memcore.files import put_private
 
@@ -21,38 +21,46 @@ _VARIABLE = "MEMCORE_MCP_TOKEN"
 _TOKEN_BYTES = 32
 
 
+@verb("mcp")
+@store_option
+@click.option("--user", default="default", metavar="NAME", help="Whose memory.")
+@click.option("--app", default="default", metavar="NAME", help="In which application.")
+@click.option("--write", is_flag=True, help="Let clients remember, correct, append and log.")
+@click.option("--allow-delete", is_flag=True, help="Let clients forget and delete.")
+@click.option("--create", is_flag=True, help="Make the file if there is none; with --write.")
+@click.option("--http", is_flag=True, help="Serve HTTP on this host, not stdin and stdout.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="With --http.")
+@click.option(
+    "--port",
+    type=click.IntRange(min=0, max=65535),
+    default=8452,
+    metavar="PORT",
+    help="With --http; 0: a free one.",
+)
+@click.option(
+    "--token-file",
+    metavar="PATH",
+    help=f"Holds the token of HTTP clients, made if missing; or {_VARIABLE} does.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Another name that clients call it by; repeatable.",
+)
 def serve(
-    store: StorePath,
+    store: str,
     *,
-    user: Annotated[str, typer.Option(metavar="NAME", help="Whose memory.")] = "default",
-    app: Annotated[str, typer.Option(metavar="NAME", help="In which application.")] = "default",
-    write: Annotated[
-        bool, typer.Option("--write", help="Let clients remember, correct, append and log.")
-    ] = False,
-    allow_delete: Annotated[
-        bool, typer.Option("--allow-delete", help="Let clients forget and delete.")
-    ] = False,
-    create: Annotated[
-        bool, typer.Option("--create", help="Make the file if there is none; with --write.")
-    ] = False,
-    http: Annotated[
-        bool, typer.Option("--http", help="Serve HTTP on this host, not stdin and stdout.")
-    ] = False,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --http.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="With --http; 0: a free one.")
-    ] = 8452,
-    token_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help=f"Holds the token of HTTP clients, made if missing; or {_VARIABLE} does.",
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Another name that clients call it by; repeatable."),
-    ] = None,
+    user: str,
+    app: str,
+    write: bool,
+    allow_delete: bool,
+    create: bool,
+    http: bool,
+    host: str,
+    port: int,
+    token_file: str | None,
+    allow_host: tuple[str, ...],
 ) -> None:
     """Serve one user's memory and sessions to an MCP client: Claude, Cursor, VS Code, ...
 
@@ -61,7 +69,7 @@ def serve(
     """
     if create and not write:
         complain("--create makes a file to write to: say --write, too")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     if create and not os.path.lexists(store):
         memcore.open(store, **key_options()).close()
     token, is_new = _token(token_file) if http else ("", False)
@@ -73,7 +81,7 @@ def serve(
         if not http:
             _serve_stdio(server)
         else:
-            _serve_http(server, (token, host, port, tuple(allow_host or ())), tell=is_new)
+            _serve_http(server, (token, host, port, allow_host), tell=is_new)
 
 
 def _serve_stdio(server: Any) -> None:

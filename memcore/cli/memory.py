@@ -8,12 +8,20 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from memcore import ConsolidationPolicy, Grant, Memories, Memory, MemoryWorker, search
-from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
+from memcore.cli.options import (
+    ExitCode,
+    json_option,
+    reading,
+    store_option,
+    verb,
+    writing,
+    yes_option,
+)
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
 from memcore.errors import InvalidOptionError
 from memcore.session import unsearched_items
@@ -23,17 +31,15 @@ __all__ = [
 ]
 
 
-verbs = typer.Typer(
+verbs = click.Group(
+    "memory",
     help="Look at what is remembered of a user, and decide what waits in quarantine.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_EPILOG = "Exit codes: memcore --help."
-User = Annotated[str, typer.Option(metavar="NAME", help="Whose memory.")]
-App = Annotated[str, typer.Option(metavar="NAME", help="In which application.")]
-Number = Annotated[int, typer.Argument(metavar="ID", help="The number of the memory.")]
+user_option = click.option("--user", default="default", metavar="NAME", help="Whose memory.")
+app_option = click.option("--app", default="default", metavar="NAME", help="In which application.")
+number_argument = click.argument("number", type=int, metavar="ID", help="The number of the memory.")
 
 
 @contextmanager
@@ -62,19 +68,27 @@ def _table(memories: list[Memory]) -> None:
     print_table(headings, rows, flexible=-1)
 
 
-@verbs.command("list", epilog=_EPILOG)
+@verb("list", of=verbs)
+@store_option
+@user_option
+@app_option
+@click.option("--status", metavar="STATUS", help="Only active, quarantined, ... ones.")
+@click.option("--kind", metavar="KIND", help="Only facts, ...")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Most of them.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, metavar="ID", help="With larger numbers."
+)
+@json_option
 def list_memories(
-    store: StorePath,
+    store: str,
     *,
-    user: User = "default",
-    app: App = "default",
-    status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="Only active, quarantined, ... ones.")
-    ] = None,
-    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only facts, ...")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most of them.")] = None,
-    after: Annotated[int, typer.Option(metavar="ID", min=0, help="With larger numbers.")] = 0,
-    as_json: AsJson = False,
+    user: str,
+    app: str,
+    status: str | None,
+    kind: str | None,
+    limit: int | None,
+    after: int,
+    as_json: bool,
 ) -> None:
     """List the memories of a user; forgotten ones only with --status forgotten."""
     with _memory(store, app, user) as memory:
@@ -85,22 +99,22 @@ def list_memories(
         _table(found)
 
 
-@verbs.command("search", epilog=_EPILOG)
+@verb("search", of=verbs)
+@store_option
+@click.argument("query", metavar="QUERY", help="Words in any order.")
+@user_option
+@app_option
+@click.option("-k", type=click.IntRange(min=1), default=10, metavar="N", help="Most of them.")
+@click.option(
+    "--mode",
+    default="lexical",
+    metavar="MODE",
+    help="lexical; or hybrid or vector, by the model WordLlama.",
+)
+@click.option("--index", is_flag=True, help="Index and embed what is missing first; this writes.")
+@json_option
 def search_memories(
-    store: StorePath,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words in any order.")],
-    *,
-    user: User = "default",
-    app: App = "default",
-    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Most of them.")] = 10,
-    mode: Annotated[
-        str,
-        typer.Option(metavar="MODE", help="lexical; or hybrid or vector, by the model WordLlama."),
-    ] = "lexical",
-    index: Annotated[
-        bool, typer.Option("--index", help="Index and embed what is missing first; this writes.")
-    ] = False,
-    as_json: AsJson = False,
+    store: str, query: str, *, user: str, app: str, k: int, mode: str, index: bool, as_json: bool
 ) -> None:
     """Find the active memories that best match some words, or with ``--mode`` their meaning."""
     embedder = search.WordLlama() if mode in ("hybrid", "vector") else None
@@ -113,20 +127,22 @@ def search_memories(
         _table([hit.memory for hit in hits])
 
 
-@verbs.command("eval", epilog=_EPILOG)
+@verb("eval", of=verbs)
+@store_option
+@click.option(
+    "--questions",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="PATH",
+    help="Questions with what they should find: JSON lines.",
+)
+@user_option
+@app_option
+@click.option("-k", type=click.IntRange(min=1, max=1000), default=10, metavar="N", help="Results.")
+@click.option("--memories", is_flag=True, help="Search memories: they count for their sources.")
+@json_option
 def evaluate_search(
-    store: StorePath,
-    *,
-    questions: Annotated[
-        Path, typer.Option(metavar="PATH", help="Questions with what they should find: JSON lines.")
-    ],
-    user: User = "default",
-    app: App = "default",
-    k: Annotated[int, typer.Option("-k", metavar="N", min=1, max=1000, help="Results.")] = 10,
-    memories: Annotated[
-        bool, typer.Option("--memories", help="Search memories: they count for their sources.")
-    ] = False,
-    as_json: AsJson = False,
+    store: str, *, questions: Path, user: str, app: str, k: int, memories: bool, as_json: bool
 ) -> None:
     """Measure how much of what questions expect a search finds: recall, nDCG, MRR."""
     with questions.open("rb") as file:
@@ -159,15 +175,13 @@ def evaluate_search(
     print_table(headings, shares)
 
 
-@verbs.command("show", epilog=_EPILOG)
-def show_memory(
-    store: StorePath,
-    number: Number,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("show", of=verbs)
+@store_option
+@number_argument
+@user_option
+@app_option
+@json_option
+def show_memory(store: str, number: int, *, user: str, app: str, as_json: bool) -> None:
     """Show one memory with all its fields."""
     with _memory(store, app, user) as memory:
         found = memory.get(number)
@@ -178,7 +192,7 @@ def _show(found: Memory | None, what: str, *, command: str | None) -> None:
     """Print one memory with all its fields, as JSON for a ``command``."""
     if found is None:
         complain(f"there is no {what}")
-        raise typer.Exit(ExitCode.NOT_FOUND)
+        raise SystemExit(ExitCode.NOT_FOUND)
     if command is not None:
         emit_json(command, _mapping(found))
         return
@@ -187,15 +201,13 @@ def _show(found: Memory | None, what: str, *, command: str | None) -> None:
             print(escape(f"{name}: {value}"))
 
 
-@verbs.command("history", epilog=_EPILOG)
-def show_history(
-    store: StorePath,
-    number: Number,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("history", of=verbs)
+@store_option
+@number_argument
+@user_option
+@app_option
+@json_option
+def show_history(store: str, number: int, *, user: str, app: str, as_json: bool) -> None:
     """Show all versions of a memory, oldest first."""
     with _memory(store, app, user) as memory:
         found = memory.history(number)
@@ -205,16 +217,14 @@ def show_history(
         _table(found)
 
 
-@verbs.command("promote", epilog=_EPILOG)
-def promote_memory(
-    store: StorePath,
-    number: Number,
-    *,
-    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides it.")],
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("promote", of=verbs)
+@store_option
+@number_argument
+@click.option("--by", required=True, metavar="NAME", help="Who decides it.")
+@user_option
+@app_option
+@json_option
+def promote_memory(store: str, number: int, *, by: str, user: str, app: str, as_json: bool) -> None:
     """Release a memory from quarantine: models are given it from then on."""
     with _memory(store, app, user, writes=True) as memory:
         found = memory.promote(number, by=by)
@@ -224,21 +234,21 @@ def promote_memory(
         print(f"memory {found.id} is {found.status}")
 
 
-@verbs.command("forget", epilog=_EPILOG)
+@verb("forget", of=verbs)
+@store_option
+@number_argument
+@user_option
+@app_option
+@click.option("--reason", metavar="TEXT", help="Why; it is kept.")
+@yes_option
+@json_option
 def forget_memory(
-    store: StorePath,
-    number: Number,
-    *,
-    user: User = "default",
-    app: App = "default",
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is kept.")] = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    store: str, number: int, *, user: str, app: str, reason: str | None, yes: bool, as_json: bool
 ) -> None:
     """Remove a memory's text from all its versions; it is not learned again."""
     if not yes:
         complain("what is forgotten cannot be had back: say --yes")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     with _memory(store, app, user, writes=True) as memory:
         found = memory.forget(number, reason=reason)
     if as_json:
@@ -247,16 +257,16 @@ def forget_memory(
         print(f"memory {found.id} is {found.status}")
 
 
-@verbs.command("extract", epilog=_EPILOG)
+@verb("extract", of=verbs)
+@store_option
+@click.argument(
+    "session", required=False, metavar="[SESSION]", help="A session; else those of yesterday."
+)
+@user_option
+@app_option
+@json_option
 def extract_memories(
-    store: StorePath,
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="A session; else those of yesterday.")
-    ] = None,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
+    store: str, session: str | None, *, user: str, app: str, as_json: bool
 ) -> None:
     """Read what was not read of a session, or of yesterday's, by rules that need no model."""
     with _memory(store, app, user, writes=True) as memory:
@@ -277,17 +287,15 @@ def extract_memories(
         if each.error is not None:
             complain(f"session {each.session}: {each.error}")
     if any(each.error is not None for each in reports):
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
-@verbs.command("jobs", epilog=_EPILOG)
-def show_jobs(
-    store: StorePath,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("jobs", of=verbs)
+@store_option
+@user_option
+@app_option
+@json_option
+def show_jobs(store: str, *, user: str, app: str, as_json: bool) -> None:
     """List what extractors have still to read, or have given up."""
     with _memory(store, app, user) as memory:
         found = memory.jobs()
@@ -305,17 +313,13 @@ def show_jobs(
     print_table(headings, rows, flexible=-1)
 
 
-@verbs.command("playbooks", epilog=_EPILOG)
-def show_playbooks(
-    store: StorePath,
-    scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="Only of this scenario.")
-    ] = None,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("playbooks", of=verbs)
+@store_option
+@click.argument("scenario", required=False, metavar="[SCENARIO]", help="Only of this scenario.")
+@user_option
+@app_option
+@json_option
+def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_json: bool) -> None:
     """List the playbooks of a user, the best first."""
     with _memory(store, app, user) as memory:
         found = memory.playbooks(scenario)
@@ -334,18 +338,20 @@ def show_playbooks(
     print_table(headings, table, flexible=-1)
 
 
-@verbs.command("consolidate", epilog=_EPILOG)
+@verb("consolidate", of=verbs)
+@store_option
+@user_option
+@app_option
+@click.option(
+    "--archive-below",
+    type=float,
+    metavar="SCORE",
+    help="Archive what has faded below; see the documentation.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@json_option
 def consolidate_memories(
-    store: StorePath,
-    *,
-    user: User = "default",
-    app: App = "default",
-    archive_below: Annotated[
-        float | None,
-        typer.Option(metavar="SCORE", help="Archive what has faded below; see the documentation."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
-    as_json: AsJson = False,
+    store: str, *, user: str, app: str, archive_below: float | None, dry_run: bool, as_json: bool
 ) -> None:
     """Unite memories that say the same, and archive what has faded; nothing is deleted."""
     policy = ConsolidationPolicy(archive_below=archive_below)
@@ -365,15 +371,19 @@ def consolidate_memories(
     print_table(headings, rows, flexible=-1)
 
 
-@verbs.command("profile", epilog=_EPILOG)
-def show_profile(
-    store: StorePath,
-    *,
-    schema: Annotated[Path, typer.Option(metavar="PATH", help="JSON schema of the profile.")],
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("profile", of=verbs)
+@store_option
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="PATH",
+    help="JSON schema of the profile.",
+)
+@user_option
+@app_option
+@json_option
+def show_profile(store: str, *, schema: Path, user: str, app: str, as_json: bool) -> None:
     """Show a user's profile: the values of its fields, and those that do not fit the schema."""
     try:
         said = json.loads(schema.read_bytes())
@@ -392,15 +402,13 @@ def show_profile(
     print_table(("field", "value", "note"), rows, flexible=1)
 
 
-@verbs.command("summary", epilog=_EPILOG)
-def show_summary(
-    store: StorePath,
-    *,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the summary.")] = "sessions",
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("summary", of=verbs)
+@store_option
+@click.option("--name", default="sessions", metavar="NAME", help="Name of the summary.")
+@user_option
+@app_option
+@json_option
+def show_summary(store: str, *, name: str, user: str, app: str, as_json: bool) -> None:
     """Show a rolling summary over a user's sessions."""
     with _memory(store, app, user) as memory:
         found = memory.summary(name).get()
@@ -421,14 +429,12 @@ def _grant_table(grants: list[Grant]) -> None:
     print_table(headings, rows, flexible=2)
 
 
-@verbs.command("grants", epilog=_EPILOG)
-def show_grants(
-    store: StorePath,
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("grants", of=verbs)
+@store_option
+@user_option
+@app_option
+@json_option
+def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
     """List the grants that a user gave, and those that the user has."""
     with _memory(store, app, user) as memory:
         found = [*memory.grants.list(), *memory.grants.received()]
@@ -438,29 +444,34 @@ def show_grants(
         _grant_table(found)
 
 
-@verbs.command("grant", epilog=_EPILOG)
+@verb("grant", of=verbs)
+@store_option
+@click.option("--to-user", required=True, metavar="NAME", help="Who may read.")
+@click.option("--to-app", default="default", metavar="NAME", help="In which application.")
+@user_option
+@app_option
+@click.option("--kind", multiple=True, metavar="KIND", help="Only facts, ...; may be repeated.")
+@click.option(
+    "--redact", default="default", metavar="POLICY", help="Redaction policy; empty: none."
+)
+@click.option("--until", type=float, metavar="SECONDS", help="When it ends, since 1970.")
+@json_option
 def give_grant(
-    store: StorePath,
+    store: str,
     *,
-    to_user: Annotated[str, typer.Option(metavar="NAME", help="Who may read.")],
-    to_app: Annotated[str, typer.Option(metavar="NAME", help="In which application.")] = "default",
-    user: User = "default",
-    app: App = "default",
-    kind: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Only facts, ...; may be repeated.")
-    ] = None,
-    redact: Annotated[
-        str, typer.Option(metavar="POLICY", help="Redaction policy; empty: none.")
-    ] = "default",
-    until: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="When it ends, since 1970.")
-    ] = None,
-    as_json: AsJson = False,
+    to_user: str,
+    to_app: str,
+    user: str,
+    app: str,
+    kind: tuple[str, ...],
+    redact: str,
+    until: float | None,
+    as_json: bool,
 ) -> None:
     """Let another user read a user's active memories, redacted, until it is revoked."""
     with _memory(store, app, user, writes=True) as memory:
         found = memory.grants.give(
-            to=(to_app, to_user), kinds=kind, redact=redact or None, until=until
+            to=(to_app, to_user), kinds=kind or None, redact=redact or None, until=until
         )
     if as_json:
         emit_json("memory grant", asdict(found))
@@ -468,21 +479,19 @@ def give_grant(
         print(f"grant {found.id} is given")
 
 
-@verbs.command("revoke", epilog=_EPILOG)
-def revoke_grant(
-    store: StorePath,
-    number: Annotated[int, typer.Argument(metavar="ID", help="The number of the grant.")],
-    *,
-    user: User = "default",
-    app: App = "default",
-    as_json: AsJson = False,
-) -> None:
+@verb("revoke", of=verbs)
+@store_option
+@click.argument("number", type=int, metavar="ID", help="The number of the grant.")
+@user_option
+@app_option
+@json_option
+def revoke_grant(store: str, number: int, *, user: str, app: str, as_json: bool) -> None:
     """End a grant that a user gave, at once."""
     with _memory(store, app, user, writes=True) as memory:
         found = memory.grants.revoke(number)
     if not found:
         complain(f"there is no grant {number}")
-        raise typer.Exit(ExitCode.NOT_FOUND)
+        raise SystemExit(ExitCode.NOT_FOUND)
     if as_json:
         emit_json("memory revoke", {"id": number})
     else:

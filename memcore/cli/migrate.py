@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import AsJson, DryRun, StorePath, Yes, need_choice
+from memcore.cli.options import (
+    dry_run_option,
+    json_option,
+    need_choice,
+    store_option,
+    verb,
+    yes_option,
+)
 from memcore.cli.output import emit_json, escape, progress
 from memcore.limits import FORMAT_VERSION
 
@@ -17,16 +23,13 @@ __all__ = [
 ]
 
 
-def migrate_file(
-    store: StorePath,
-    *,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Keep no copy of the file as it was.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@verb("migrate")
+@store_option
+@dry_run_option
+@yes_option
+@click.option("--discard", is_flag=True, help="Keep no copy of the file as it was.")
+@json_option
+def migrate_file(store: str, *, dry_run: bool, yes: bool, discard: bool, as_json: bool) -> None:
     """Upgrade a file of an older format to the current one. No process may have it open.
 
     The old file is kept next to it, with its format appended to its name.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 import memcore
 from memcore import errors
@@ -19,25 +19,26 @@ from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "EPILOG",
-    "App",
-    "AsJson",
-    "DryRun",
     "ExitCode",
-    "Redact",
-    "SessionName",
-    "StorePath",
-    "User",
-    "VerifyCopy",
-    "Yes",
+    "app_option",
+    "dry_run_option",
     "exit_code_of",
     "find_position",
     "find_session",
     "is_judged",
+    "json_option",
     "key_options",
     "need_choice",
     "reading",
+    "redact_option",
+    "session_argument",
+    "store_option",
     "store_path",
+    "user_option",
+    "verb",
+    "verify_option",
     "writing",
+    "yes_option",
 ]
 
 
@@ -99,7 +100,7 @@ _WRITER_PATIENCE_SECONDS: Final = 0.2
 _SEQ_DIGITS_MAX: Final = 20
 
 
-def store_path(given: str | None) -> str | None:
+def store_path(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
     """The path of a database, with ``~`` expanded: the shell does not expand it in a variable.
 
     Raises:
@@ -108,37 +109,49 @@ def store_path(given: str | None) -> str | None:
     return None if given is None else checked_path("--store", given)
 
 
-StorePath = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="MEMCORE_STORE",
-        metavar="PATH",
-        help="The database file, or the address of a store on a server.",
-        callback=store_path,
-    ),
-]
-User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
-App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
-Redact = Annotated[
-    str | None,
-    typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-VerifyCopy = Annotated[
-    bool,
-    typer.Option("--verify/--no-verify", help="Check the copy in full, or its structure only."),
-]
-SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.")]
+def verb(
+    name: str, *, of: click.Group | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function with options a verb of the program, or of a group of verbs."""
+
+    def made(function: Callable[..., None]) -> click.Command:
+        command = click.command(name, epilog="Exit codes: memcore --help.")(function)
+        if of is not None:
+            of.add_command(command)
+        return command
+
+    return made
+
+
+store_option = click.option(
+    "--store",
+    required=True,
+    envvar="MEMCORE_STORE",
+    metavar="PATH",
+    help="The database file, or the address of a store on a server.",
+    callback=store_path,
+)
+user_option = click.option("--user", metavar="USER", help="Only this user's sessions.")
+app_option = click.option("--app", metavar="APP", help="Only this application's sessions.")
+redact_option = click.option(
+    "--redact", metavar="PRESET", help="Placeholders for what this policy finds."
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done; write nothing."
+)
+yes_option = click.option("--yes", is_flag=True, help="Do it.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+verify_option = click.option(
+    "--verify/--no-verify", default=True, help="Check the copy in full, or its structure only."
+)
+session_argument = click.argument("session_id", metavar="SESSION", help="The session's name.")
 
 
 def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
     """End the program unless exactly one of --dry-run and --yes was given."""
     if dry_run == yes:
         complain(f"say --dry-run to see {see}, or --yes to {do}")
-        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+        raise SystemExit(ExitCode.USAGE if yes else ExitCode.REFUSED)
 
 
 def key_options() -> dict[str, Any]:

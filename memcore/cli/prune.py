@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
+    json_option,
     need_choice,
     reading,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.graph import GraphStore, Rule, StoredCoder, keep_rule
@@ -28,26 +29,36 @@ __all__ = [
 
 
 _DAY_SECONDS = 24 * 3600
-Threads = Annotated[
-    list[str] | None, typer.Argument(metavar="[THREAD]...", help="Which threads; without: all.")
-]
 
 
+@verb("prune")
+@store_option
+@click.argument("thread_ids", nargs=-1, metavar="[THREAD]...", help="Which threads; without: all.")
+@user_option
+@app_option
+@click.option(
+    "--keep-last",
+    type=click.IntRange(min=1),
+    default=1,
+    help="So many checkpoints of each namespace stay.",
+)
+@click.option(
+    "--max-age-days", type=click.FloatRange(min=0), help="Of the others, younger ones stay, too."
+)
+@dry_run_option
+@yes_option
+@json_option
 def prune_threads(
-    store: StorePath,
-    thread_ids: Threads = None,
+    store: str,
+    thread_ids: tuple[str, ...],
     *,
-    user: User = None,
-    app: App = None,
-    keep_last: Annotated[
-        int, typer.Option(min=1, help="So many checkpoints of each namespace stay.")
-    ] = 1,
-    max_age_days: Annotated[
-        float | None, typer.Option(min=0, help="Of the others, younger ones stay, too.")
-    ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    keep_last: int,
+    max_age_days: float | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove old checkpoints of graph threads, and the data referred to only by them.
 
@@ -61,7 +72,7 @@ def prune_threads(
     refused: list[dict[str, str]] = []
     first: memcore.MemcoreError | None = None
     with reading(store) if dry_run else writing(store) as db:
-        for graph, name in _chosen(db, thread_ids or [], user=user, app=app):
+        for graph, name in _chosen(db, thread_ids, user=user, app=app):
             try:
                 done.append(_pruned(graph, name, rule, dry_run=dry_run))
             except (memcore.CorruptValueError, memcore.HeldError) as exc:
@@ -92,7 +103,7 @@ def _print(done: list[dict[str, Any]], refused: list[dict[str, str]], *, dry_run
 
 
 def _chosen(
-    db: memcore.Database, wanted: list[str], *, user: str | None, app: str | None
+    db: memcore.Database, wanted: tuple[str, ...], *, user: str | None, app: str | None
 ) -> Iterator[tuple[GraphStore, str]]:
     missing = set(wanted)
     for its_app, its_user in db.scopes():

@@ -5,12 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, writing
+from memcore.cli.options import (
+    ExitCode,
+    app_option,
+    json_option,
+    store_option,
+    user_option,
+    verb,
+    writing,
+)
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
 from memcore.tokens import get_counter
 
@@ -35,20 +42,25 @@ class Recounted:
     tokens: int
 
 
+@verb("recount")
+@store_option
+@click.option(
+    "--counter", required=True, metavar="NAME", help="What counts from now on, as bytes/4."
+)
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...", help="The sessions' names.")
+@click.option("--all", "every", is_flag=True, help="All sessions (of --user, --app).")
+@user_option
+@app_option
+@json_option
 def recount_sessions(
-    store: StorePath,
-    counter: Annotated[
-        str,
-        typer.Option("--counter", metavar="NAME", help="What counts from now on, as bytes/4."),
-    ],
-    sessions: Annotated[
-        list[str] | None, typer.Argument(metavar="[SESSION]...", help="The sessions' names.")
-    ] = None,
+    store: str,
+    counter: str,
+    sessions: tuple[str, ...],
     *,
-    every: Annotated[bool, typer.Option("--all", help="All sessions (of --user, --app).")] = False,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    every: bool,
+    user: str | None,
+    app: str | None,
+    as_json: bool,
 ) -> None:
     """Recount the tokens of sessions with another counter; their items stay as they are.
 
@@ -67,7 +79,7 @@ def recount_sessions(
         if every:
             chosen = [entry for entry in listed if entry.counter != by.id]
         else:
-            chosen = [_named(name, listed, db.path) for name in dict.fromkeys(sessions or ())]
+            chosen = [_named(name, listed, db.path) for name in dict.fromkeys(sessions)]
         with progress("counting") as report:
             done, failed = _recount_all(db, chosen, by, report)
     considered = len(listed) if every else len(chosen)
@@ -88,7 +100,7 @@ def recount_sessions(
             )
         print_pairs((fields | {"seconds": f"{fields['seconds']:.2f}"}).items())
     if failed:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memcore.SessionEntry:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
     ExitCode,
-    SessionName,
-    StorePath,
-    User,
+    app_option,
+    dry_run_option,
     find_session,
+    json_option,
     reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
     writing,
 )
 from memcore.cli.output import emit_json, escape, print_table
@@ -32,24 +32,30 @@ __all__ = [
 _SHOWN = 20
 
 
+@verb("recover")
+@store_option
+@session_argument
+@user_option
+@app_option
+@click.option(
+    "--step",
+    multiple=True,
+    metavar="|".join(RECOVERY_STEPS),
+    help="A step that may be taken; may be given several times. Without it: all, in order.",
+)
+@click.option("--thread", is_flag=True, help="The name is that of a thread of a graph.")
+@dry_run_option
+@json_option
 def recover_session(
-    store: StorePath,
-    session_id: SessionName,
+    store: str,
+    session_id: str,
     *,
-    user: User = None,
-    app: App = None,
-    step: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="|".join(RECOVERY_STEPS),
-            help="A step that may be taken; may be given several times. Without it: all, in order.",
-        ),
-    ] = None,
-    thread: Annotated[
-        bool, typer.Option("--thread", help="The name is that of a thread of a graph.")
-    ] = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    step: tuple[str, ...],
+    thread: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Make a session usable again: from its last valid checkpoint, from its log, or empty.
 
@@ -76,9 +82,9 @@ def recover_session(
     else:
         _print(found)
     if found.status == "failed":
-        raise typer.Exit(ExitCode.CORRUPT)
+        raise SystemExit(ExitCode.CORRUPT)
     if found.lost or found.left_out:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _recovered_thread(
@@ -112,9 +118,9 @@ def _tell_thread(
         if dry_run:
             print("nothing was written")
     if any(each.kept is None and each.lost for each in spaces):
-        raise typer.Exit(ExitCode.CORRUPT)
+        raise SystemExit(ExitCode.CORRUPT)
     if any(each.lost for each in spaces):
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _print(found: memcore.Recovery) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
     ExitCode,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
+    json_option,
     need_choice,
     reading,
+    store_option,
+    user_option,
+    verb,
+    yes_option,
 )
 from memcore.cli.options import writing as opened
 from memcore.cli.output import emit_json, print_table, warn
@@ -32,17 +33,23 @@ __all__ = [
 ]
 
 
+@verb("redact")
+@store_option
+@click.option("--policy", default="default", metavar="PRESET", help="What to look for.")
+@user_option
+@app_option
+@dry_run_option
+@yes_option
+@json_option
 def redact_store(
-    store: StorePath,
+    store: str,
     *,
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="PRESET", help="What to look for.")
-    ] = "default",
-    user: User = None,
-    app: App = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    policy: str,
+    user: str | None,
+    app: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Count personal data by class and session, or replace it with placeholders.
 
@@ -84,7 +91,7 @@ def redact_store(
         if yes:
             warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
     if any(dry_run or each.is_left for each in found):
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _findings(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
-    SessionName,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
     find_session,
+    json_option,
     need_choice,
     reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import emit_json, print_table
 
@@ -27,22 +28,32 @@ __all__ = [
 ]
 
 
+@verb("repair")
+@session_argument
+@store_option
+@user_option
+@app_option
+@click.option(
+    "--mode",
+    default="drop",
+    metavar="drop|synthesize",
+    help="What becomes of calls without a result.",
+)
+@click.option("--close-open", is_flag=True, help="Give up the calls that are still open.")
+@dry_run_option
+@yes_option
+@json_option
 def repair_session(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    mode: Annotated[
-        str,
-        typer.Option(metavar="drop|synthesize", help="What becomes of calls without a result."),
-    ] = "drop",
-    close_open: Annotated[
-        bool, typer.Option("--close-open", help="Give up the calls that are still open.")
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    mode: str,
+    close_open: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Repair orphaned results and unanswered calls in what contexts show.
 

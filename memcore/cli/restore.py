@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import AsJson, ExitCode, StorePath, key_options
+from memcore.cli.options import ExitCode, json_option, key_options, store_option, verb
 from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = [
@@ -17,21 +16,16 @@ __all__ = [
 ]
 
 
+@verb("restore")
+@click.argument("backup", metavar="BACKUP", help="The file to restore from.")
+@store_option
+@click.option("--replace", is_flag=True, help="The store exists: put the backup in its place.")
+@click.option("--yes", is_flag=True, help="Consent to --replace.")
+@click.option("--discard", is_flag=True, help="Keep no copy of the store that is replaced.")
+@click.option("--force", is_flag=True, help="Take a backup with findings, if it can be opened.")
+@json_option
 def restore_backup(
-    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="The file to restore from.")],
-    store: StorePath,
-    *,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="The store exists: put the backup in its place.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Consent to --replace.")] = False,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Keep no copy of the store that is replaced.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Take a backup with findings, if it can be opened.")
-    ] = False,
-    as_json: AsJson = False,
+    backup: str, store: str, *, replace: bool, yes: bool, discard: bool, force: bool, as_json: bool
 ) -> None:
     """Create the store from a backup that passes the check. No process may have the store open.
 
@@ -39,7 +33,7 @@ def restore_backup(
     """
     if os.path.lexists(store) and not (replace and yes):
         complain(f"{store}: exists; --replace --yes puts the backup in its place")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     started = time.perf_counter()
     with progress("checking the copy") as report:
         done = memcore.restore(

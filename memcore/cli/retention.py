@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
     ExitCode,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
+    json_option,
     reading,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import complain, emit_json
 from memcore.cli.sweep import show_report
@@ -29,42 +29,47 @@ __all__ = [
 ]
 
 
-class Action(StrEnum):
-    """The operation on retention rules."""
-
-    SHOW = "show"
-    SET = "set"
-
-
-Session = Annotated[str | None, typer.Option(metavar="SESSION", help="Those of this session.")]
-
-
+@verb("retention")
+@store_option
+@click.argument(
+    "action",
+    type=click.Choice(["show", "set"]),
+    default="show",
+    help="Show the rules, or set them.",
+)
+@click.argument(
+    "rules",
+    required=False,
+    metavar="[RULES]",
+    help="A preset, a TOML or JSON file, or 'none' to take them back.",
+)
+@user_option
+@app_option
+@click.option("--session", metavar="SESSION", help="Those of this session.")
+@dry_run_option
+@yes_option
+@json_option
 def keep(
-    store: StorePath,
-    action: Annotated[Action, typer.Argument(help="Show the rules, or set them.")] = Action.SHOW,
-    rules: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RULES]", help="A preset, a TOML or JSON file, or 'none' to take them back."
-        ),
-    ] = None,
+    store: str,
+    action: str,
+    rules: str | None,
     *,
-    user: User = None,
-    app: App = None,
-    session: Session = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    session: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show or set the retention rules of the database, of a user, or of a session.
 
     --dry-run shows what a sweep would remove now.
     """
     where = {"user": user, "app": app, "session": session}
-    if action is Action.SET:
+    if action == "set":
         if rules is None or not yes:
             complain("set: name the rules and say --yes; 'memcore sweep --dry-run' shows the rest")
-            raise typer.Exit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
+            raise SystemExit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
         with writing(store) as db:
             db.retention.set(_rules(rules), **where)
             _show(db.retention.terms(**where), as_json=as_json)

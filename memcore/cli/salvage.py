@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import AsJson, ExitCode, key_options
+from memcore.cli.options import ExitCode, json_option, key_options, verb
 from memcore.cli.output import emit_json, escape, stages
 
 __all__ = [
@@ -19,12 +18,11 @@ __all__ = [
 _SEQS_SHOWN = 8
 
 
-def salvage_file(
-    damaged: Annotated[str, typer.Argument(metavar="DAMAGED", help="The file; it stays as it is.")],
-    *,
-    to: Annotated[str, typer.Option("--to", metavar="NEW", help="The file to make.")],
-    as_json: AsJson = False,
-) -> None:
+@verb("salvage")
+@click.argument("damaged", metavar="DAMAGED", help="The file; it stays as it is.")
+@click.option("--to", required=True, metavar="NEW", help="The file to make.")
+@json_option
+def salvage_file(damaged: str, *, to: str, as_json: bool) -> None:
     """Copy all verifiable data of a damaged file to a new one, and report what was lost.
 
     The exit code is 1 if anything was lost or is uncertain.
@@ -37,7 +35,7 @@ def salvage_file(
         _print(found)
     complete = found.pages_unread == 0 and not found.blobs_lost
     if found.damaged or found.lost or found.unsure or not complete:
-        raise typer.Exit(ExitCode.FINDINGS)
+        raise SystemExit(ExitCode.FINDINGS)
 
 
 def _print(found: memcore.SalvageReport) -> None:

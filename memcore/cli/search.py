@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-import typer
+import click
 
-from memcore.cli.options import App, AsJson, StorePath, User, reading, writing
+from memcore.cli.options import (
+    app_option,
+    json_option,
+    reading,
+    store_option,
+    user_option,
+    verb,
+    writing,
+)
 from memcore.cli.output import emit_json, escape, timestamp
 from memcore.model import SearchHit
 
@@ -19,30 +26,36 @@ __all__ = [
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
+@verb("search")
+@click.argument("query", metavar="QUERY", help="Words to find.")
+@store_option
+@user_option
+@app_option
+@click.option("--session", multiple=True, metavar="SESSION", help="Only this session; repeatable.")
+@click.option(
+    "--kind",
+    multiple=True,
+    metavar="KIND",
+    help="Only user, assistant, call or result; repeatable.",
+)
+@click.option("-k", type=click.IntRange(min=1, max=1000), default=10, help="At most so many items.")
+@click.option("--explain", is_flag=True, help="Say what scores are made of.")
+@click.option("--index", is_flag=True, help="Bring the index up to date first; this writes.")
+@click.option("--reindex", is_flag=True, help="Build the index anew first; this writes.")
+@json_option
 def search_sessions(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words to find.")],
-    store: StorePath,
+    query: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    session: Annotated[
-        list[str] | None, typer.Option(metavar="SESSION", help="Only this session; repeatable.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND", help="Only user, assistant, call or result; repeatable."),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="At most so many items.")] = 10,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say what scores are made of.")
-    ] = False,
-    index: Annotated[
-        bool, typer.Option("--index", help="Bring the index up to date first; this writes.")
-    ] = False,
-    reindex: Annotated[
-        bool, typer.Option("--reindex", help="Build the index anew first; this writes.")
-    ] = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    session: tuple[str, ...],
+    kind: tuple[str, ...],
+    k: int,
+    explain: bool,
+    index: bool,
+    reindex: bool,
+    as_json: bool,
 ) -> None:
     """Find the items that best match some words. Reads the newest items that are not indexed."""
     with writing(store) if index or reindex else reading(store) as db:

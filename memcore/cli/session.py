@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
-    DryRun,
-    SessionName,
-    StorePath,
-    User,
-    Yes,
+    app_option,
+    dry_run_option,
     find_position,
     find_session,
+    json_option,
     need_choice,
     reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import emit_json, escape
 from memcore.session import read
@@ -35,17 +36,15 @@ __all__ = [
 ]
 
 
+@verb("fork")
+@click.argument("at", metavar="SESSION", help="SESSION, SESSION@SEQ, @CHECKPOINT, @#NUMBER.")
+@click.argument("name", metavar="NEW", help="The name of the fork.")
+@store_option
+@user_option
+@app_option
+@json_option
 def fork_session(
-    at: Annotated[
-        str,
-        typer.Argument(metavar="SESSION", help="SESSION, SESSION@SEQ, @CHECKPOINT, @#NUMBER."),
-    ],
-    name: Annotated[str, typer.Argument(metavar="NEW", help="The name of the fork.")],
-    store: StorePath,
-    *,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    at: str, name: str, store: str, *, user: str | None, app: str | None, as_json: bool
 ) -> None:
     """Create a session that shares another one's history, up to a position if one is given.
 
@@ -58,16 +57,23 @@ def fork_session(
               session=name, of=session.id, items=len(fork), revision=fork.revision)  # fmt: skip
 
 
+@verb("checkpoint")
+@session_argument
+@store_option
+@click.argument(
+    "name", required=False, metavar="[NAME]", help="What to call it; need not be unique."
+)
+@user_option
+@app_option
+@json_option
 def save_checkpoint(
-    session_id: SessionName,
-    store: StorePath,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="What to call it; need not be unique.")
-    ] = None,
+    session_id: str,
+    store: str,
+    name: str | None,
     *,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    as_json: bool,
 ) -> None:
     """Save a session's current position, which 'rewind' and 'fork' accept by its name or number."""
     if name is not None and (name.isdecimal() or name.startswith("#")):
@@ -80,19 +86,25 @@ def save_checkpoint(
     _told(as_json, "checkpoint", text, session=session_id, checkpoint=asdict(saved))
 
 
+@verb("rewind")
+@click.argument("to", metavar="SESSION@AT", help="A seq (0: before all), a checkpoint, #NUMBER.")
+@store_option
+@user_option
+@app_option
+@dry_run_option
+@yes_option
+@click.option("--state/--no-state", default=True, help="Restore the state's values, too.")
+@json_option
 def rewind_session(
-    to: Annotated[
-        str,
-        typer.Argument(metavar="SESSION@AT", help="A seq (0: before all), a checkpoint, #NUMBER."),
-    ],
-    store: StorePath,
+    to: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    state: Annotated[bool, typer.Option(help="Restore the state's values, too.")] = True,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    dry_run: bool,
+    yes: bool,
+    state: bool,
+    as_json: bool,
 ) -> None:
     """Take a session back to a position: to an item of its history, or to a checkpoint.
 
@@ -113,15 +125,23 @@ def rewind_session(
           session=session.id, taken_back=away, put_back=back)  # fmt: skip
 
 
+@verb("uncompact")
+@session_argument
+@store_option
+@user_option
+@app_option
+@dry_run_option
+@yes_option
+@json_option
 def uncompact_session(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Revert a session's last compaction: contexts show again what its summary stood for."""
     need_choice(dry_run, yes, see="what contexts would show again", do="revert it")
@@ -142,15 +162,23 @@ def _covered(session: memcore.Session, number: int) -> int:
     return sum(1 for _ in session.covered(found))
 
 
+@verb("delete")
+@session_argument
+@store_option
+@user_option
+@app_option
+@dry_run_option
+@yes_option
+@json_option
 def delete_session(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Delete a session. Its forks stay, with the history that they share.
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
+from memcore.cli.options import (
+    app_option,
+    find_session,
+    json_option,
+    reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
+)
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.model import Item, ItemKind
 from memcore.preview import preview
@@ -90,16 +99,25 @@ def transcribe(items: Sequence[Item]) -> list[Line]:
 # --- ``memcore show``: the items of a session -----------------------------------------------------
 
 
+@verb("show")
+@session_argument
+@store_option
+@user_option
+@app_option
+@click.option("--start", type=click.IntRange(min=0), default=0, help="From this seq on.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last N items.")
+@click.option("--full", is_flag=True, help="Show texts as a whole.")
+@json_option
 def show_session(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    user: User = None,
-    app: App = None,
-    start: Annotated[int, typer.Option(min=0, help="From this seq on.")] = 0,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N items.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Show texts as a whole.")] = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    start: int,
+    tail: int | None,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Show a session's items: seq, kind, tokens, text; open calls and orphans are marked."""
     with reading(store) as db:
@@ -200,22 +218,33 @@ def _fields(line: Line) -> dict[str, Any]:
 # --- ``memcore context``: the messages of a session that a model would receive --------------------
 
 
+@verb("context")
+@session_argument
+@store_option
+@click.option(
+    "--budget", type=int, metavar="TOKENS", help="At most this many tokens; default: all."
+)
+@click.option(
+    "--reserve", type=int, default=0, metavar="TOKENS", help="Of these, leave so many free."
+)
+@click.option(
+    "--calibrated/--no-calibrated",
+    default=False,
+    help="Keep what the provider is estimated to bill within the budget.",
+)
+@user_option
+@app_option
+@json_option
 def show_context(
-    session_id: SessionName,
-    store: StorePath,
+    session_id: str,
+    store: str,
     *,
-    budget: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="At most this many tokens; default: all.")
-    ] = None,
-    reserve: Annotated[
-        int, typer.Option(metavar="TOKENS", help="Of these, leave so many free.")
-    ] = 0,
-    calibrated: Annotated[
-        bool, typer.Option(help="Keep what the provider is estimated to bill within the budget.")
-    ] = False,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    budget: int | None,
+    reserve: int,
+    calibrated: bool,
+    user: str | None,
+    app: str | None,
+    as_json: bool,
 ) -> None:
     """Show the context within a budget: its messages, tokens and repairs."""
     with reading(store) as db:

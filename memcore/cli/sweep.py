@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from memcore.cli.options import AsJson, DryRun, StorePath, Yes, need_choice, reading, writing
+from memcore.cli.options import (
+    dry_run_option,
+    json_option,
+    need_choice,
+    reading,
+    store_option,
+    verb,
+    writing,
+    yes_option,
+)
 from memcore.cli.output import emit_json, print_pairs
 
 __all__ = [
@@ -15,16 +24,17 @@ __all__ = [
 ]
 
 
+@verb("sweep")
+@store_option
+@click.option("--archive", metavar="FILE", help="Add what leaves to this export first.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100_000, help="Remove at most so many things."
+)
+@dry_run_option
+@yes_option
+@json_option
 def sweep_store(
-    store: StorePath,
-    *,
-    archive: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Add what leaves to this export first.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Remove at most so many things.")] = 100_000,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    store: str, *, archive: str | None, limit: int, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete data that has expired or that retention rules remove."""
     need_choice(dry_run, yes, see="what would go", do="remove it")

@@ -6,12 +6,20 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import App, AsJson, StorePath, User, find_position, reading
+from memcore.cli.options import (
+    app_option,
+    find_position,
+    json_option,
+    reading,
+    store_option,
+    user_option,
+    verb,
+)
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
 from memcore.preview import preview
@@ -30,15 +38,16 @@ Key = tuple[str, str, int]
 """App, user and number of a session."""
 
 
+@verb("tree")
+@store_option
+@click.argument(
+    "session_id", required=False, metavar="[SESSION]", help="Only this session and its forks."
+)
+@user_option
+@app_option
+@json_option
 def show_tree(
-    store: StorePath,
-    session_id: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Only this session and its forks.")
-    ] = None,
-    *,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    store: str, session_id: str | None, *, user: str | None, app: str | None, as_json: bool
 ) -> None:
     """Show the tree of sessions and their forks, with their checkpoints."""
     with reading(store) as db:
@@ -142,9 +151,12 @@ def _print_rich(forest: _Forest, roots: list[memcore.Branch]) -> None:
 _HEADINGS = ("session", "user", "app", "items", "tokens", "open calls", "policy", "updated")
 
 
-def list_sessions(
-    store: StorePath, *, user: User = None, app: App = None, as_json: AsJson = False
-) -> None:
+@verb("ls")
+@store_option
+@user_option
+@app_option
+@json_option
+def list_sessions(store: str, *, user: str | None, app: str | None, as_json: bool) -> None:
     """List sessions with their items, tokens and open calls."""
     with reading(store) as db:
         found = list(db.sessions(user=user, app=app))
@@ -175,14 +187,15 @@ def list_sessions(
 _SIDE_HELP = "SESSION, SESSION@SEQ or SESSION@CHECKPOINT."
 
 
+@verb("diff")
+@store_option
+@click.argument("a", metavar="A", help=_SIDE_HELP)
+@click.argument("b", metavar="B", help=_SIDE_HELP)
+@user_option
+@app_option
+@json_option
 def show_difference(
-    store: StorePath,
-    a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP)],
-    b: Annotated[str, typer.Argument(metavar="B", help=_SIDE_HELP)],
-    *,
-    user: User = None,
-    app: App = None,
-    as_json: AsJson = False,
+    store: str, a: str, b: str, *, user: str | None, app: str | None, as_json: bool
 ) -> None:
     """Show the number of leading items that two histories share, and the items of only one."""
     with reading(store) as db:
@@ -230,7 +243,10 @@ def _row(item: memcore.Item) -> tuple[int, str, str]:
 # --- ``memcore stats``: sizes and counters --------------------------------------------------------
 
 
-def show_stats(store: StorePath, *, as_json: AsJson = False) -> None:
+@verb("stats")
+@store_option
+@json_option
+def show_stats(store: str, *, as_json: bool) -> None:
     """Show sizes and counters of the file."""
     with reading(store) as db:
         found = db.stats()

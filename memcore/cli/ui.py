@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import webbrowser
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
-from memcore.cli.options import ExitCode, reading, store_path
+from memcore.cli.options import ExitCode, reading, store_path, verb
 from memcore.cli.output import complain, escape
 
 __all__ = [
@@ -16,27 +16,28 @@ __all__ = [
 ]
 
 
+@verb("ui")
+@click.argument(
+    "file", required=False, metavar="[FILE]", callback=store_path, help="The database file."
+)
+@click.option(
+    "--store",
+    metavar="PATH",
+    envvar="MEMCORE_STORE",
+    callback=store_path,
+    help="The same, as other verbs take it.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(min=0, max=65535),
+    default=0,
+    metavar="PORT",
+    help="0: a free one.",
+)
+@click.option("--browser/--no-browser", default=True, help="Open the address in a browser.")
+@click.option("--reveal", is_flag=True, help="Show secrets and personal data, not placeholders.")
 def show_file(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="[FILE]", help="The database file.", callback=store_path),
-    ] = None,
-    *,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            envvar="MEMCORE_STORE",
-            metavar="PATH",
-            help="The same, as other verbs take it.",
-            callback=store_path,
-        ),
-    ] = None,
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0: a free one.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the address in a browser.")] = True,
-    reveal: Annotated[
-        bool, typer.Option("--reveal", help="Show secrets and personal data, not placeholders.")
-    ] = False,
+    file: str | None, *, store: str | None, port: int, browser: bool, reveal: bool
 ) -> None:
     """Show a file in a browser on this machine: sessions, contexts, memories, audit. Reads only.
 
@@ -45,7 +46,7 @@ def show_file(
     path = file or store
     if path is None:
         complain("name the file: memcore ui FILE, or --store, or the variable MEMCORE_STORE")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     from memcore.ui import Inspector, serve
 
     with reading(path) as db:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 import memcore
 from memcore.cli.options import (
-    App,
-    AsJson,
     ExitCode,
-    SessionName,
-    StorePath,
-    User,
-    Yes,
+    app_option,
     find_session,
+    json_option,
     reading,
+    session_argument,
+    store_option,
+    user_option,
+    verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
 
@@ -29,25 +30,33 @@ __all__ = [
 
 
 _SHOWN_CHARS = 96
-SetTo = Annotated[
-    str | None, typer.Option("--set", metavar="JSON", help="Store this value; needs --yes.")
-]
-Delete = Annotated[bool, typer.Option("--delete", help="Delete the value; needs --yes.")]
+set_to_option = click.option(
+    "--set", "set_to", metavar="JSON", help="Store this value; needs --yes."
+)
+delete_option = click.option("--delete", is_flag=True, help="Delete the value; needs --yes.")
 
 
+@verb("kv")
+@click.argument("namespace", metavar="NAMESPACE", help="Of the user's keys.")
+@store_option
+@click.argument("key", required=False, metavar="[KEY]", help="One value; without: all of them.")
+@click.option("--user", default="default", metavar="USER", help="Whose values.")
+@click.option("--app", default="default", metavar="APP", help="In which application.")
+@set_to_option
+@delete_option
+@yes_option
+@json_option
 def show_values(
-    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Of the user's keys.")],
-    store: StorePath,
-    key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="One value; without: all of them.")
-    ] = None,
+    namespace: str,
+    store: str,
+    key: str | None,
     *,
-    user: Annotated[str, typer.Option(metavar="USER", help="Whose values.")] = "default",
-    app: Annotated[str, typer.Option(metavar="APP", help="In which application.")] = "default",
-    set_to: SetTo = None,
-    delete: Delete = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str,
+    app: str,
+    set_to: str | None,
+    delete: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show a user's key/values in a namespace, or store or delete one."""
     changes = _asked(key, set_to, delete, yes)
@@ -61,19 +70,27 @@ def show_values(
     _show("kv", found, key, changes, as_json=as_json)
 
 
+@verb("state")
+@session_argument
+@store_option
+@click.argument("field", required=False, metavar="[FIELD]", help="One value; without: all of them.")
+@user_option
+@app_option
+@set_to_option
+@delete_option
+@yes_option
+@json_option
 def show_state(
-    session_id: SessionName,
-    store: StorePath,
-    field: Annotated[
-        str | None, typer.Argument(metavar="[FIELD]", help="One value; without: all of them.")
-    ] = None,
+    session_id: str,
+    store: str,
+    field: str | None,
     *,
-    user: User = None,
-    app: App = None,
-    set_to: SetTo = None,
-    delete: Delete = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    user: str | None,
+    app: str | None,
+    set_to: str | None,
+    delete: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show the state of a session, shared fields of its user and app included; or change one."""
     changes = _asked(field, set_to, delete, yes)
@@ -92,10 +109,10 @@ def _asked(key: str | None, set_to: str | None, delete: bool, yes: bool) -> bool
     changes = set_to is not None or delete
     if changes and (key is None or (set_to is not None and delete)):
         complain("name one value, and say either --set JSON or --delete")
-        raise typer.Exit(ExitCode.USAGE)
+        raise SystemExit(ExitCode.USAGE)
     if changes and not yes:
         complain("this changes what is stored: say --yes")
-        raise typer.Exit(ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
     return changes
 
 

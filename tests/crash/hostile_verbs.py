@@ -170,14 +170,11 @@ def examine(numbers: range, seed: int, say: Say, *, others: int = ALL, jobs: int
 
 
 def warm() -> None:
-    """Make before the first fork what every child needs: the verbs, of which typer makes anew."""
-    import typer.main
+    """Import before the first fork what every child needs: the verbs."""
+    from memcore.cli.app import VERBS, command_of
 
-    import memcore.cli.app
-
-    if not hasattr(typer.main.get_command, "cache_info"):
-        typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(memcore.cli.app.app)
+    for name in VERBS:
+        command_of(name)
     platform.processor()  # asks the system once
 
 

@@ -7,7 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import memcore
 from memcore.bench import QUESTIONS, Bar, bar_chart, generated, line_chart, measured, read_workload

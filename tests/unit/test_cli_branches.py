@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import memcore
 import raw
@@ -91,10 +91,10 @@ def test_the_tree_as_json(store):
 
 
 def test_the_tree_on_a_terminal(store, monkeypatch, capsys):
-    from memcore.cli import tree
-
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    tree.show_tree(str(store))
+    with pytest.raises(SystemExit) as done:
+        app.main(["tree", "--store", str(store)], prog_name="memcore")
+    assert done.value.code == 0
     shown = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
     assert "├── * 1 three @3" in shown
     assert "└── (deleted) @4" in shown

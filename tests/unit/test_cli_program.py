@@ -14,6 +14,7 @@ import pytest
 
 import memcore
 from memcore.cli import main
+from memcore.cli.app import VERBS, command_of
 from memcore.cli.options import ExitCode
 from memcore.cli.output import clip, escape, timestamp
 from memcore.cli.storm import run_child
@@ -67,7 +68,52 @@ def test_the_version_needs_no_libraries() -> None:
     )
     first, *loaded = ran.stdout.split("\n")
     assert first == f"memcore {memcore.__version__}"
-    assert {"typer", "click", "rich", "memcore.cli.app"}.isdisjoint(loaded)
+    assert {"click", "rich", "memcore.cli.app"}.isdisjoint(loaded)
+
+
+def test_help_imports_no_verb() -> None:
+    """So it is quick, and a verb that cannot be imported leaves the list of verbs whole."""
+    code = (
+        "import sys; from memcore.cli import main; main(['--help']); print(*sys.modules, sep='\\n')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert not {f"memcore.cli.{verb.module}" for verb in VERBS.values()} & {*ran.stdout.split()}
+    for name, verb in VERBS.items():
+        assert re.search(rf"^  {name} +{re.escape(verb.summary)}$", ran.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_has_the_name_under_which_it_is_listed(name) -> None:
+    assert command_of(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("memcore", "comp"), {"compact"}),
+        (("memcore", "show", "--ta"), {"--tail"}),
+        (("memcore", "retention", "s"), {"show", "set"}),
+        (("memcore", "memory", "pro"), {"profile", "promote"}),
+    ],
+)
+def test_a_shell_completes_verbs_and_options(words, expected) -> None:
+    variables = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    ran = run(_MEMCORE_COMPLETE="bash_complete", **variables)
+    assert {line.partition(",")[2] for line in ran.stdout.splitlines()} == expected, ran.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_makes_a_shell_complete(shell) -> None:
+    ran = run("--show-completion", shell)
+    assert ran.returncode == 0
+    assert f"_MEMCORE_COMPLETE={shell}_complete" in ran.stdout
 
 
 def test_the_version_among_other_options(capsys) -> None:
@@ -281,7 +327,7 @@ def test_without_standard_streams_a_verb_does_its_work(store, verb) -> None:
 @pytest.mark.parametrize(
     ("package", "verb"),
     [
-        ("typer", ["ls"]),
+        ("click", ["ls"]),
         ("lmdb", ["stats"]),
         ("cryptography", ["ls"]),
         ("tiktoken", ["import", "-", "--counter", "tiktoken:o200k_base"]),
@@ -300,7 +346,7 @@ def test_a_package_that_is_missing_is_no_bug_of_memcore(store, tmp_path, package
 
 
 def test_a_bare_installation_says_what_the_command_line_needs(tmp_path) -> None:
-    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')")
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError('no click', name='click')")
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     ran = run("stats", PYTHONPATH=path)
     assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")

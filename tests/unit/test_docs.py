@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from examples.scripted.server import ScriptedServer
 
@@ -212,18 +210,18 @@ def _takes(command: Any, rest: str) -> list[str]:
     params = [*command.params, *(param for each in below.values() for param in each.params)]
     known = {text for param in params for text in (*param.opts, *param.secondary_opts)}
     wrong = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)) - known - {"--help"})
-    given = inspect.signature(command.callback).parameters.values() if command.callback else ()
-    choices = set(below) | {each.default for each in given if isinstance(each.default, StrEnum)}
-    choices = choices.union(*(type(each) for each in choices if isinstance(each, StrEnum)))
+    choices = set(below)
+    for param in command.params:
+        if isinstance(param, click.Argument) and isinstance(param.type, click.Choice):
+            choices.update(param.type.choices)
     word = re.match(r" ([a-z]+)(?= |$)", rest)  # what a user puts in stands in capitals
     return wrong if word is None or word[1] in choices else [*wrong, word[1]]
 
 
 def test_every_command_that_a_message_or_document_names_is_there() -> None:
-    from memcore.cli.app import app
+    from memcore.cli.app import VERBS, command_of
 
-    group = typer.main.get_command(app)
-    commands = {name: group.get_command(None, name) for name in group.commands}
+    commands = {name: command_of(name) for name in VERBS}
     named = _commands_named()
     assert len(named) > 150
     assert [each for each in named if each[1] not in commands] == []

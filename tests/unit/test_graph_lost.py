@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from threaded import CODER, Sealing, Thread, rows_under, texts
-from typer.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app

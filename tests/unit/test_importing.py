@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import memcore
 from made_transcripts import (

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app

@@ -41,7 +41,7 @@ NOT_LOADED = [
     "re2",
     "rich",
     "tiktoken",
-    "typer",
+    "click",
 ]
 
 

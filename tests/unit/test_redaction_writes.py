@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import lmdb
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import memcore
 from memcore import aio
