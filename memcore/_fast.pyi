@@ -1,14 +1,36 @@
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from mmap import mmap
-from typing import Any, Self, TypeVar, final
+from typing import Any, Final, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
 
 _T = TypeVar("_T")
 
 def build_flavour() -> str: ...
-def frozen(cls: type[_T], names: tuple[str, ...], values: tuple[Any, ...]) -> _T: ...
+def record_init(self: object, /, *args: object, **named: object) -> None: ...
+def record_repr(self: object, /) -> str: ...
+def record_eq(self: object, other: object, /) -> bool: ...
+def record_hash(self: object, /) -> int: ...
+def record_getstate(self: object, /) -> tuple[Any, ...]: ...
+def record_setstate(self: object, state: tuple[Any, ...], /) -> None: ...
+
+@final
+class RecordLayout:
+    names: Final[tuple[str, ...]]
+    positional: Final[int]
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        defaults: tuple[Any, ...],
+        factories: tuple[Callable[[], Any] | None, ...],
+        missing: object,
+        positional: int,
+        shown: tuple[str, ...],
+        compared: tuple[str, ...],
+        has_check: bool,
+    ) -> None: ...
+
 def classify(
     item: dict[str, Any],
 ) -> tuple[int, tuple[tuple[int, str], ...], tuple[tuple[int, str], ...], int]: ...

@@ -50,25 +50,6 @@ def build_flavour():
     return MEMCORE_FLAVOUR.decode("ascii")
 
 
-def frozen(type cls not None, tuple names not None, tuple values not None):
-    """Make an instance of a frozen dataclass from the names and the values of all of its fields.
-
-    The constructor that ``dataclasses`` writes takes five times as long: it looks up a function of
-    ``object`` for each field. ``__post_init__`` is not run.
-
-    Raises:
-        ValueError: there are more values than names, or fewer.
-    """
-    cdef object made
-    cdef Py_ssize_t at
-    if len(names) != len(values):
-        raise ValueError("a value is needed for each field")
-    made = cls.__new__(cls)
-    for at in range(len(names)):
-        PyObject_GenericSetAttr(made, names[at], values[at])
-    return made
-
-
 # --- classification -------------------------------------------------------------------------------
 
 cdef enum:
@@ -2236,3 +2217,4 @@ include "_scan.pxi"
 include "_literals.pxi"
 include "_pages.pxi"
 include "_search.pxi"
+include "_records.pxi"

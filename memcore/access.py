@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from memcore.errors import AccessDeniedError, InvalidOptionError
 from memcore.faces import logger
+from memcore.records import record
 
 __all__ = [
     "Access",
@@ -24,7 +25,7 @@ _WARNING: Final = 30
 """Levels of ``logging``, which is not imported here."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AccessRequest:
     """Operation that an authorizer allows or denies, with its actor and object."""
 
@@ -47,7 +48,7 @@ Authorizer = Callable[[AccessRequest], bool]
 Recorder = Callable[[AccessRequest, bool], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Access:
     """An authorizer and the actor it is consulted about."""
 

@@ -1,14 +1,14 @@
 """Public value types: immutable, without behaviour of their own.
 
 Types created for every item read or appended are named tuples, which are created three times as
-fast as frozen dataclasses.
+fast as records.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from memcore._fast import classify
 from memcore.errors import InvalidOptionError
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, USAGE_TOKENS_MAX
+from memcore.records import record
 
 __all__ = [
     "FAILED",
@@ -100,7 +101,7 @@ _ASSISTANT: Final = 3
 _TEXTS: Final = ("type", "request_id", "model", "tool", "status", "author", "agent", "owner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """Metadata of one item. Every field is optional.
 
@@ -163,7 +164,7 @@ class Envelope:
         return {name: value for name, value in values if value is not None}
 
 
-FIELDS: Final = tuple(field.name for field in fields(Envelope))
+FIELDS: Final = tuple(Envelope.__annotations__)
 _KNOWN: Final = frozenset(FIELDS)
 _values: Final = attrgetter(*FIELDS)
 _NOTHING: Final = (None,) * len(FIELDS)
@@ -320,7 +321,7 @@ class TermScore(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SearchHit:
     """An item that a search found."""
 
@@ -363,7 +364,7 @@ class Receipt(NamedTuple):
     """Number of items that the change appended; their seqs are contiguous and end at ``seq``."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OpenCall:
     """A tool call that awaits its result."""
 
@@ -373,7 +374,7 @@ class OpenCall:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CallRecord:
     """Location of a tool call and its results."""
 
@@ -383,7 +384,7 @@ class CallRecord:
     open: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Checkpoint:
     """A saved position of a session: its live history and view at one moment. Never changes.
 
@@ -411,7 +412,7 @@ class Checkpoint:
     meta: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Violation:
     """One violated rule in a message list: position, call id, rule and a description."""
 
@@ -421,7 +422,7 @@ class Violation:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Repair:
     """One change that rendering made so that the provider accepts the context."""
 
@@ -433,7 +434,7 @@ class Repair:
     call_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Conversion:
     """Result of ``memcore.convert``."""
 
@@ -445,7 +446,7 @@ class Conversion:
     does not have) or ``empty`` (nothing is left to show)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Context:
     """Messages for the model: pins, summary, and the items from a safe cut on."""
 
@@ -492,7 +493,7 @@ class Source(NamedTuple):
     seqs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Memory:
     """One version of a long-term memory. Times are seconds since 1970.
 
@@ -546,7 +547,7 @@ class Memory:
     """Application and user whose memory it is, if a grant shows it; its id is one of theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Grant:
     """Permission of one user to read memories of another. Times are seconds since 1970."""
 
@@ -569,7 +570,7 @@ class Grant:
     given_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MemoryHit:
     """A memory that a search found."""
 
@@ -615,7 +616,7 @@ class PlaybookPatch(NamedTuple):
     """Tool that was called next in a session that passed nevertheless."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Playbook:
     """Steps of the sessions of one scenario and their successes: names and counts only."""
 
@@ -641,7 +642,7 @@ class Playbook:
     """Time of the last outcome, seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Calibration:
     """Calibration of the session's counter for one model, from usage reports."""
 
@@ -680,7 +681,7 @@ class Mask(NamedTuple):
     """Seq of a later item that a repair depends on: without it the mask does not apply. 0: none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SummaryRequest:
     """Input of a summarizer."""
 
@@ -713,7 +714,7 @@ class Summarizer(Protocol):
 Summarize: TypeAlias = Callable[[SummaryRequest], str]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Plan:
     """Result of choosing what to compact; applied in one commit."""
 
@@ -743,7 +744,7 @@ class Plan:
         return not self.folds and not self.masks
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class View:
     """A compaction record: represents the items before its cut, which the log keeps."""
 
@@ -775,7 +776,7 @@ class View:
     """Violations that the repair found, including those that rendering repairs anyway."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RepairResult:
     """Result of ``Session.repair``."""
 
@@ -805,7 +806,7 @@ VIEW_STATUSES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CompactionResult:
     """Result of ``Session.compact``."""
 
@@ -820,7 +821,7 @@ class CompactionResult:
     """Reason why it is not the requested summary, or why nothing was recorded."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RecountResult:
     """Result of ``Session.recount``."""
 
@@ -834,7 +835,7 @@ class RecountResult:
     """Tokens of the live history by the new counter."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SessionEntry:
     """One row of a listing of sessions."""
 

@@ -30,6 +30,19 @@ class RaisesLines(griffe.Extension):
             docstring.value = _split(docstring.value)
 
 
+class RecordsAreDataclasses(griffe.Extension):
+    """Shows the fields of records as arguments: griffe knows dataclasses alone."""
+
+    def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Read ``memcore.records.record`` as the decorator that it stands for."""
+        for decorator in cls.decorators:
+            called = decorator.value
+            if decorator.callable_path == "memcore.records.record" and isinstance(
+                called, griffe.ExprCall
+            ):
+                called.function = griffe.ExprName("dataclasses.dataclass")
+
+
 def _split(text: str) -> str:
     """Return a docstring with one error a line below ``Raises:``."""
     made, inside = [], False

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -28,6 +28,7 @@ from memcore.codec.keys import Kind, Row
 from memcore.codec.table import KINDS_END
 from memcore.codec.values import HEADER_BYTES
 from memcore.errors import AuditError, InvalidOptionError, uncopied
+from memcore.records import record
 from memcore.store import Store
 from memcore.store.audit_log import (
     DATABASE,
@@ -63,7 +64,7 @@ KEY_VARIABLE: Final = "MEMCORE_AUDIT_KEY"
 KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Audit:
     """Chains every write under a key, so that changes to the file without the key are detected.
 

@@ -31,6 +31,7 @@ from memcore.codec.keys import Kind, Row, u64
 from memcore.codec.table import ROWS
 from memcore.codec.values import HEADER_BYTES, is_proven, seal_value
 from memcore.errors import AuditError
+from memcore.records import record
 from memcore.rows.lifecycle import is_erased
 from memcore.store import Store
 from memcore.store.audit_log import (
@@ -184,7 +185,7 @@ class Suspicion(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AuditFinding:
     """The first entry of a chain that fails verification, and the reason."""
 
@@ -210,7 +211,7 @@ class AuditFinding:
         return f"{whose}: entry {self.entry}: {self.why}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AuditReport:
     """Result of ``Database.verify_audit``; ``ok`` if there are no findings."""
 
@@ -238,7 +239,7 @@ class AuditReport:
         return not (self.findings or self.anchor_problems)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AuditedEntry:
     """One entry of a chain, for display."""
 

@@ -11,6 +11,7 @@ from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.database import Database, open_database
 from memcore.errors import InvalidItemError, NotFoundError
 from memcore.model import ItemKind
+from memcore.records import record
 from memcore.testing.script import random_history
 from memcore.tokens import get_counter
 from memcore.wire import get_policy
@@ -26,7 +27,7 @@ GENERATED: Final = 20
 TURNS: Final = (5, 40)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SampleConversation:
     """One conversation: its name, its wire format and its messages."""
 

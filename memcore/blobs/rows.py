@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from struct import Struct
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final
@@ -25,6 +24,7 @@ from memcore.errors import (
     NotFoundError,
 )
 from memcore.limits import BLOB_BYTES_MAX, BLOB_CHUNK_BYTES, BLOB_CHUNKS_PIECE, PAGE_BYTES
+from memcore.records import record
 from memcore.store.interface import ReadTxn, Store, Txn
 
 __all__ = [
@@ -64,7 +64,7 @@ class StagedBlobLost(InternalError):  # noqa: N818 - a signal between our own la
     """A staged blob was removed before its referrer committed; ``refer`` stages it again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BlobRef:
     """Reference to a blob, stored in the referrer in place of the content: 25 bytes packed."""
 
@@ -89,7 +89,7 @@ class BlobRef:
         return cls(*_REF.unpack(packed))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BlobHeader:
     """Fields of a header row; ``token`` identifies the writer that staged the slot."""
 
@@ -259,7 +259,7 @@ def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
 _SPOOL_BYTES: Final = 4 * 1024**2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BlobSource:
     """Content that can be read repeatedly without being held in memory."""
 

@@ -22,8 +22,8 @@ __all__ = [
 ]
 
 
-class Place(NamedTuple):
-    """Where a verb is defined, below ``memcore.cli``, and what the list of verbs says of it."""
+class Verb(NamedTuple):
+    """A verb: its module below ``memcore.cli``, its name there, what the list of verbs says."""
 
     module: str
     name: str
@@ -31,56 +31,56 @@ class Place(NamedTuple):
 
 
 VERBS: Final = {
-    "import": Place("import_", "import_file", "Load conversations, exports, other stores."),
-    "export": Place("export", "export_sessions", "Write sessions as JSON lines or as a table."),
-    "ls": Place("tree", "list_sessions", "List sessions with items, tokens and open calls."),
-    "show": Place("show", "show_session", "Show a session's items."),
-    "search": Place("search", "search_sessions", "Find the items that best match some words."),
-    "tree": Place("tree", "show_tree", "Show sessions, their forks and checkpoints as a tree."),
-    "ui": Place("ui", "show_file", "Show a file in a browser on this machine."),
-    "diff": Place("tree", "show_difference", "Show what only one of two histories has."),
-    "context": Place("show", "show_context", "Show the context within a budget."),
-    "bundle": Place("bundle", "bundle_session", "Write a minimal reproduction of a failure."),
-    "fork": Place("session", "fork_session", "Create a session that shares another's history."),
-    "checkpoint": Place("session", "save_checkpoint", "Save a session's current position."),
-    "rewind": Place("session", "rewind_session", "Take a session back to a position."),
-    "compact": Place("compact", "compact_session", "Replace older items in contexts by a summary."),
-    "uncompact": Place("session", "uncompact_session", "Revert a session's last compaction."),
-    "delete": Place("session", "delete_session", "Delete a session; its forks stay."),
-    "kv": Place("values", "show_values", "Show or change a user's key/values."),
-    "state": Place("values", "show_state", "Show or change the state of a session."),
-    "repair": Place("repair", "repair_session", "Repair orphaned results and unanswered calls."),
-    "recover": Place("recover", "recover_session", "Make a session usable again."),
-    "recount": Place("recount", "recount_sessions", "Recount tokens with another counter."),
-    "prune": Place("prune", "prune_threads", "Remove old checkpoints of graph threads."),
-    "demand": Place("demand", "demand_of_store", "Show or change what a file requires of writers."),
-    "erase": Place("erase", "erase_user", "Erase a user, and print the signed receipt."),
-    "hold": Place("hold", "hold_data", "Show, set or end legal holds."),
-    "retention": Place("retention", "keep", "Show or set retention rules."),
-    "sweep": Place("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
-    "redact": Place("redact", "redact_store", "Count or replace personal data that is stored."),
-    "stats": Place("tree", "show_stats", "Show sizes and counters of the file."),
-    "check": Place("check", "check_store", "Check the whole file."),
-    "doctor": Place("doctor", "examine_store", "Show the file's state and surroundings; advise."),
-    "backup": Place("backup", "back_up", "Copy the database to a new file and verify the copy."),
-    "restore": Place("restore", "restore_backup", "Create the store from a backup."),
-    "copy-compact": Place("copy_compact", "copy_compact", "Replace the file with a compact copy."),
-    "copy": Place("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
-    "salvage": Place("salvage", "salvage_file", "Copy what is sound in a damaged file."),
-    "migrate": Place("migrate", "migrate_file", "Upgrade a file of an older format."),
-    "keys": Place("keys", "show_keys", "Show the key file, or rotate keys."),
-    "bench": Place("bench", "run_bench", "Measure memcore on your own conversations."),
-    "mcp": Place("mcp", "serve", "Serve one user's memory and sessions to an MCP client."),
-    "demo": Place("demo", "run_demo", "Show the main features, surviving SIGKILL included."),
-    "audit": Place("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
-    "memory": Place("memory", "verbs", "Show and manage what is remembered of a user."),
+    "import": Verb("import_", "import_file", "Load conversations, exports, other stores."),
+    "export": Verb("export", "export_sessions", "Write sessions as JSON lines or as a table."),
+    "ls": Verb("tree", "list_sessions", "List sessions with items, tokens and open calls."),
+    "show": Verb("show", "show_session", "Show a session's items."),
+    "search": Verb("search", "search_sessions", "Find the items that best match some words."),
+    "tree": Verb("tree", "show_tree", "Show sessions, their forks and checkpoints as a tree."),
+    "ui": Verb("ui", "show_file", "Show a file in a browser on this machine."),
+    "diff": Verb("tree", "show_difference", "Show what only one of two histories has."),
+    "context": Verb("show", "show_context", "Show the context within a budget."),
+    "bundle": Verb("bundle", "bundle_session", "Write a minimal reproduction of a failure."),
+    "fork": Verb("session", "fork_session", "Create a session that shares another's history."),
+    "checkpoint": Verb("session", "save_checkpoint", "Save a session's current position."),
+    "rewind": Verb("session", "rewind_session", "Take a session back to a position."),
+    "compact": Verb("compact", "compact_session", "Replace older items in contexts by a summary."),
+    "uncompact": Verb("session", "uncompact_session", "Revert a session's last compaction."),
+    "delete": Verb("session", "delete_session", "Delete a session; its forks stay."),
+    "kv": Verb("values", "show_values", "Show or change a user's key/values."),
+    "state": Verb("values", "show_state", "Show or change the state of a session."),
+    "repair": Verb("repair", "repair_session", "Repair orphaned results and unanswered calls."),
+    "recover": Verb("recover", "recover_session", "Make a session usable again."),
+    "recount": Verb("recount", "recount_sessions", "Recount tokens with another counter."),
+    "prune": Verb("prune", "prune_threads", "Remove old checkpoints of graph threads."),
+    "demand": Verb("demand", "demand_of_store", "Show or change what a file requires of writers."),
+    "erase": Verb("erase", "erase_user", "Erase a user, and print the signed receipt."),
+    "hold": Verb("hold", "hold_data", "Show, set or end legal holds."),
+    "retention": Verb("retention", "keep", "Show or set retention rules."),
+    "sweep": Verb("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
+    "redact": Verb("redact", "redact_store", "Count or replace personal data that is stored."),
+    "stats": Verb("tree", "show_stats", "Show sizes and counters of the file."),
+    "check": Verb("check", "check_store", "Check the whole file."),
+    "doctor": Verb("doctor", "examine_store", "Show the file's state and surroundings; advise."),
+    "backup": Verb("backup", "back_up", "Copy the database to a new file and verify the copy."),
+    "restore": Verb("restore", "restore_backup", "Create the store from a backup."),
+    "copy-compact": Verb("copy_compact", "copy_compact", "Replace the file with a compact copy."),
+    "copy": Verb("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
+    "salvage": Verb("salvage", "salvage_file", "Copy what is sound in a damaged file."),
+    "migrate": Verb("migrate", "migrate_file", "Upgrade a file of an older format."),
+    "keys": Verb("keys", "show_keys", "Show the key file, or rotate keys."),
+    "bench": Verb("bench", "run_bench", "Measure memcore on your own conversations."),
+    "mcp": Verb("mcp", "serve", "Serve one user's memory and sessions to an MCP client."),
+    "demo": Verb("demo", "run_demo", "Show the main features, surviving SIGKILL included."),
+    "audit": Verb("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
+    "memory": Verb("memory", "verbs", "Show and manage what is remembered of a user."),
 }
 
 
 def command_of(name: str) -> click.Command:
     """The command of a verb; its module is imported now."""
-    place = VERBS[name]
-    found: click.Command = getattr(import_module(f"memcore.cli.{place.module}"), place.name)
+    verb = VERBS[name]
+    found: click.Command = getattr(import_module(f"memcore.cli.{verb.module}"), verb.name)
     return found
 
 

@@ -88,7 +88,7 @@ def compact_session(
         if dry_run:
             _show_plan(session, draft, as_json=as_json)
         else:
-            _report(compact.record(ref, draft), as_json=as_json)
+            _report(compact.record_draft(ref, draft), as_json=as_json)
 
 
 def _policy(given: str | None) -> CompactionPolicy:

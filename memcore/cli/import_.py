@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -22,6 +22,7 @@ from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
 from memcore.importing import KINDS, ImportReport
+from memcore.records import record
 from memcore.wire import get_policy
 
 __all__ = [
@@ -36,7 +37,7 @@ _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Renaming:
     """The renaming of imported sessions: another user or application, a prefix."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from memcore import ConsolidationPolicy, Grant, Memories, Memory, MemoryWorker, search
+import memcore
 from memcore.cli.options import (
     ExitCode,
     json_option,
@@ -24,7 +24,6 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
 from memcore.errors import InvalidOptionError
-from memcore.session import unsearched_items
 
 __all__ = [
     "verbs",
@@ -43,20 +42,20 @@ number_argument = click.argument("number", type=int, metavar="ID", help="The num
 
 
 @contextmanager
-def _memory(store: str, app: str, user: str, *, writes: bool = False) -> Iterator[Memories]:
+def _memory(store: str, app: str, user: str, *, writes: bool = False) -> Iterator[memcore.Memories]:
     opened = writing(store) if writes else reading(store)
     with opened as db:
         yield db.scope(app=app, user=user).memory
 
 
-def _mapping(memory: Memory) -> dict[str, Any]:
+def _mapping(memory: memcore.Memory) -> dict[str, Any]:
     """Return a memory in JSON types."""
     found = asdict(memory)
     found["sources"] = [{"session": each.session, "seqs": each.seqs} for each in memory.sources]
     return found
 
 
-def _table(memories: list[Memory]) -> None:
+def _table(memories: list[memcore.Memory]) -> None:
     headings = ("id", "version", "status", "by", "kind", "slot", "recorded", "text")
     rows = [
         (
@@ -117,7 +116,7 @@ def search_memories(
     store: str, query: str, *, user: str, app: str, k: int, mode: str, index: bool, as_json: bool
 ) -> None:
     """Find the active memories that best match some words, or with ``--mode`` their meaning."""
-    embedder = search.WordLlama() if mode in ("hybrid", "vector") else None
+    embedder = memcore.search.WordLlama() if mode in ("hybrid", "vector") else None
     with (writing if index else reading)(store, embedder=embedder) as db:
         hits = db.scope(app=app, user=user).memory.search(query, k=k, mode=mode)
     if as_json:
@@ -146,7 +145,9 @@ def evaluate_search(
 ) -> None:
     """Measure how much of what questions expect a search finds: recall, nDCG, MRR."""
     with questions.open("rb") as file:
-        asked = search.read_questions(iter(partial(file.readline, search.LINE_BYTES_MAX + 1), b""))
+        asked = memcore.search.read_questions(
+            iter(partial(file.readline, memcore.search.LINE_BYTES_MAX + 1), b"")
+        )
     with reading(store) as db:
         scope = db.scope(app=app, user=user)
 
@@ -156,8 +157,8 @@ def evaluate_search(
             found = (hit.memory.sources for hit in scope.memory.search(query, k=most))
             return [[(each.session, seq) for each in of for seq in each.seqs] for of in found]
 
-        groups = search.measure(asked, find, k=k)
-        left_out = 0 if memories else unsearched_items(db.engine, app, user)
+        groups = memcore.search.measure(asked, find, k=k)
+        left_out = 0 if memories else memcore.session.unsearched_items(db.engine, app, user)
     if left_out:
         warn(
             f"{left_out} items are not indexed and were not searched: index them with "
@@ -188,7 +189,7 @@ def show_memory(store: str, number: int, *, user: str, app: str, as_json: bool) 
     _show(found, f"memory {number}", command="memory show" if as_json else None)
 
 
-def _show(found: Memory | None, what: str, *, command: str | None) -> None:
+def _show(found: memcore.Memory | None, what: str, *, command: str | None) -> None:
     """Print one memory with all its fields, as JSON for a ``command``."""
     if found is None:
         complain(f"there is no {what}")
@@ -270,7 +271,9 @@ def extract_memories(
 ) -> None:
     """Read what was not read of a session, or of yesterday's, by rules that need no model."""
     with _memory(store, app, user, writes=True) as memory:
-        reports = MemoryWorker().daily(memory) if session is None else [memory.extract(session)]
+        reports = (
+            memcore.MemoryWorker().daily(memory) if session is None else [memory.extract(session)]
+        )
     if as_json:
         found = [
             asdict(each) | {"outcomes": [of._asdict() for of in each.outcomes]} for each in reports
@@ -354,7 +357,7 @@ def consolidate_memories(
     store: str, *, user: str, app: str, archive_below: float | None, dry_run: bool, as_json: bool
 ) -> None:
     """Unite memories that say the same, and archive what has faded; nothing is deleted."""
-    policy = ConsolidationPolicy(archive_below=archive_below)
+    policy = memcore.ConsolidationPolicy(archive_below=archive_below)
     with _memory(store, app, user, writes=not dry_run) as memory:
         found = memory.consolidate(policy, dry_run=dry_run)
     if as_json:
@@ -415,7 +418,7 @@ def show_summary(store: str, *, name: str, user: str, app: str, as_json: bool) -
     _show(found, f"summary {name!r}", command="memory summary" if as_json else None)
 
 
-def _grant_table(grants: list[Grant]) -> None:
+def _grant_table(grants: list[memcore.Grant]) -> None:
     headings = ("id", "from", "to", "kinds", "labels", "redact", "until")
     rows = [
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import click
 
@@ -19,6 +19,7 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
+from memcore.records import record
 from memcore.tokens import get_counter
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
 _HEADINGS = ("session", "user", "app", "items", "counted by", "tokens before", "tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recounted:
     """One session with its token counts before and after."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -22,6 +22,7 @@ from memcore.cli.options import (
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.model import Item, ItemKind
 from memcore.preview import preview
+from memcore.records import record
 from memcore.wire import WireItem, bind
 
 __all__ = [
@@ -40,7 +41,7 @@ __all__ = [
 PREVIEW_CHARS: Final = 96
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Line:
     """One item of a transcript."""
 

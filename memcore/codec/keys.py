@@ -24,6 +24,8 @@ except ImportError:
 __all__ = [
     "KIND_U64_2",
     "LONG_NAME",
+    "OWNER_KEY",
+    "SECRET_KEY",
     "U32",
     "U64",
     "Care",
@@ -458,6 +460,14 @@ _AUDIT_MARKS: Final = _AUDIT + b"\x02"
 def care_rows(scope: int, which: int) -> bytes:
     """Build ``12 | scope u64 | which u8``, the prefix of care rows; scope 0: the database's."""
     return scoped(Kind.CARE, scope, bytes((which,)))
+
+
+OWNER_KEY: Final = care_rows(0, Care.OWNER)
+"""Row with the owner id, 16 bytes, that the data file shares with its key file.
+
+It is specific to one data file: it is blank in a copy, and no audit chain records it."""
+SECRET_KEY: Final = care_rows(0, Care.SECRET)
+"""Row of a secret that is waiting for space for its file; also specific to one data file."""
 
 
 def audit_rows(scope: int, session: int) -> bytes:

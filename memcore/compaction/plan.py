@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from memcore.compaction.policy import Keep, Stage, units_around
@@ -20,6 +20,7 @@ from memcore.faces import logger
 from memcore.log import AnyLedger, SessionTxn, count_message
 from memcore.model import Item, ItemKind, Mask, Message, Plan, Repair, View
 from memcore.options import closest
+from memcore.records import record
 from memcore.rows.views import StoredView, write_view
 from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem, render
@@ -137,7 +138,7 @@ def _last_shown(ledger: AnyLedger, keep: int) -> int:
 _log = logger()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Basis:
     """The input of a compaction plan; positions are those of the live history."""
 
@@ -269,7 +270,7 @@ def _visible(basis: Basis, at: int, *, protected: bool = False) -> Visible:
 # --- From broken items to the masks and the record of a repair ------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Mended:
     """A repair plan: masks, and the repairs they make."""
 
@@ -371,7 +372,7 @@ Base = tuple[int, int, int]
 """``(session, view session, view number)`` on which a plan is based."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlanOutcome:
     """The outcome of a plan, with the figures recorded in its view."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.compaction.reducers import Reducer
@@ -23,6 +23,7 @@ from memcore.options import (
     checked_optional_share,
     checked_share,
 )
+from memcore.records import record
 
 __all__ = [
     "CompactionPolicy",
@@ -48,7 +49,7 @@ KEY_ITEMS: Final = (
 calls, and recorded events (plans, errors, human decisions)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Keep:
     """The items that a stage keeps; of the suffix limits, the one that keeps the most applies.
 
@@ -218,7 +219,7 @@ class Pressure(NamedTuple):
     """Turns left before the policy's ``max_turns``; negative above it; None without a limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Trigger:
     """A set of conditions, due when all of them hold. A stage needs only one of its triggers."""
 
@@ -275,7 +276,7 @@ cut, the last item that is legal on its own."""
 LANGUAGES: Final = ("en", "zh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SummaryStyle:
     """Options of a summary: length, language, additional instructions."""
 
@@ -296,7 +297,7 @@ class SummaryStyle:
             raise InvalidOptionError(msg)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One level of a policy."""
 
@@ -372,7 +373,7 @@ def _need_progress(stage: Stage, trigger: Trigger) -> None:
             raise InvalidOptionError(msg)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
     """A compaction policy: stages, each with its triggers and its ``Keep``.
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from decimal import Decimal
 from heapq import nsmallest
 from itertools import islice
@@ -21,6 +21,7 @@ from memcore.errors import InternalError, InvalidOptionError
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask, Message
 from memcore.options import checked_bool, checked_int, checked_share, closest
+from memcore.records import record
 from memcore.tokens import TokenCounter
 from memcore.wire import Binding, PairPolicy, WireItem, bind
 from memcore.wire.message import (
@@ -87,7 +88,7 @@ class Visible(NamedTuple):
     """The action of the mask applied to it, if any."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Reduction:
     """The services available to reducers: policy, token counter, result storage, embedder."""
 
@@ -137,7 +138,7 @@ class PlacedResult(NamedTuple):
     call: CallSlot | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ReducerInput:
     """Items with the binding of their calls to results."""
 
@@ -263,7 +264,7 @@ def checked_names(name: str, value: Any, *, known: tuple[str, ...] = ()) -> tupl
 CLEARED = "[cleared]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ClearResults(Settings):
     """Replaces tool results, except the newest, with a placeholder.
 
@@ -439,7 +440,7 @@ class _Replacing:
             self.edits.setdefault(older.at, {}).update(older.replace(reference))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DropDuplicates(Settings):
     """Replaces a result or user text that is repeated verbatim later with a reference.
 
@@ -471,7 +472,7 @@ class DropDuplicates(Settings):
         return reading.masks(replacing.edits, "duplicate", by)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DropSimilar(Settings):
     """As ``DropDuplicates``, for texts that are nearly equal.
 
@@ -631,7 +632,7 @@ PREVIEW_TOKENS_MAX: Final = 500
 OFFLOADED: Final = "[offloaded: {} tokens, to be read by {}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OffloadResults(Settings):
     """Stores large results through ``Reduction.offload`` and shows both ends and a reference.
 
@@ -701,7 +702,7 @@ DEPTH_MAX: Final = 64
 _KINDS: Final = {"user": ItemKind.USER, "assistant": ItemKind.ASSISTANT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ElideOutputs(Settings):
     """Truncates large outputs to a token count, with a marker where text is left out.
 
@@ -761,7 +762,7 @@ def checked_keep(keep: Any) -> None:
         raise InvalidOptionError(msg)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TruncateArguments(Settings):
     """Shortens large strings in the arguments of older calls; the JSON keeps its shape and keys.
 
@@ -871,7 +872,7 @@ _FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinki
 _SAID: Final = ("refusal", "audio")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StripReasoning(Settings):
     """Removes the thinking of completed turns; a message of nothing else is hidden.
 

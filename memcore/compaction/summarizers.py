@@ -21,6 +21,7 @@ from memcore.errors import InvalidItemError, InvalidOptionError, SummarizerError
 from memcore.limits import CALLS_PER_ITEM_MAX
 from memcore.model import Message, Summarizer, SummaryRequest
 from memcore.options import checked_int, checked_method, checked_optional_int
+from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.message import json_text
 from memcore.wire import get_policy
@@ -262,7 +263,7 @@ _ASKED: Final = {
 _CLOSING: Final = {"en": "Write the summary now.", "zh": "现在请撰写摘要。"}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Prompt:
     """The prompt for a model: system and user text."""
 
@@ -611,7 +612,7 @@ Steps = Generator[SummaryRequest, str, str]
 """Yields requests, is sent their summaries, and returns the final summary."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recursive:
     """A summarizer that calls another one with no more input at a time than it can take.
 

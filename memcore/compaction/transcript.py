@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from memcore._fast import classify
 from memcore.errors import InvalidItemError
 from memcore.model import ItemKind, Message, SummaryRequest
 from memcore.options import checked_int
+from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.media import Media, from_data_url, read_media
 from memcore.tokens.message import HIDDEN, json_text, without_base64
@@ -326,7 +327,7 @@ rest."""
 CUT_MARKER: Final = "[…]"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Caps:
     """Maximum characters of one text shown to a summarizer; the middle of a longer one is left out.
 
@@ -473,7 +474,7 @@ _LABELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Extractive:
     """One line for each message and its tool calls, after those of the previous summary.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore.codec import keys
-from memcore.codec.keys import Counter
+from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Counter
 from memcore.codec.values import open_number
 from memcore.database.open import open_database
 from memcore.errors import CorruptStoreError, InvalidOptionError
@@ -18,11 +17,11 @@ from memcore.maintenance.check import check_database
 from memcore.maintenance.salvage import put_rows
 from memcore.options import checked_path
 from memcore.privacy.keyring import SUFFIX, secret_of
+from memcore.records import record
 from memcore.session.engine import Engine
 from memcore.store import build_detached, open_detached
 from memcore.store.copy import beside, prove
 from memcore.store.datafile import FORMAT_KEY, Format, publish
-from memcore.store.encryption import OWNER_KEY, SECRET_KEY
 from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store
 from memcore.store.transaction import is_audited, stored
 from memcore.tokens import get_counter
@@ -45,7 +44,7 @@ _END: Final = b"\xff"
 """All rows but the counters lie between these keys."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CopyReport:
     """Result of a copy."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -22,10 +21,10 @@ from memcore.options import (
     checked_optional_seconds,
     checked_path,
 )
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Engine, Session
-from memcore.store.encryption import RowCipher
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.lmdb import verify as structure_of
 from memcore.store.store import check_mode
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from memcore.session.checkpoints import Position
     from memcore.session.content_filter import Guards, Redact
     from memcore.session.content_filter import Redact as Demanded
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "Database",
@@ -67,7 +67,7 @@ __all__ = [
 Progress: TypeAlias = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KeyStatus:
     """Contents of a database's key file."""
 
@@ -79,7 +79,7 @@ class KeyStatus:
     """``(app, user)`` of scopes with several keys: a rotation was interrupted or is in progress."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rotation:
     """Result of a rotation of data keys."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from memcore import memory
@@ -16,6 +15,7 @@ from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
 from memcore.log.read import stored_items
 from memcore.maintenance.check import count_shared, sessions_of
 from memcore.model import Checkpoint, Item
+from memcore.records import record
 from memcore.rows import index, names
 from memcore.rows.head import head_key
 from memcore.rows.usage import usage_key
@@ -79,7 +79,7 @@ def _threads(txn: ReadTxn) -> int:
 # --- Tree of sessions: parents, forks and their checkpoints ---------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Branch:
     """One session in the tree of forks, with its checkpoints."""
 
@@ -162,7 +162,7 @@ Side = tuple[int, History]
 """``(scope, history)``"""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Difference:
     """Common prefix of two histories, and the rest of each."""
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore.codec import values as codec
@@ -41,6 +40,7 @@ from memcore.log import Head, Segment, SessionTxn
 from memcore.log.checkpoint import CheckpointRow, last_number, write_checkpoint
 from memcore.model import Checkpoint, View
 from memcore.privacy.write_filter import Redacts
+from memcore.records import record
 from memcore.rows import names
 
 __all__ = [
@@ -288,7 +288,7 @@ class StandIns:
 _SURROGATE = re.compile("[\ud800-\udbff]|(?<![\ud800-\udbff])[\udc00-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Title:
     """The first line of a session."""
 
@@ -569,7 +569,7 @@ def _redacted_body(body: dict[str, Any], redact: Callable[[Any], Any]) -> dict[s
 _RUN: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Arrived:
     """A checkpoint read from its line."""
 

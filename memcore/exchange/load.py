@@ -63,6 +63,7 @@ from memcore.log import (
 )
 from memcore.model import View
 from memcore.options import checked_choice
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
 from memcore.rows.views import StoredView, write_view
@@ -198,7 +199,7 @@ class ImportListener(Protocol):
         """Note that the session of a title is stored, now or before, and under which name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """Options of an import; see ``Database.import_``.
 

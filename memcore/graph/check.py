@@ -41,6 +41,7 @@ from memcore.graph.manifest import (
 )
 from memcore.graph.read import Deltas, Listing, ThreadView
 from memcore.graph.rows import GraphCheckpointRow, Place, chunk_key, epoch_of, read_chunk, read_pool
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import need_free
 from memcore.store.interface import DeleteBudget, ReadTxn, Steps, Txn
@@ -328,7 +329,7 @@ Judge = Callable[[Any], list[tuple[int, str]]]
 """Given a channel's value, returns positions in it and what is wrong there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LostCheckpoint:
     """A checkpoint that cannot be read completely, with the reason."""
 

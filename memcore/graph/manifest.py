@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, Protocol
 
 from memcore._fast import pack_runs, page_stops, sized, unpack_run
@@ -11,6 +11,7 @@ from memcore.codec.values import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError, UndecodableError
 from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MAX
 from memcore.privacy.redact_packed import unpack
+from memcore.records import record
 
 __all__ = [
     "EMPTY",
@@ -39,7 +40,7 @@ Typed = tuple[str, bytes]
 """``(name of the type, content)``, as LangGraph's serialisers return it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Wrapper:
     """An object whose fields are stored as separate values, to share their contents."""
 
@@ -95,7 +96,7 @@ _PLAIN: Final = "json-plain"
 _BYTES: Final = "bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class JsonCoder:
     """memcore's own coder: lossless JSON, and bytes."""
 
@@ -146,7 +147,7 @@ class JsonCoder:
         return typed
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Opaque:
     """Placeholder for stored content that is neither JSON nor msgpack: its type and size."""
 
@@ -165,7 +166,7 @@ _OURS: Final = frozenset(("node", "page", "writes", _BYTES))
 """Types that the graph store itself writes, and seals if the serialiser encrypts."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StoredCoder:
     """Decodes the output of any serialiser as plain data, without creating objects from it.
 

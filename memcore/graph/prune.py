@@ -34,6 +34,7 @@ from memcore.graph.rows import (
     write_pool,
 )
 from memcore.limits import PIECE_ROWS
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import drop_terms, is_erased, need_free, thread_terms
 from memcore.store.interface import DeleteBudget, ReadTxn, Stale, Steps, Txn
@@ -62,7 +63,7 @@ __all__ = [
 _ATTEMPTS_MAX: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PruneCandidate:
     """A checkpoint as passed to a prune rule."""
 

@@ -16,6 +16,7 @@ from memcore.graph.decode import MISSING, Cache, Joiner, ValueParts
 from memcore.graph.manifest import Coder
 from memcore.graph.prune import changed_ms
 from memcore.graph.rows import GraphCheckpointRow, Place, Thread, chunk_key, key_of, read_chunk
+from memcore.records import record
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -32,7 +33,7 @@ __all__ = [
 # --- Reading checkpoints: the newest or by id -----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StoredCheckpoint:
     """A checkpoint as stored; all its objects belong to the caller."""
 
@@ -56,7 +57,7 @@ class Delta:
     """Value at the nearest ancestor that has one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ThreadEntry:
     """An entry of a listing of threads."""
 
@@ -233,7 +234,7 @@ _NAMES_PAGE: Final = 256
 Matches = Callable[[Any], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Asked:
     """A request for checkpoints of one namespace: filters and page size."""
 
@@ -246,7 +247,7 @@ class _Asked:
     """Checkpoints read per transaction."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Descending:
     """An id in reversed order, so that a heap yields the greatest first."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
@@ -33,6 +33,7 @@ from memcore.graph.manifest import (
     varint,
 )
 from memcore.limits import CHECKPOINT_ID_BYTES_MAX
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import read_terms, thread_terms
 from memcore.store.interface import ReadTxn, Txn
@@ -84,7 +85,7 @@ Version = str | int | float
 """Types of a channel's version."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """Numbers that address a thread's rows: scope, thread, pool."""
 
@@ -93,7 +94,7 @@ class Place:
     pool: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GraphCheckpointRow:
     """A checkpoint without its values."""
 
@@ -166,7 +167,7 @@ class GraphCheckpointRow:
         return cls(id_in(key), named, metadata, body, complete=bool(flags & _IS_COMPLETE))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Write:
     """One pending write; ``node`` is the manifest of its value."""
 
@@ -492,7 +493,7 @@ KEY_BYTES: Final = 32
 KEY: Final = "bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pool:
     """Fields of a pool's row."""
 
@@ -639,7 +640,7 @@ _ABANDONED_MS: Final = 60 * 60 * 1000
 """Time that a thread may wait for its first checkpoint, in milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Thread:
     """A thread as seen by a transaction."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from memcore.limits import STAGED_BYTES
 from memcore.privacy.redact import inherited
 from memcore.privacy.redact_packed import OpaqueContent, redact_packed, redact_parts
 from memcore.privacy.write_filter import Redacts, ScopeFilter
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased
 from memcore.store.datafile import GRAPH_ROWS
@@ -55,7 +56,7 @@ Values = Mapping[str, tuple[rows.Version, Any]]
 """Version and value by channel."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NewCheckpoint:
     """The arguments of ``put``: a checkpoint and the values of its channels."""
 
@@ -71,7 +72,7 @@ class NewCheckpoint:
     """True if the parent has to be the newest checkpoint of the namespace."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NewWrites:
     """The arguments of ``put_writes``: the pending writes of one task."""
 
@@ -82,7 +83,7 @@ class NewWrites:
     """Index, channel, value."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Basis:
     """The state of a thread against which a write is prepared.
 
@@ -515,7 +516,7 @@ _MSGPACK: Final = "msgpack"
 _JSON: Final = {"json": 0, "json-plain": 1}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RedactingCoder:
     """A coder that redacts values when encoding; it decodes values of any other coder."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
@@ -45,6 +44,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, IDEMPOTENCY_TTL_SECONDS
 from memcore.options import checked_idempotency_key
 from memcore.privacy.guards import as_operator, is_operator
 from memcore.privacy.write_filter import ScopeFilter
+from memcore.records import record
 from memcore.rows.lifecycle import is_opted_out, mark_memory
 from memcore.store.interface import ReadTxn, Txn
 
@@ -82,7 +82,7 @@ REQUESTS: Final = "\x00requests"
 """The namespace; names that begin with U+0000 are refused from users."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KvRequest:
     """A checked idempotency key, and the digest of its request."""
 
@@ -188,7 +188,7 @@ _PAGE_BYTES: Final = 4 * 1024**2
 """A page of a scan ends at this size even if it holds fewer rows: values reach 64 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class EntryPage:
     """Visible entries from one read."""
 

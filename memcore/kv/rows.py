@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from memcore.errors import (
     NotFoundError,
 )
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
+from memcore.records import record
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
@@ -71,7 +71,7 @@ SWEEP_LIMIT: Final = 1000
 """Default number of entries that one sweep removes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KvEntry:
     """One stored value; ``flags`` are the codec's, without FLAG_EXPIRES and FLAG_BLOB."""
 

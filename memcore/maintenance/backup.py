@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from memcore import maintenance, session, store
+from memcore.codec.keys import SECRET_KEY
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
@@ -28,8 +28,9 @@ from memcore.maintenance.salvage_rows import (
 )
 from memcore.options import checked_bool, checked_path
 from memcore.privacy.keyring import secret_of
+from memcore.records import record
 from memcore.store import open_detached, open_store
-from memcore.store.encryption import SECRET_KEY, waiting_secret
+from memcore.store.encryption import waiting_secret
 from memcore.store.page_scan import PageScan
 from memcore.store.store import KEYS_SUFFIX, KeyOptions, access_of, need_newest
 from memcore.tokens import TokenCounter, get_counter
@@ -56,7 +57,7 @@ __all__ = [
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CompactReport:
     """Result of ``Database.copy_compact``."""
 
@@ -66,7 +67,7 @@ class CompactReport:
     """The durability mode of the file now."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RestoreReport:
     """Result of ``restore``."""
 
@@ -240,7 +241,7 @@ def _free_name(path: str) -> str:
 # --- ``migrate``: upgrading an older file to the current format -----------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MigrationReport:
     """Result of ``migrate``."""
 

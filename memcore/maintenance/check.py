@@ -7,7 +7,6 @@ import shlex
 from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from struct import unpack
@@ -50,6 +49,7 @@ from memcore.log.history import History, StoredRow, read_rows
 from memcore.log.rewrite import same_calls
 from memcore.maintenance.salvage_rows import RowSelector
 from memcore.model import ItemKind
+from memcore.records import record
 from memcore.retention.erasure import SCOPED_KINDS
 from memcore.retention.legal_holds import check_care
 from memcore.rows import index, names
@@ -154,8 +154,8 @@ def _breaks(txn: ReadTxn, scope: int, saved: CheckpointRow, history: History, li
         chain = history.chain_at(txn, scope, history.seq_at(start - 1)) or 0
     for _, session, lo, hi in history.spans(start, history.count):
         seq = lo
-        for seq, record in enumerate(index.records(txn, scope, session, lo, hi), lo):
-            found = int(index.RECORD.unpack_from(record)[2])
+        for seq, row in enumerate(index.records(txn, scope, session, lo, hi), lo):
+            found = int(index.RECORD.unpack_from(row)[2])
             if chained(txn, keys.session_row(scope, session, Row.ITEM, seq), chain) not in (
                 found,
                 None,
@@ -996,7 +996,7 @@ _WORDS: Final = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RepairAction:
     """The remedies for all findings of one kind of damage."""
 
@@ -1009,7 +1009,7 @@ class RepairAction:
     """A remedy that needs no new file; empty if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RepairPlan:
     """The steps of a repair, and their effect on each finding."""
 

@@ -12,7 +12,7 @@ import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from memcore.errors import (
 )
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, read_key_file
+from memcore.records import record
 from memcore.store import lmdb as binding
 from memcore.store import open_store
 from memcore.store.copy import abandoned
@@ -62,7 +63,7 @@ _PASSING: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DoctorReport:
     """Facts about a file, and advice."""
 

@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -14,7 +13,7 @@ from memcore import memory
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import COMPLETE, BlobHeader, put_header, slot_of
 from memcore.codec import keys
-from memcore.codec.keys import Care, Kind, MemoryRow, Row
+from memcore.codec.keys import OWNER_KEY, Care, Kind, MemoryRow, Row
 from memcore.codec.values import FLAG_EXPIRES, HEADER_BYTES, clock_ms, seal_value
 from memcore.errors import (
     CorruptValueError,
@@ -50,6 +49,7 @@ from memcore.maintenance.salvage_rows import (
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, KeyRing
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import Head, head_key
 from memcore.rows.lifecycle import count_holds, index_row, is_terms, opted_out_key
@@ -69,7 +69,7 @@ from memcore.store.datafile import (
     open_locked,
     publish,
 )
-from memcore.store.encryption import OWNER_KEY, RowCipher
+from memcore.store.encryption import RowCipher
 from memcore.store.interface import Txn
 from memcore.store.open_file import new_record
 from memcore.store.page_scan import PageScan
@@ -236,7 +236,7 @@ def lost_entries(sieve: RowSelector) -> Iterator[str]:
 # --- Report of a salvage --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SalvagedSession:
     """A salvaged session that lost items, or whose current rows are uncertain."""
 
@@ -250,7 +250,7 @@ class SalvagedSession:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SalvageReport:
     """The outcome of a salvage: the numbers and descriptions of saved and lost rows."""
 

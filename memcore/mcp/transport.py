@@ -16,7 +16,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import anyio
@@ -29,6 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
 
 from memcore.errors import InvalidOptionError
+from memcore.records import record
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -245,7 +246,7 @@ _Send = Callable[[_Message], Awaitable[None]]
 _App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class HttpPlace:
     """Address of an HTTP server, and who may call it.
 

@@ -17,7 +17,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore._fast import stem_word
@@ -38,6 +38,7 @@ from memcore.memory.statement import begin_change, next_version, rests_on_hold
 from memcore.memory.trust import KINDS, is_weaker, signs
 from memcore.model import Memory
 from memcore.options import checked_int
+from memcore.records import record
 from memcore.rows.lifecycle import need_wanted
 
 __all__ = [
@@ -68,7 +69,7 @@ _IMPORTANCE: Final = 0.5
 """Importance of a memory of which nobody said any."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConsolidationPolicy:
     """Rules of a consolidation.
 
@@ -121,7 +122,7 @@ def _check_number(name: str, value: object) -> None:
         raise InvalidOptionError(msg)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConsolidationStep:
     """One change that a consolidation makes, in one commit."""
 
@@ -141,7 +142,7 @@ class ConsolidationStep:
     """Id of the memory that was made."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Consolidation:
     """Plan of a consolidation, or what became of it."""
 

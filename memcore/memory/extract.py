@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +60,7 @@ from memcore.memory.trust import (
 )
 from memcore.model import Item, ItemKind, Memory, MemoryHit, Source
 from memcore.options import checked_choice
+from memcore.records import record
 from memcore.rows import index, names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_opted_out, need_wanted
@@ -151,7 +151,7 @@ class CandidateOutcome(NamedTuple):
     """Id of the memory that says it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExtractionReport:
     """Result of an extraction."""
 
@@ -344,8 +344,8 @@ def unread(txn: ReadTxn, scope: int, session: int, who: ExtractorId) -> Unread |
     last = history.seq_at(history.count - 1) if history.count else 0
     turns = 0
     for _, owner, lo, hi in history.spans(start, history.count):
-        for record in index.records(txn, scope, owner, lo, hi):
-            turns += record[index.RECORD.size] == ItemKind.USER
+        for row in index.records(txn, scope, owner, lo, hi):
+            turns += row[index.RECORD.size] == ItemKind.USER
     since = jobs.watermark_of(txn, scope, session, who).at_ms
     judgements = [each for each in outcomes_of(txn, scope, session) if each.at_ms > since]
     told = [each.confidence for each in judgements if each.confidence is not None]

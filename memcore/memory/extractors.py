@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -20,6 +20,7 @@ from memcore.errors import ExtractorError, InvalidOptionError
 from memcore.memory.judge import CANDIDATES_MAX, CITED_MAX, Candidate, Extraction
 from memcore.memory.trust import KINDS
 from memcore.options import checked_int, checked_method
+from memcore.records import record
 
 __all__ = [
     "AnthropicExtractor",
@@ -200,7 +201,7 @@ def _need_end(who: str, end: Any, reasons: Mapping[str, str]) -> None:
         raise ExtractorError(msg, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Options:
     """Options of a model, checked."""
 
@@ -237,7 +238,7 @@ class _Options:
         return f"{_PROMPT_VERSION}.{digest} {self.model}"[:100]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OpenAIExtractor:
     """Extractor that calls a model through ``openai.OpenAI``, or a compatible server.
 
@@ -302,7 +303,7 @@ class OpenAIExtractor:
         return _candidates(who, _get(message, "content") or "")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AnthropicExtractor:
     """Extractor that calls a model through ``anthropic.Anthropic``.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
@@ -22,6 +22,7 @@ from memcore.log import Head
 from memcore.memory.coverage import RESERVED
 from memcore.memory.rows import RECORDED_END_MS, Book
 from memcore.memory.trust import checked_name
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.store.datafile import MEMORIES
@@ -79,7 +80,7 @@ _JOB_PAGES: Final = 2
 """Pages that a watermark takes at most, beside its job."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExtractionJob:
     """Range of a session that an extractor has still to read, or has given up."""
 
@@ -141,7 +142,7 @@ class ExtractorId(NamedTuple):
         return cls(str(parts[0]), str(parts[1]))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class JobRow:
     """Job as it is stored. Times are milliseconds since 1970."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
@@ -30,6 +30,7 @@ from memcore.memory.trust import (
 )
 from memcore.model import Memory
 from memcore.options import checked_choice, checked_int, checked_share
+from memcore.records import record
 from memcore.search.text import folded
 
 __all__ = [
@@ -71,7 +72,7 @@ _DATE_DAYS: Final = 8
 # --- What an extractor is given, and what it yields -----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExtractionItem:
     """One item as an extractor sees it."""
 
@@ -84,7 +85,7 @@ class ExtractionItem:
     """Time at which it was appended, seconds since 1970: "yesterday" is the day before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Extraction:
     """Task of an extractor: items of one session, and what is known already."""
 
@@ -95,7 +96,7 @@ class Extraction:
     """Time of the extraction, seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Candidate:
     """Statement that an extractor proposes; the engine judges it."""
 

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
@@ -38,6 +38,7 @@ from memcore.memory.rows import (
 )
 from memcore.memory.trust import shown_name
 from memcore.model import ItemKind, Playbook, PlaybookPatch
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.store.interface import DeleteBudget, ReadTxn
@@ -208,7 +209,7 @@ def _has_failed(message: dict[str, Any], result: Result) -> bool:
 # --- Outcomes -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Outcome:
     """End of one session of a scenario, with the path that led there."""
 

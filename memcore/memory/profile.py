@@ -12,7 +12,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, InitVar, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, InitVar, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union
 
@@ -41,6 +41,7 @@ from memcore.memory.statement import (
 from memcore.memory.trust import KINDS, checked_attributes, checked_labels, checked_name, is_weaker
 from memcore.model import Memory
 from memcore.options import checked_choice, checked_int
+from memcore.records import record
 from memcore.store.interface import ReadTxn, Txn
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class FieldRule(NamedTuple):
     """True if an instance cannot be made without it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MemoryWindow:
     """Memories of the last days, counted."""
 

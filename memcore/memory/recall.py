@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from memcore.memory.search import MemoryQuery, find_memories
 from memcore.memory.trust import ACTIVE_BY, BY, KINDS, checked_labels
 from memcore.model import ItemKind, Memory, Message, Playbook, RecalledMemory
 from memcore.options import checked_bool, checked_choices, checked_int
+from memcore.records import record
 from memcore.rows.lifecycle import is_opted_out
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
@@ -66,7 +67,7 @@ _SAFE: Final = str.maketrans(
 """Characters of fences, tags, headings and links, and what is shown for them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recall:
     """Memories that a context shows: active ones, and active playbooks, within a budget of tokens.
 
@@ -314,10 +315,10 @@ def _message(policy: PairPolicy, lines: list[_Line]) -> Message:
 def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
     """Yield a line for each memory and playbook that may be shown."""
     asked = place.asked
-    for record in sound_entries(txn, scope, known=place.indexes.decoded(scope)):
-        if _may_show(record, place):
-            rank = (-(record.importance or 0.0), BY.index(record.by), -record.support, -record.id)
-            yield _Line((0, record.id, ""), rank, record, "")
+    for entry in sound_entries(txn, scope, known=place.indexes.decoded(scope)):
+        if _may_show(entry, place):
+            rank = (-(entry.importance or 0.0), BY.index(entry.by), -entry.support, -entry.id)
+            yield _Line((0, entry.id, ""), rank, entry, "")
     for at, memory in enumerate(place.shared):
         rank = (-(memory.importance or 0.0), BY.index(memory.by), 0, -memory.id)
         yield _Line((1, at, ""), rank, memory, f"shared {memory.kind}")

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from memcore import search
-from memcore._fast import frozen
 from memcore.codec import keys
 from memcore.codec.keys import Kind, MemoryRow, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
@@ -249,9 +247,6 @@ class MemoryVersion(NamedTuple):
         return begun and (self.valid_to_ms is None or at_ms < self.valid_to_ms)
 
 
-_MEMORY_FIELDS: Final = tuple(each.name for each in fields(Memory))
-
-
 def memory_of(record: MemoryVersion) -> Memory:
     """Return the public form of a record."""
     seqs: dict[str, set[int]] = {}
@@ -268,7 +263,7 @@ def memory_of(record: MemoryVersion) -> Memory:
         record.status, _seconds(record.expires_ms), record.uses, record.promoted_by,
         None,  # shared_from
     )  # fmt: skip
-    return frozen(Memory, _MEMORY_FIELDS, values)
+    return Memory(*values)
 
 
 def _seconds(at_ms: int | None) -> float | None:

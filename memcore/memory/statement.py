@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -84,6 +84,7 @@ from memcore.memory.trust import (
     weakest,
 )
 from memcore.model import Source
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_held, need_free, need_wanted
@@ -119,7 +120,7 @@ _LIVING: Final = ("active", "quarantined", "archived")
 _SOURCES_GONE: Final = "its sources were removed"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Statement:
     """Statement to remember, or change of a memory; checked."""
 

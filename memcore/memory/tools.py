@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +45,7 @@ from memcore.memory.statement import Statement, forget_entry, remember, revise
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_text, shown_name
 from memcore.model import ItemKind, Memory, MemoryHit, Message, Source
 from memcore.options import checked_choice
+from memcore.records import record
 from memcore.search import EmbeddedQuery, IndexCache
 from memcore.wire import WireItem, bind, get_policy
 from memcore.wire.message import BY_NAME, CLASS_MASK, Arguments, Key, arguments_of, call_names
@@ -329,7 +329,7 @@ def _langchain(shape: str, call: _Call, answer: Answer) -> Message:
 # --- Execution ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ToolHandle:
     """Operations of a memory handle that the tools use."""
 

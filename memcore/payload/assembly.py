@@ -29,6 +29,7 @@ from memcore.payload.units import (
     state_candidates,
     unit_candidates,
 )
+from memcore.records import record
 from memcore.tokens import TokenCounter, checked_tokens
 from memcore.wire import PairPolicy, WireItem, get_policy
 from memcore.wire.render import Rendered, render, user_message
@@ -181,7 +182,7 @@ class SectionUse(NamedTuple):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AssembledPayload:
     """Request for a model: legal for its policy, and within the budget."""
 

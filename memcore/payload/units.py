@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from memcore.codec.values import decode_json, encode_json
@@ -19,6 +19,7 @@ from memcore.memory.recall import line_of, playbook_line, quoted
 from memcore.memory.trust import ACTIVE_BY, BY
 from memcore.model import Memory, MemoryHit, Playbook
 from memcore.options import checked_choice
+from memcore.records import record
 
 __all__ = [
     "NAME",
@@ -42,7 +43,7 @@ _ID_CHARS_MAX: Final = 256
 _NUMBER_MAX: Final = sys.float_info.max
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PayloadUnit:
     """Part of a section that is shown whole or not at all.
 

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from memcore.errors import BlockedError, InvalidOptionError
 from memcore.options import checked_optional_int
 from memcore.privacy.policy import redaction_policy
 from memcore.privacy.redact import Redaction
+from memcore.records import record
 
 __all__ = [
     "INJECTION_PHRASES",
@@ -48,7 +49,7 @@ _REASON_CHARS: Final = 200
 _operator: ContextVar[bool] = ContextVar("memcore_operator", default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WriteContext:
     """Destination and source of a value about to be stored."""
 

@@ -33,7 +33,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from importlib import import_module
 from struct import Struct
@@ -63,6 +63,7 @@ from memcore.errors import (
     uncopied,
 )
 from memcore.files import put_private, remove_unfinished, sync_directory
+from memcore.records import record
 
 __all__ = [
     "KEY_BYTES",
@@ -258,7 +259,7 @@ _OWNER_NOTE: Final = (2**64 - 1, 0)
 """Scope and number of the entry that identifies the data file the keys belong to."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DataKey:
     """A key that encrypts contents of one scope."""
 

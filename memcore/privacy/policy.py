@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from memcore.errors import InvalidOptionError
 from memcore.options import checked_bool, closest
+from memcore.records import record
 
 __all__ = [
     "CLASSES",
@@ -151,7 +152,7 @@ class Span(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RedactionContext:
     """Origin of a text, for custom redactors."""
 

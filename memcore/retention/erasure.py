@@ -40,6 +40,7 @@ from memcore.errors import (
 )
 from memcore.faces import logger
 from memcore.limits import PIECE_ROWS
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import (
     ERASURES,
@@ -199,7 +200,7 @@ _NEEDLE_BYTES_MIN: Final = 5
 _NEEDLES_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Scan:
     """Result of a raw scan of a file for needles."""
 
@@ -295,7 +296,7 @@ Judge = Callable[[str], list[str]]
 """Verifies a finished copy by its path; returns the findings as texts."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Compacted:
     """Result of a compaction; with a ``problem``, nothing was changed."""
 
@@ -572,7 +573,7 @@ _NAME_CHARS_MIN = 16
 _FREE_PAGES: Final = "free pages, where a kill or a power cut may have left what was not stored yet"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ErasureRequest:
     """Arguments of ``erase``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from memcore import memory, search
@@ -12,6 +11,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import seal_value
 from memcore.errors import MemcoreError, NotFoundError
+from memcore.records import record
 from memcore.retention.erasure import all_pending, has_rows, scopes_of
 from memcore.rows import names
 from memcore.rows.lifecycle import (
@@ -108,7 +108,7 @@ def _holds(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
 # --- Legal holds: data under one cannot be deleted until it is released ---------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Hold:
     """A legal hold."""
 

@@ -6,10 +6,11 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Final, Self
 
 from memcore.errors import InvalidOptionError
+from memcore.records import record
 from memcore.store import Store
 
 __all__ = [
@@ -27,7 +28,7 @@ _KEY_BYTES_MIN: Final = 16
 _TEXTS: Final = ("id", "user_digest", "signature")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ErasureReceipt:
     """Signed result of ``erase``. Names nobody unless requested; verify with ``verify_receipt``.
 

@@ -27,6 +27,7 @@ from memcore.errors import InvalidOptionError, MemcoreError
 from memcore.files import open_private
 from memcore.model import ItemKind
 from memcore.options import checked_choice, checked_optional_int, need_known, read_mapping
+from memcore.records import record
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Engine
 
@@ -55,7 +56,7 @@ _AGE_SECONDS_MAX: Final = 2**40
 _DAY: Final = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RetentionRule:
     """Limits beyond which data is deleted.
 

@@ -7,7 +7,7 @@ has the number of an erased scope detects this with one lookup inside its own tr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,7 @@ from memcore.codec.values import (
 )
 from memcore.errors import CorruptValueError, HeldError, NotFoundError, OptedOutError
 from memcore.model import Message
+from memcore.records import record
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -362,7 +363,7 @@ _THREAD_BYTES: Final = 18
 _SESSION_BYTES: Final = 26
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Terms:
     """Expiry and retention rules of one place. Times are milliseconds since 1970."""
 

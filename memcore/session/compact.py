@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
@@ -57,6 +57,7 @@ from memcore.model import (
     View,
 )
 from memcore.options import checked_bool, checked_callable, checked_optional_seconds
+from memcore.records import record
 from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome, admitted_summary
 from memcore.session.context import Window, find_window, seen_item
@@ -94,8 +95,8 @@ __all__ = [
     "prepare",
     "pressure_of",
     "read_plan_input",
-    "record",
     "record_change",
+    "record_draft",
     "settled",
     "summarize",
     "tokens_after",
@@ -166,7 +167,7 @@ def discard(found: object) -> object:
 SEQ_MAX: Final = (1 << 62) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlanInput:
     """A cut on a snapshot, and everything needed to shape it."""
 
@@ -455,7 +456,7 @@ _NOTHING: Final = Plan(0, 0, 0, 0)
 _log = logger()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CompactionOptions:
     """Options of one compaction."""
 
@@ -467,7 +468,7 @@ class CompactionOptions:
     """True if there is a summarizer."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CompactionDraft:
     """A plan on its way to becoming a view."""
 
@@ -772,7 +773,7 @@ def record_change(ref: SessionRef, draft: CompactionDraft) -> RecordCompaction:
     return RecordCompaction(ref, outcome, planned.base, inherits=inherits)
 
 
-def record(ref: SessionRef, draft: CompactionDraft) -> CompactionResult:
+def record_draft(ref: SessionRef, draft: CompactionDraft) -> CompactionResult:
     """Record the draft unless it is empty.
 
     Raises:
@@ -1086,7 +1087,7 @@ class Compactor:
                 break
             draft = summarize(ref, draft, self._summarize, timeout_seconds=self._timeout)
             try:
-                result = record(ref, draft)
+                result = record_draft(ref, draft)
             except (PlanStaleError, NotFoundError) as exc:
                 attempts.lost(exc)
                 continue

@@ -40,6 +40,7 @@ from memcore.errors import (
 from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTxn, SessionTxns
 from memcore.options import checked_int
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, head_key
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
@@ -280,7 +281,7 @@ _SPANS_MAX: Final = 4096
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Accessed:
     """Access count and time of last access."""
 
@@ -289,7 +290,7 @@ class Accessed:
     """Seconds since the epoch, by the reader's clock; None: never."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Pending:
     """Counts not yet written."""
 
@@ -668,7 +669,7 @@ def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter
 # --- Lease checks: made inside the transaction, before its first write ----------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LeaseToken:
     """A lease that a handle claims; valid as long as the stored row agrees."""
 

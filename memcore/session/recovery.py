@@ -41,6 +41,7 @@ from memcore.log.read import Stored, again, facts_of, opened, predecessor, token
 from memcore.log.session_txn import rebase_counts
 from memcore.model import Checkpoint
 from memcore.options import checked_bool
+from memcore.records import record
 from memcore.rows import index
 from memcore.rows.head import Head, Segment, head_key
 from memcore.rows.index import NO_COUNTS, Counts, recount_numbers
@@ -578,7 +579,7 @@ def _look_at_totals(found: SessionDiagnosis) -> None:
 # --- Report of a recovery: findings, steps tried, and the result ----------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RecoveryStep:
     """A step that ``Session.recover`` considered."""
 
@@ -591,7 +592,7 @@ class RecoveryStep:
     """Reason why it does not serve; for the one that does, what it makes of the session."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recovery:
     """Report of ``Session.recover``: findings, steps tried, and the result or the plan."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from memcore.compaction import Mended, PlanOutcome, make_plan, mended, record_view
@@ -13,6 +13,7 @@ from memcore.errors import InvalidOptionError, PlanStaleError, RevisionConflict
 from memcore.log import CachedSession, SessionTxn
 from memcore.model import Mask, OpenCall, Plan, Repair, RepairResult, View
 from memcore.options import checked_bool
+from memcore.records import record
 from memcore.rows.views import StoredView, is_known, view_chain
 from memcore.session.append import Append, abandon_event
 from memcore.session.change import Change
@@ -36,7 +37,7 @@ REPAIR_ATTEMPTS: Final = 8
 _NO_PLAN: Final = Plan(0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RepairDraft:
     """A repair on its way to becoming a view."""
 

@@ -42,6 +42,7 @@ from memcore.log.idempotency import IdempotentRequest
 from memcore.model import FAILED, Envelope, Item, ItemKind, Receipt
 from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.privacy import PlacedRedaction, Redaction, RedactionPolicy
+from memcore.records import record
 from memcore.rows.item import split_body
 from memcore.session.append import (
     AnyEnvelope,
@@ -316,7 +317,7 @@ HITL: Final = "hitl"
 _ROW: Final = b'{"type":"hitl"'
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Escalation:
     """A request that awaits a person's decision."""
 
@@ -466,7 +467,7 @@ _CODES: Final = ("code", "error_code", "error", "reason")
 _SAID_CHARS: Final = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LadderRules:
     """Rules under which a step counts as failed even if nothing was raised; None disables a rule.
 
@@ -525,7 +526,7 @@ def checked_rules(given: object) -> LadderRules:
     return LadderRules(**given)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Cause:
     """A rule that applies."""
 
@@ -677,7 +678,7 @@ Tried: TypeAlias = tuple[Any, Exception | None]
 """The value that a step returned, or the error that it raised."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LadderOutcome:
     """Outcome of a request."""
 

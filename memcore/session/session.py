@@ -657,7 +657,7 @@ class Session:
         )
         draft = compact.begin(ref, rule, replace(asked, summarizes=summarize is not None))
         draft = compact.summarize(ref, draft, summarize, timeout_seconds=timeout_seconds)
-        return compact.record(ref, draft)
+        return compact.record_draft(ref, draft)
 
     # --- repair -----------------------------------------------------------------------------------
 

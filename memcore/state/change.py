@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from memcore.codec import keys
@@ -13,6 +12,7 @@ from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConfli
 from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
 from memcore.privacy.write_filter import ScopeFilter
+from memcore.records import record
 from memcore.state.rows import (
     fields_at,
     forget_deletions,
@@ -118,7 +118,7 @@ _DAMAGED: Final[_Stored] = (b"", -1)
 """Differs from every value."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Ready:
     """A value in its stored form, decoded only for a reducer."""
 

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import (
     Annotated,
     Any,
@@ -25,6 +25,7 @@ from typing import (
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
 from memcore.options import checked_idempotency_key, closest
+from memcore.records import record
 
 __all__ = [
     "APP",
@@ -74,14 +75,14 @@ Write = tuple[str, Any]
 """A field name and the value written to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Overwrite:
     """A value that replaces the stored one, bypassing the reducer of its field."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Merge:
     """Entries merged recursively into the stored value; entries that it does not name are kept.
 
@@ -110,7 +111,7 @@ MISSING: Final = object()
 """Sentinel for a field without a value."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Command:
     """A change of several fields, and messages for the log, in one commit: ``session.apply``."""
 
@@ -301,7 +302,7 @@ def copied(value: Any) -> Any:
 # --- Visibility of a field: marks in its annotation -----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Omit:
     """Mark that hides a field from an agent's input or output."""
 
@@ -331,7 +332,7 @@ def omission(mark: object) -> tuple[bool, bool] | None:
 # --- Trace of reducer calls -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Reduction:
     """One call of a reducer; the values are copies made at the time of the call."""
 
@@ -363,7 +364,7 @@ _CONCRETE: Final[dict[Any, type]] = {
 """Type of the initial value for a field of an abstract type, as in LangGraph."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FieldReducer:
     """A function that combines a field's current value with a written one."""
 
@@ -379,7 +380,7 @@ class FieldReducer:
         return f"{getattr(function, '__module__', None) or type(function).__module__}.{label}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Field:
     """A field: its type, visibility, and reducer."""
 

@@ -9,8 +9,7 @@ __all__, __getattr__, __dir__ = face(
         "copy": "back_up compact_file refusal restore_file separators wipe_slots",
         "datafile": "refuse_network",
         "encryption": (
-            "CLOSED_KINDS SECRET_KEY RowCipher copy_refused number_of owner_of packed_secret "
-            "waiting_secret"
+            "CLOSED_KINDS RowCipher copy_refused number_of owner_of packed_secret waiting_secret"
         ),
         "interface": "MapMovedError ReadTxn Store Txn",
         "offline": "build_detached migrate_file open_detached reseal",

@@ -9,7 +9,6 @@ from memcore.store.copy import wipe_slots as wipe_slots
 from memcore.store.datafile import refuse_network as refuse_network
 from memcore.store.encryption import CLOSED_KINDS as CLOSED_KINDS
 from memcore.store.encryption import RowCipher as RowCipher
-from memcore.store.encryption import SECRET_KEY as SECRET_KEY
 from memcore.store.encryption import copy_refused as copy_refused
 from memcore.store.encryption import number_of as number_of
 from memcore.store.encryption import owner_of as owner_of
@@ -34,7 +33,6 @@ from memcore.store.store import open_store as open_store
 
 __all__ = [
     "CLOSED_KINDS",
-    "SECRET_KEY",
     "TXNID_MAX",
     "DamageError",
     "LmdbStore",

@@ -29,13 +29,12 @@ from memcore.codec.audit_entry import (
     pack_range,
     pack_tip,
 )
-from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Care, Kind, Row
 from memcore.codec.table import ROWS
 from memcore.codec.values import clock_ms, seal_value
 from memcore.errors import AuditError, MemcoreError
 from memcore.faces import logger
 from memcore.store.commit import WriterNeeded
-from memcore.store.encryption import OWNER_KEY, SECRET_KEY
 from memcore.store.interface import MapMovedError
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore._fast import page_rule
+from memcore.codec.keys import OWNER_KEY, SECRET_KEY
 from memcore.codec.values import HEADER_BYTES, seal_value
 from memcore.errors import (
     CorruptStoreError,
@@ -54,12 +55,7 @@ from memcore.store.datafile import (
     publish,
     temporary_name,
 )
-from memcore.store.encryption import (
-    OWNER_KEY,
-    SECRET_KEY,
-    packed_secret,
-    waiting_secret,
-)
+from memcore.store.encryption import packed_secret, waiting_secret
 from memcore.store.pages import DamageError, Tree, damage
 from memcore.store.redo_log import RedoLog, find_run
 

@@ -18,7 +18,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from memcore.codec.keys import Care, Counter, Kind, blake2b, care_rows, counter, u64
+from memcore.codec.keys import (
+    OWNER_KEY,
+    SECRET_KEY,
+    Counter,
+    Kind,
+    blake2b,
+    counter,
+    u64,
+)
 from memcore.codec.table import ROWS
 from memcore.codec.values import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import (
@@ -44,8 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOSED_KINDS",
-    "OWNER_KEY",
-    "SECRET_KEY",
     "SECRET_ROW_BYTES",
     "RowCipher",
     "copy_refused",
@@ -68,12 +74,6 @@ _DATABASE: Final = bytes(_SCOPE_BYTES)
 _NONCES: Final = 512
 _VEIL_BYTES: Final = 16
 _NEWEST: Final = counter(Counter.DATA_KEY)
-OWNER_KEY: Final = care_rows(0, Care.OWNER)
-"""Row with the owner id, 16 bytes, that the data file shares with its key file.
-
-It is specific to one data file: it is blank in a copy, and no audit chain records it."""
-SECRET_KEY: Final = care_rows(0, Care.SECRET)
-"""Row of a secret that is waiting for space for its file; also specific to one data file."""
 _SECRET_ROW: Final = Struct(">32sQ")
 SECRET_ROW_BYTES: Final = _SECRET_ROW.size
 _SECRET: Final = tuple(each for each in ROWS if each.secret)

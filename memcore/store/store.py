@@ -8,7 +8,7 @@ import stat
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -16,6 +16,7 @@ from weakref import WeakSet, ref
 
 from memcore import store as package
 from memcore.codec import keys
+from memcore.codec.keys import SECRET_KEY
 from memcore.codec.values import clock_us, open_number, seal_value
 from memcore.errors import (
     ClosedError,
@@ -39,6 +40,7 @@ from memcore.limits import (
 )
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, KeyProvider, KeyRing, Secret, key_provider
+from memcore.records import record
 from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
 from memcore.store.environment import Environment, forgotten
 from memcore.store.interface import Notifier, ReadTxn, Txn
@@ -204,7 +206,7 @@ _ROWS_LOOKED_AT = 64
 """Rows examined per scope and kind: a session's first ones may be heads and index pages."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KeyOptions:
     """Key provider and key file of an encrypted database, as given by the caller."""
 
@@ -668,10 +670,10 @@ class SecretRow:
             kept = self._kept(row)
             left = fn(kept)
             if left is None:
-                txn.delete(package.SECRET_KEY)
+                txn.delete(SECRET_KEY)
             elif left != kept and env.key is not None:
                 packed = package.packed_secret(left, env.key[1])
-                txn.put(package.SECRET_KEY, seal_value(package.SECRET_KEY, packed))
+                txn.put(SECRET_KEY, seal_value(SECRET_KEY, packed))
             if row is not None and kept is None:
                 logger("memcore.store").warning(
                     "%s: a secret that was damaged or of another file was dropped", env.path
@@ -682,7 +684,7 @@ class SecretRow:
 
 
 def _secret_row(txn: ReadTxn) -> bytes | None:
-    return txn.get(package.SECRET_KEY)
+    return txn.get(SECRET_KEY)
 
 
 class LmdbStore:

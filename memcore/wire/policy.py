@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from memcore._fast import Ledger, has_long_id
 from memcore.errors import InvalidOptionError
 from memcore.model import ItemKind, Message
+from memcore.records import record
 
 __all__ = [
     "POLICIES",
@@ -23,7 +24,7 @@ ORPHAN_POISON: Final = 1
 ORPHAN_UNBOUND: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PairPolicy:
     """The rules that a provider imposes on a message list.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import FrozenInstanceError, dataclass, field
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore._fast import SessionRows, frozen, leading_rows, open_items
+from memcore._fast import SessionRows, leading_rows, open_items
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, FLAG_PLAIN_JSON, open_value, seal_rewritten, seal_value
@@ -288,26 +287,3 @@ def test_what_is_damaged_or_forged_is_left_to_others():
         for name, number in read.names(prefix, prefix, 9)[0] if key == named else ():
             assert forged[18:] == keys.pack_text(name)
             assert forged[10:18] == keys.u64(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    x: int
-    y: list[int]
-    name: str = "spot"
-    key: str = field(default="k", compare=False)
-
-
-def test_a_frozen_instance_is_what_its_constructor_makes() -> None:
-    names, values = ("x", "y", "name", "key"), (1, [2], "there", "k")
-    made = frozen(Spot, names, values)
-    assert made == Spot(*values)
-    assert repr(made) == repr(Spot(*values))
-    assert made.y is values[1]
-    with pytest.raises(FrozenInstanceError):
-        made.x = 2  # type: ignore[misc]
-    for fewer in (values[:3], (*values, 5)):
-        with pytest.raises(ValueError, match="each field"):
-            frozen(Spot, names, fewer)
-    with pytest.raises(AttributeError):
-        frozen(Spot, ("x", "y", "name", "other"), values)

@@ -16,7 +16,7 @@ from threaded import Thread, texts
 
 import memcore
 from memcore.codec import keys
-from memcore.codec.keys import Care, Counter, Kind, Row, ThreadRow, scoped, session_row
+from memcore.codec.keys import SECRET_KEY, Care, Counter, Kind, Row, ThreadRow, scoped, session_row
 from memcore.codec.values import seal_value
 from memcore.errors import NotFoundError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.log import Head
@@ -26,7 +26,7 @@ from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import tombstone_of
 from memcore.session.session import ref_of, store_of
-from memcore.store.encryption import SECRET_KEY, SECRET_ROW_BYTES
+from memcore.store.encryption import SECRET_ROW_BYTES
 from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
 from memcore.store.redo_log import find_run
 from thinned import thinned

@@ -6,7 +6,6 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +32,7 @@ from memcore.database.scope import rows_of, scope_filter_of
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
+from memcore.records import record
 from memcore.session.delete import resume_removals
 from memcore.store.interface import DeleteBudget
 from memcore.telemetry import adapting, adapts
@@ -204,7 +204,7 @@ _PAGE: Final = 256
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """The address of an artifact: its session (None: the user's) and name without ``user:``."""
 

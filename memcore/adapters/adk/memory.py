@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeVar
 
@@ -49,6 +48,7 @@ from memcore.faces import logger
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.write_filter import ScopeFilter
+from memcore.records import record
 from memcore.session.delete import resume_removals
 from memcore.store import Store
 from memcore.telemetry import adapting, adapts
@@ -70,7 +70,7 @@ _MARKER: Final = "memcore:"
 _SESSION_BYTES_MAX: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Watermark:
     """The prefix of a session's events that is completely stored."""
 

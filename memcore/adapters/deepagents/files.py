@@ -6,7 +6,7 @@ import os
 import secrets
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -33,6 +33,7 @@ from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key
+from memcore.records import record
 from memcore.store.interface import DeleteBudget
 
 __all__ = [
@@ -180,7 +181,7 @@ class Repeated(Exception):  # noqa: N818 - a signal
         self.result = result
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Once:
     """An idempotency key, the digest input of its request, and the result to record."""
 
@@ -223,7 +224,7 @@ _GROWN_BYTES: Final = 4096
 """Content of at least this size is compared with its replacement, which may only extend it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Upload:
     """A whole file to write; without ``created_at`` an existing time is kept, else it is now."""
 

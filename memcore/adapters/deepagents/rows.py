@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import standard_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final, Self
@@ -13,6 +12,7 @@ from memcore.codec.values import decoding
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValueTxn
 from memcore.limits import BLOB_CHUNK_BYTES, KV_KEY_BYTES_MAX
+from memcore.records import record
 
 __all__ = [
     "FILES",
@@ -62,7 +62,7 @@ def part_key(number: int, part: int) -> str:
     return f"p{number:012x}{part:06x}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FileRow:
     """The metadata of a file, with the number of its content."""
 
@@ -125,7 +125,7 @@ Change = tuple[str, FileRow | None] | None
 """A path and its new row, or None if it was deleted with everything below; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Head:
     """The version of a namespace: counters and the most recent changes."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from threading import local
 from typing import Any, Final, Literal, TypeGuard
 
@@ -37,6 +36,7 @@ from memcore.errors import (
 )
 from memcore.faces import logger
 from memcore.graph import Typed, Wrapper
+from memcore.records import record
 
 __all__ = [
     "ALL_TYPES",
@@ -87,7 +87,7 @@ _OURS: Final = frozenset(("node", "page", "writes"))
 """Types of the graph store's own content, which no serializer has."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SerdeCoder:
     """A serializer; with ``cipher``, content is addressed by its plaintext and then sealed.
 

@@ -29,6 +29,7 @@ from memcore.context import UNLIMITED, checked_budget
 from memcore.faces import logger
 from memcore.log import new_ledger
 from memcore.model import ItemKind, Mask, Message
+from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import POLICIES, Rendered, WireItem, rename_repeated_calls, render
 
@@ -214,7 +215,7 @@ class Terms:
         return self.counter.count_message(item, encoded)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Frame:
     """The part of a list that a window must keep."""
 

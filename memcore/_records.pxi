@@ -1,0 +1,132 @@
+# The methods of frozen records. They are the same for all records and read the layout of the class,
+# so that defining a record compiles nothing: see ``memcore.records``.
+
+cdef extern from "Python.h":
+    int Py_ReprEnter(object) except -1
+    void Py_ReprLeave(object)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RecordLayout:
+    """The fields of a record, in the order in which they are declared.
+
+    A field without a default has ``missing`` in ``defaults``; ``factories`` has None unless each
+    record gets a default of its own. The first ``positional`` fields may be given by position;
+    ``shown`` and ``compared`` name those that ``repr`` and ``==`` take. ``has_check``: the class
+    has a ``__post_init__``.
+    """
+
+    cdef readonly tuple names
+    cdef readonly Py_ssize_t positional
+    cdef tuple defaults
+    cdef tuple factories
+    cdef object missing
+    cdef tuple shown
+    cdef tuple compared
+    cdef bint has_check
+
+    def __init__(
+        self, tuple names not None, tuple defaults not None, tuple factories not None,
+        object missing, Py_ssize_t positional, tuple shown not None, tuple compared not None,
+        bint has_check,
+    ):
+        if not len(names) == len(defaults) == len(factories) or not 0 <= positional <= len(names):
+            raise ValueError("expected a default and a factory a name, and no more positions")
+        self.names, self.defaults, self.factories = names, defaults, factories
+        self.missing, self.positional = missing, positional
+        self.shown, self.compared, self.has_check = shown, compared, has_check
+
+
+cdef inline RecordLayout record_layout(object of):
+    return <RecordLayout?>getattr(type(of), "__record__")
+
+
+cdef tuple record_values(object of, tuple names):
+    cdef object name
+    return tuple([getattr(of, name) for name in names])
+
+
+def record_init(self, /, *args, **named):
+    """Set the fields of a record, then run its ``__post_init__`` if it has one.
+
+    Raises:
+        TypeError: an argument is missing, unknown or given twice.
+    """
+    cdef RecordLayout layout = record_layout(self)
+    cdef Py_ssize_t at, given = len(args), taken = 0
+    cdef object name, value
+    if given > layout.positional:
+        raise TypeError(
+            f"{type(self).__qualname__}() takes {layout.positional} arguments by position, "
+            f"got {given}"
+        )
+    for at in range(len(layout.names)):
+        name = layout.names[at]
+        if at < given:
+            value = args[at]
+        elif name in named:
+            value = named[name]
+            taken += 1
+        elif layout.factories[at] is not None:
+            value = layout.factories[at]()
+        else:
+            value = layout.defaults[at]
+            if value is layout.missing:
+                raise TypeError(f"{type(self).__qualname__}() needs the argument {name!r}")
+        PyObject_GenericSetAttr(self, name, value)
+    if taken != len(named):
+        wrong = [name for name in named if name not in layout.names[given:]]
+        raise TypeError(f"{type(self).__qualname__}(): unknown or given twice: {', '.join(wrong)}")
+    if layout.has_check:
+        self.__post_init__()
+
+
+def record_repr(self, /):
+    """``Name(field=value, ...)``; ``...`` for a record within itself."""
+    cdef object name
+    if Py_ReprEnter(self):
+        return "..."
+    try:
+        names = record_layout(self).shown
+        inside = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])
+    finally:
+        Py_ReprLeave(self)
+    return f"{type(self).__qualname__}({inside})"
+
+
+def record_eq(self, other, /):
+    """Compare two records of one class, field by field."""
+    cdef tuple names
+    if type(self) is not type(other):
+        return NotImplemented
+    names = record_layout(self).compared
+    return record_values(self, names) == record_values(other, names)
+
+
+def record_hash(self, /):
+    """The hash of the fields that are compared.
+
+    Raises:
+        TypeError: a value has none.
+    """
+    return hash(record_values(self, record_layout(self).compared))
+
+
+def record_getstate(self, /):
+    """The values of all fields, for ``pickle`` and ``copy``."""
+    return record_values(self, record_layout(self).names)
+
+
+def record_setstate(self, tuple state not None, /):
+    """Set all fields of a new record from ``record_getstate``.
+
+    Raises:
+        ValueError: there are more values than fields, or fewer.
+    """
+    cdef RecordLayout layout = record_layout(self)
+    cdef Py_ssize_t at
+    if len(state) != len(layout.names):
+        raise ValueError("a value is needed for each field")
+    for at in range(len(layout.names)):
+        PyObject_GenericSetAttr(self, layout.names[at], state[at])

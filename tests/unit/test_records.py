@@ -1,0 +1,234 @@
+"""Records: to callers and to ``dataclasses`` they are the dataclasses that they stand for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memcore import _fast
+from memcore.records import record
+
+
+@record(frozen=True, slots=True)
+class Place:
+    """A record with all that a field can have."""
+
+    LIMIT: ClassVar[int] = 100
+
+    x: int
+    y: int = 2
+    names: list[str] = dataclasses.field(default_factory=list)
+    secret: str = dataclasses.field(default="", repr=False)
+    note: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.x > self.LIMIT:
+            msg = "too far"
+            raise ValueError(msg)
+
+    def moved(self, by: int) -> Place:
+        return dataclasses.replace(self, x=self.x + by)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Model:
+    """What ``Place`` stands for."""
+
+    x: int
+    y: int = 2
+    names: list[str] = dataclasses.field(default_factory=list)
+    secret: str = dataclasses.field(default="", repr=False)
+    note: str = dataclasses.field(default="", compare=False)
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A record whose fields are given by name."""
+
+    first: str = "a"
+    second: int
+
+
+class Below(Place):
+    """A class below a record has attributes of its own."""
+
+
+FIELDS = ("x", "y", "names", "secret", "note")
+VALUES = st.tuples(
+    st.integers(-3, 3), st.integers(0, 2), st.lists(st.text(max_size=2), max_size=2),
+    st.sampled_from(["", "s"]), st.sampled_from(["", "n"]),
+)  # fmt: skip
+
+
+@given(VALUES, VALUES, st.integers(0, 5))
+def test_a_record_is_the_dataclass_with_its_fields(one, other, positions) -> None:
+    def both(values: tuple[Any, ...]) -> tuple[Place, Model]:
+        named = dict(zip(FIELDS[positions:], values[positions:], strict=True))
+        return Place(*values[:positions], **named), Model(*values[:positions], **named)
+
+    (a, model_a), (b, model_b) = both(one), both(other)
+    assert repr(a) == repr(model_a).replace("Model", "Place")
+    assert (a == b) == (model_a == model_b)
+    assert dataclasses.asdict(a) == dataclasses.asdict(model_a)
+    assert dataclasses.astuple(a) == one
+    assert orjson.dumps(a) == orjson.dumps(model_a)
+    for twin in (copy.copy(a), copy.deepcopy(a), pickle.loads(pickle.dumps(a)), a.moved(0)):
+        assert twin == a
+        assert dataclasses.astuple(twin) == one
+
+
+def test_defaults_are_shared_and_factories_are_not() -> None:
+    one, other = Place(1), Place(1)
+    assert one == other
+    assert one.names == []
+    assert one.names is not other.names
+
+
+def test_what_can_be_hashed_is_hashed_by_what_is_compared() -> None:
+    assert hash(Named(second=1)) == hash(Named(first="a", second=1))
+    assert len({Named(second=1), Named(second=1), Named(second=2)}) == 2
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Place(1))
+    assert Named(second=1) != ("a", 1)
+    assert Place(1) != Below(1)
+
+
+def test_the_standard_library_sees_a_dataclass() -> None:
+    @record(frozen=True, slots=True)
+    class Fresh:
+        """Nobody has asked for its fields yet."""
+
+        x: int
+        y: str = "y"
+
+    assert dataclasses.is_dataclass(Fresh)
+    assert [(each.name, each.default) for each in dataclasses.fields(Fresh(1))] == [
+        ("x", dataclasses.MISSING),
+        ("y", "y"),
+    ]
+    assert inspect.signature(Fresh) == inspect.signature(
+        dataclasses.make_dataclass("Fresh", [("x", "int"), ("y", "str", "y")], frozen=True)
+    )
+    assert Fresh.__match_args__ == ("x", "y")
+    assert Named.__match_args__ == ()
+    assert list(inspect.signature(Named).parameters) == ["first", "second"]
+    assert [each.name for each in dataclasses.fields(Below)] == list(FIELDS)
+    match Fresh(3):
+        case Fresh(x, y):
+            assert (x, y) == (3, "y")
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "told"),
+    [
+        ((), {}, "'x'"),
+        ((1, 2, [], "", "", 6), {}, "takes 5 arguments by position, got 6"),
+        ((1,), {"x": 2}, "given twice: x"),
+        ((1,), {"z": 2, "w": 3}, "unknown or given twice: z, w"),
+    ],
+)
+def test_wrong_arguments_are_named(args, named, told) -> None:
+    with pytest.raises(TypeError, match=told):
+        Place(*args, **named)
+    with pytest.raises(TypeError):
+        Model(*args, **named)
+
+
+def test_a_record_by_name_takes_no_positions() -> None:
+    with pytest.raises(TypeError, match="takes 0"):
+        Named("a", 1)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="'second'"):
+        Named()  # type: ignore[call-arg]
+
+
+def test_the_check_of_a_record_runs() -> None:
+    with pytest.raises(ValueError, match="too far"):
+        Place(101)
+
+
+@pytest.mark.parametrize("of", [Place(1), Below(1)])
+def test_fields_cannot_be_changed(of) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+        of.x = 2
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'x'"):
+        del of.x
+    assert of.x == 1
+
+
+def test_attributes_are_for_classes_below() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Place(1).other = 2  # type: ignore[attr-defined]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del Place(1).other  # type: ignore[attr-defined]
+    below: Any = Below(1)
+    below.other = 2
+    assert below.other == 2
+    del below.other
+    assert not hasattr(below, "other")
+    assert not hasattr(Place(1), "__dict__")
+
+
+def test_a_record_within_itself_is_shown_once() -> None:
+    names: list[Any] = []
+    place = Place(1, names=names)
+    names.append(place)
+    assert repr(place) == "Place(x=1, y=2, names=[...], note='')"
+
+
+def test_what_a_class_defines_itself_stays() -> None:
+    @record(frozen=True, slots=True)
+    class Own:
+        """All are alike."""
+
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own)
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __repr__(self) -> str:
+            return "own"
+
+    assert (Own(1) == Own(2), hash(Own(1)), repr(Own(1))) == (True, 7, "own")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Own(1).x = 2  # type: ignore[misc]
+
+
+def test_what_is_no_record_is_refused() -> None:
+    with pytest.raises(TypeError, match="frozen"):
+        record(frozen=False, slots=True)
+    with pytest.raises(ValueError, match="default_factory"):
+
+        @record(frozen=True, slots=True)
+        class Shared:
+            """Its instances would share a list."""
+
+            x: list[int] = []  # noqa: RUF012
+
+
+def test_hostile_uses_of_the_methods_are_errors() -> None:
+    with pytest.raises(AttributeError):
+        _fast.record_init(object())
+    for state in ((), (1, 2, 3, 4, 5, 6)):
+        with pytest.raises(ValueError, match="each field"):
+            _fast.record_setstate(Place(1), state)
+    with pytest.raises(AttributeError):
+        repr(Place.__new__(Place))
+
+    class Fake:
+        __record__ = "none"
+
+    with pytest.raises(TypeError):
+        _fast.record_repr(Fake())
+    with pytest.raises(ValueError, match="a default and a factory"):
+        _fast.RecordLayout(("x",), (), (), None, 0, (), (), False)
