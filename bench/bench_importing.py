@@ -1,9 +1,10 @@
-"""How fast are the histories of another store copied? Against a loop over its own sessions."""
+"""How fast are histories copied out of another store, and out of ours?"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -44,6 +45,28 @@ def rows(effort: Effort) -> Iterator[Row]:
         yield compare(question, found, RIVAL, durability="full", faster=True, target=target)
         known = Figure.of(again).scaled(1e-3)
         yield Row(f"{question}, again: all are there", "µs", known, len(again), durability="full")
+        yield from _exports(effort, place / "known.memcore", number * ITEMS)
+
+
+def _exports(effort: Effort, path: Path, items: int) -> Iterator[Row]:
+    """All sessions as JSON lines and as a table."""
+    with memcore.open(path, read_only=True) as db:
+        for form, note in (("jsonl", "a line a session"), ("parquet", "a row an item")):
+            question = f"export of {items:,} items as {form}, each of them"
+            try:
+                size = _size(db, form) / items
+            except ImportError as error:
+                yield absent(question, "pyarrow", error)
+                continue
+            found = measure(partial(_size, db, form), rounds=effort.rounds(5), ops=items)
+            yield Row(
+                question, "µs", Figure.of(found).scaled(1e-3), len(found),
+                note=f"{note}, {size:,.0f} bytes an item: all conversations are alike",
+            )  # fmt: skip
+
+
+def _size(db: memcore.Database, form: str) -> int:
+    return sum(map(len, db.export(format=form)))
 
 
 async def _fill(path: Path, number: int) -> None:
