@@ -51,10 +51,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALONE",
+    "CACHE_BYTES",
     "LOST",
     "PATIENCE_SECONDS",
     "PAUSE_SECONDS",
     "READING",
+    "SCHEMA_BYTES_MAX",
     "WRITING",
     "CachedReader",
     "Conflict",
@@ -73,7 +75,7 @@ __all__ = [
 PATIENCE_SECONDS: Final = 20.0
 """Time after which a call no longer repeats what a lost connection or a conflict prevented."""
 PAUSE_SECONDS: Final = 0.05
-_CACHE_BYTES: Final = 64 * 1024 * 1024
+CACHE_BYTES: Final = 64 * 1024 * 1024
 _NUMBERS: Final = 1000
 """Numbers of a counter that a process takes at once; those that it does not use are lost."""
 _ROWS_FETCHED: Final = 256
@@ -523,7 +525,7 @@ _CONNECTION: Final = {
 """Options of a connection where the address has none: seconds, milliseconds."""
 
 _SCHEMA_DEFAULT: Final = "memcore"
-_SCHEMA_BYTES_MAX: Final = 63
+SCHEMA_BYTES_MAX: Final = 63
 
 
 class Server:
@@ -540,8 +542,8 @@ class Server:
         """
         url, name = urldefrag(address)
         self.name = name or _SCHEMA_DEFAULT
-        if len(self.name.encode()) > _SCHEMA_BYTES_MAX:
-            raise InvalidOptionError(f"the schema's name has more than {_SCHEMA_BYTES_MAX} bytes")
+        if len(self.name.encode()) > SCHEMA_BYTES_MAX:
+            raise InvalidOptionError(f"the schema's name has more than {SCHEMA_BYTES_MAX} bytes")
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
@@ -756,7 +758,7 @@ class Server:
                     part.learn_range(start, behind(rows[-1][0]))
             self._bytes += part.size - before
             self._parts.move_to_end(name)
-            while self._bytes > _CACHE_BYTES and len(self._parts) > 1:
+            while self._bytes > CACHE_BYTES and len(self._parts) > 1:
                 self._bytes -= self._parts.popitem(last=False)[1].size
 
     def drop(self, names: list[bytes], versions: dict[bytes, int]) -> None:

@@ -77,12 +77,12 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-__all__ = ["Filling", "PostgresStore", "filling"]
+__all__ = ["CONNECTIONS_MAX", "Filling", "PostgresStore", "filling"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RawReads)
 
-_CONNECTIONS_MAX: Final = 16
+CONNECTIONS_MAX: Final = 16
 _OPTIMISTIC: Final = 8
 """Attempts on the cache; then a read runs in one snapshot on the server, a write under its lock."""
 _ID_BYTES: Final = 8
@@ -528,7 +528,7 @@ class PostgresStore(EnvironmentFields):
         read_only: bool = False,
         create: bool = True,
         durability: str | None = None,
-        connections: int = _CONNECTIONS_MAX,
+        connections: int = CONNECTIONS_MAX,
     ) -> None:
         """Connect to the schema that ``address`` names behind ``#``, and create it if need be.
 
