@@ -18,6 +18,7 @@ def record_setstate(self: object, state: tuple[Any, ...], /) -> None: ...
 @final
 class RecordLayout:
     names: Final[tuple[str, ...]]
+    arguments: Final[int]
     positional: Final[int]
     def __init__(
         self,
@@ -25,6 +26,7 @@ class RecordLayout:
         defaults: tuple[Any, ...],
         factories: tuple[Callable[[], Any] | None, ...],
         missing: object,
+        arguments: int,
         positional: int,
         shown: tuple[str, ...],
         compared: tuple[str, ...],

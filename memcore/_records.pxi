@@ -9,7 +9,7 @@ cdef extern from "Python.h":
 @cython.final
 @cython.auto_pickle(False)
 cdef class RecordLayout:
-    """The fields of a record, in the order in which they are declared.
+    """The fields of a record: the ``arguments`` that are given to it first, each part as declared.
 
     A field without a default has ``missing`` in ``defaults``; ``factories`` has None unless each
     record gets a default of its own. The first ``positional`` fields may be given by position;
@@ -18,6 +18,7 @@ cdef class RecordLayout:
     """
 
     cdef readonly tuple names
+    cdef readonly Py_ssize_t arguments
     cdef readonly Py_ssize_t positional
     cdef tuple defaults
     cdef tuple factories
@@ -28,13 +29,15 @@ cdef class RecordLayout:
 
     def __init__(
         self, tuple names not None, tuple defaults not None, tuple factories not None,
-        object missing, Py_ssize_t positional, tuple shown not None, tuple compared not None,
-        bint has_check,
+        object missing, Py_ssize_t arguments, Py_ssize_t positional, tuple shown not None,
+        tuple compared not None, bint has_check,
     ):
-        if not len(names) == len(defaults) == len(factories) or not 0 <= positional <= len(names):
-            raise ValueError("expected a default and a factory a name, and no more positions")
+        if not len(names) == len(defaults) == len(factories):
+            raise ValueError("expected a default and a factory for each name")
+        if not 0 <= positional <= arguments <= len(names):
+            raise ValueError("expected no more positions than arguments, and these than names")
         self.names, self.defaults, self.factories = names, defaults, factories
-        self.missing, self.positional = missing, positional
+        self.missing, self.arguments, self.positional = missing, arguments, positional
         self.shown, self.compared, self.has_check = shown, compared, has_check
 
 
@@ -65,18 +68,20 @@ def record_init(self, /, *args, **named):
         name = layout.names[at]
         if at < given:
             value = args[at]
-        elif name in named:
+        elif at < layout.arguments and name in named:
             value = named[name]
             taken += 1
         elif layout.factories[at] is not None:
             value = layout.factories[at]()
         else:
             value = layout.defaults[at]
+            if value is layout.missing and at >= layout.arguments:
+                continue  # ``__post_init__`` sets it
             if value is layout.missing:
                 raise TypeError(f"{type(self).__qualname__}() needs the argument {name!r}")
         PyObject_GenericSetAttr(self, name, value)
     if taken != len(named):
-        wrong = [name for name in named if name not in layout.names[given:]]
+        wrong = [name for name in named if name not in layout.names[given:layout.arguments]]
         raise TypeError(f"{type(self).__qualname__}(): unknown or given twice: {', '.join(wrong)}")
     if layout.has_check:
         self.__post_init__()

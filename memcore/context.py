@@ -8,7 +8,7 @@ chosen from the ledger alone; the selected items are then rendered legally and c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from memcore._fast import Ledger, classify, pack_facts
@@ -21,6 +21,7 @@ from memcore.errors import (
 from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, Conversion, ItemKind, Message, Repair, Violation
 from memcore.options import checked_int, plain_message
+from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
     PairPolicy,
@@ -51,7 +52,7 @@ _SHOWN = ~(1 << ItemKind.EVENT) & 0xFF
 _RENDERED = ~(1 << ItemKind.RESULT) & _SHOWN
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Parts:
     """Parts of a context, in display order."""
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are cheap to define.
+"""Dataclasses with slots that are cheap to define.
 
 ``dataclasses.dataclass`` compiles six functions for each class when its module is imported: 0.5 ms
 a class, which was a quarter of the time to open a database in a new process. The methods of a
@@ -27,19 +27,16 @@ class _Borrowed:
     It is that of a dataclass with the same fields, which is made when one is first asked for.
     """
 
-    def __init__(self, name: str, fields: dict[str, Any]) -> None:
+    def __init__(self, name: str, fields: dict[str, Any], options: dict[str, Any]) -> None:
         self._name = name
         self._fields = fields
+        self._options = options
 
     def __get__(self, instance: object, owner: type) -> Any:
         home: Any = next(each for each in owner.__mro__ if "__record__" in vars(each))
         types = vars(home)["__annotations__"]
-        twin: Any = make_dataclass(
-            home.__name__,
-            [(name, types[name], of) for name, of in self._fields.items()],
-            frozen=True,
-            kw_only=not home.__match_args__,
-        )
+        fields = [(name, types[name], of) for name, of in self._fields.items()]
+        twin: Any = make_dataclass(home.__name__, fields, **self._options)
         home.__dataclass_fields__ = twin.__dataclass_fields__
         home.__dataclass_params__ = twin.__dataclass_params__
         home.__signature__ = signature(twin)
@@ -70,16 +67,18 @@ def _delete(self: Any, name: str) -> None:
 _METHODS: Final = {
     "__init__": _fast.record_init,
     "__repr__": _fast.record_repr,
-    "__eq__": _fast.record_eq,
+    "__replace__": _replaced,
+}
+_EQUAL: Final = {"__eq__": _fast.record_eq}
+_FROZEN: Final = {
     "__getstate__": _fast.record_getstate,
     "__setstate__": _fast.record_setstate,
-    "__replace__": _replaced,
     "__setattr__": _set,
     "__delattr__": _delete,
 }
 
 
-def _made(cls: type, *, kw_only: bool) -> type:
+def _made(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
     """Return a class like ``cls`` with slots for its fields and the methods of records."""
     space = dict(vars(cls))
     fields = {
@@ -87,23 +86,28 @@ def _made(cls: type, *, kw_only: bool) -> type:
         for name, kind in space.get("__annotations__", {}).items()
         if not kind.startswith("ClassVar")
     }
-    names, of = tuple(fields), fields.values()
+    given = [name for name, each in fields.items() if each.init]
+    names = (*given, *(name for name, each in fields.items() if not each.init))
+    of = [fields[name] for name in names]
     for name in ("__dict__", "__weakref__"):
         space.pop(name, None)
-    for name, method in _METHODS.items():
+    has_hash = space.get("__hash__") is not None  # it is None in a class that defines ``__eq__``
+    methods = _METHODS | (_EQUAL if eq else {}) | (_FROZEN if frozen else {})
+    for name, method in methods.items():
         space.setdefault(name, method)
-    if space.get("__hash__") is None:  # as in a class that defines only ``__eq__``
-        space["__hash__"] = _fast.record_hash
+    if eq and not has_hash:
+        space["__hash__"] = _fast.record_hash if frozen else None
     for name in ("__dataclass_fields__", "__dataclass_params__", "__signature__"):
-        space[name] = _Borrowed(name, fields)
+        space[name] = _Borrowed(name, fields, {"frozen": frozen, "kw_only": kw_only, "eq": eq})
     space["__slots__"] = names
-    space["__match_args__"] = () if kw_only else names
+    space["__match_args__"] = () if kw_only else tuple(given)
     space["__record__"] = _fast.RecordLayout(
         names,
         tuple([each.default for each in of]),
         tuple([None if each.default_factory is MISSING else each.default_factory for each in of]),
         MISSING,
-        0 if kw_only else len(names),
+        len(given),
+        0 if kw_only else len(given),
         tuple([name for name, each in fields.items() if each.repr]),
         tuple([name for name, each in fields.items() if each.compare]),
         "__post_init__" in space,
@@ -128,16 +132,17 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as record
 else:
 
-    def record(*, frozen: bool, slots: bool, kw_only: bool = False) -> Any:
+    def record(*, slots: bool, frozen: bool = False, kw_only: bool = False, eq: bool = True) -> Any:
         """Return the decorator that makes a class a record; the options are those of ``dataclass``.
 
-        Fields may have the options ``default``, ``default_factory``, ``repr`` and ``compare``.
+        Fields may have the options ``default``, ``default_factory``, ``init``, ``repr`` and
+        ``compare``.
 
         Raises:
-            TypeError: the record would not be frozen, or have no slots.
+            TypeError: the record would have no slots.
             ValueError: the default of a field could be changed.
         """
-        if not (frozen and slots):
-            msg = "a record is frozen and has slots: use dataclasses.dataclass for others"
+        if not slots:
+            msg = "a record has slots: use dataclasses.dataclass for what has none"
             raise TypeError(msg)
-        return partial(_made, kw_only=kw_only)
+        return partial(_made, frozen=frozen, kw_only=kw_only, eq=eq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -543,7 +543,7 @@ class Comparison:
 # --- Verification of all chains of a file, one read transaction per chain -------------------------
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Verification:
     """Verification of one file."""
 

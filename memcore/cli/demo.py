@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
@@ -19,6 +19,7 @@ from memcore.cli import storm
 from memcore.cli.options import ExitCode, verb
 from memcore.cli.output import complain, escape, print_table
 from memcore.cli.show import describe, print_messages, transcribe
+from memcore.records import record
 
 __all__ = [
     "CONVERSATION",
@@ -107,7 +108,7 @@ FORK_SEQ: Final = 7
 CONTEXT_ROUNDS: Final = 50
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Findings:
     """The results of the demo, row by row, and the claims that failed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from memcore.log.read import opened
 from memcore.log.rewrite import Rewriting, plan_rewriting
 from memcore.model import Item, ItemKind, Mask, View
 from memcore.privacy.write_filter import Redacts
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_REWRITTEN, head_key
 from memcore.rows.lifecycle import is_held, memory_namespaces
@@ -56,7 +57,7 @@ _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agen
 """Name prefixes of namespaces whose rows only an adapter can interpret."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Finding:
     """Number of findings of each class in one place; never their content."""
 

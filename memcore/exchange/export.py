@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
 from memcore import blobs, kv, memory
@@ -34,6 +34,7 @@ from memcore.log import Head, History
 from memcore.log.checkpoint import CheckpointRow, checkpoint_numbers, read_checkpoint
 from memcore.log.history import StoredRow, read_rows
 from memcore.model import ItemKind, Repair, View
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
@@ -60,7 +61,7 @@ Run: TypeAlias = tuple[int, int, int, bool]
 """``(owner session, first seq, last seq, True if they are live)``"""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Runs:
     """Runs of items, and checkpoints, to export from a session."""
 
@@ -229,7 +230,7 @@ def _live_view(
     return replace(view, masks=tuple(live), repairs=tuple(known))
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Source:
     """Snapshot of one session."""
 
@@ -351,7 +352,7 @@ def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str,
 # --- items ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Row:
     """One stored item."""
 
@@ -457,7 +458,7 @@ def _lines(engine: Engine, source: _Source) -> Iterator[bytes]:
 # --- messages only --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _LeftOut:
     """Parts of a session that a list of messages cannot hold."""
 

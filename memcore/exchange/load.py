@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -150,7 +150,7 @@ Rename: TypeAlias = Callable[[Title], Title]
 Figures: TypeAlias = tuple[int, int, int]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Imported:
     """Result of an import."""
 
@@ -254,7 +254,7 @@ class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
         self.sessions = sessions
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Part:
     """Part of a session that one commit stores."""
 

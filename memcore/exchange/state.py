@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.exchange.lines import VERSION, checked_fields, checked_numbers, portable_json, refuse
 from memcore.log.checkpoint import known_counters
 from memcore.maintenance.check import label_of
+from memcore.records import record
 from memcore.rows import names
 from memcore.session import Engine
 from memcore.session.content_filter import admitted_fields
@@ -63,7 +64,7 @@ Place = tuple[int, int]
 _PAIR: Final = 2
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class StateLines:
     """Lines of a session's state; their values are read as they are written."""
 
@@ -144,7 +145,7 @@ def _seen(
         shown = now
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ArrivedState:
     """State of a session being imported."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
@@ -337,7 +337,7 @@ class LostCheckpoint:
     reason: str
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class RecoveredNamespace:
     """The result of a recovery for one namespace of a thread."""
 

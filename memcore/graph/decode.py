@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -47,6 +47,7 @@ from memcore.graph.manifest import (
 )
 from memcore.graph.rows import id_of
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
+from memcore.records import record
 
 __all__ = [
     "MISSING",
@@ -235,7 +236,7 @@ class DecodeCache(Generic[K, V]):
         self._old.pop(key, None)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ValueParts:
     """The parts of one value: of a list without names, of a dict with names."""
 
@@ -254,7 +255,7 @@ class ValueParts:
     """Pages of its manifest, as far as known."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Decoded:
     """A decoded value, with the identity of the coder that decoded it."""
 
@@ -268,7 +269,7 @@ class Decoded:
     """Approximate memory of a copy in bytes; 0: not computed yet."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Entries:
     """Entries of a container or page: nodes, keys (empty for a list), trees."""
 

@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -78,7 +78,7 @@ Rule = Callable[[list[PruneCandidate]], set[str]]
 """Given the checkpoints of a namespace, oldest id first, returns the ids to delete."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class PrunePlan:
     """The effect of a rule on one thread: the rows to delete and to keep, in order."""
 
@@ -105,7 +105,7 @@ class PrunePlan:
     """
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Pruned:
     """Counts of what a prune deleted, or would delete."""
 

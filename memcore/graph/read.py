@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Final
@@ -48,7 +48,7 @@ class StoredCheckpoint:
     """Task, channel, value, in the order in which a step applies them."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Delta:
     """The history of a channel: a value and the ancestors' writes after it, oldest first."""
 
@@ -71,7 +71,7 @@ class ThreadEntry:
     clock; None: unknown without its serialiser."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ThreadView:
     """One thread in one transaction, for one coder."""
 

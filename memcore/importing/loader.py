@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import orjson
@@ -39,6 +39,7 @@ from memcore.importing.source import (
 )
 from memcore.limits import META_BYTES_MAX
 from memcore.options import checked_choice
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import Head, head_key
 from memcore.state import values_at
@@ -61,7 +62,7 @@ Place = tuple[str, str, str]
 """Application, user and session."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ImportReport:
     """Result of an import: what was kept, what was there, mended, left out, and why."""
 
@@ -145,7 +146,7 @@ def checked_conflict(given: str) -> str:
     return checked_choice("on_conflict", given, ("error", "skip", "rename"))
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Waiting:
     """Branches of a conversation that waits for its commit."""
 
@@ -203,11 +204,11 @@ class _Loading:
         """Yield the lines of all records."""
         for records in _pages(reported(self.reading)):
             heads = self._heads(records)
-            for record in records:
-                self.report.read += not isinstance(record, SourceFailure)
+            for each in records:
+                self.report.read += not isinstance(each, SourceFailure)
                 self.starts.append(self.number + 1)
-                self.places.append(record.place)
-                for line in self._lines(record, heads):
+                self.places.append(each.place)
+                for line in self._lines(each, heads):
                     self.number += 1
                     yield line
                 if self.progress is not None:
@@ -410,9 +411,9 @@ def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield some records at a time, few if they are large."""
     page: list[Record] = []
     items = 0
-    for record in records:
-        page.append(record)
-        items += len(record.items) if isinstance(record, SourceConversation) else 1
+    for each in records:
+        page.append(each)
+        items += len(each.items) if isinstance(each, SourceConversation) else 1
         if items >= _PAGE_ITEMS or len(page) >= _PAGE:
             yield page
             page, items = [], 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Final, NamedTuple
 
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.importing.source import Notes, Owner, Record
+from memcore.records import record
 from memcore.rows.names import check_name
 
 __all__ = [
@@ -54,7 +55,7 @@ KINDS: Final[Mapping[str, ReaderKind]] = {
 Reader = Callable[[str, Owner, Notes], Iterator[Record]]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Reading:
     """The records of a source, read as they are iterated over, once."""
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 from memcore.codec.values import check_json
 from memcore.errors import SourceError
 from memcore.exchange.lines import CREATED_US_END
+from memcore.records import record
 
 __all__ = [
     "ItemTree",
@@ -157,7 +158,7 @@ class SourceThread(NamedTuple):
     writes: list[SourceWrites]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class SourceConversation:
     """One conversation."""
 
@@ -182,7 +183,7 @@ class SourceConversation:
 Record: TypeAlias = SourceConversation | SourceState | SourceMemory | SourceThread | SourceFailure
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Notes:
     """Counts of parts that readers mended or left out, by reason."""
 

@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -35,6 +35,7 @@ from memcore.importing.source import (
     name_of_file,
     refuse_source,
 )
+from memcore.records import record
 
 __all__ = [
     "read_claude_code",
@@ -204,7 +205,7 @@ def read_claude_code(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
         yield from _transcript(file, path, lines, notes)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _TranscriptLine:
     """A line of the graph."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
@@ -54,6 +54,7 @@ from memcore.memory.trust import (
     weakest,
 )
 from memcore.model import Source
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import need_wanted
@@ -87,11 +88,11 @@ def export_entries(
     Raises:
         CorruptValueError: a row is damaged.
     """
-    for record in entries(txn, scope, after):
-        if not record.is_visible(now_ms) or record.is_summary:
+    for entry in entries(txn, scope, after):
+        if not entry.is_visible(now_ms) or entry.is_summary:
             continue
-        earlier = [export_record(each) for each in versions_of(txn, scope, record.id)]
-        yield record.id, {"entry": export_record(record), "versions": earlier}
+        earlier = [export_record(each) for each in versions_of(txn, scope, entry.id)]
+        yield entry.id, {"entry": export_record(entry), "versions": earlier}
 
 
 def arrived_entry(*bodies: Any) -> tuple[MemoryVersion, ...]:
@@ -166,7 +167,7 @@ def _arrived(body: Any) -> MemoryVersion:
     )
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ArrivalBatch:
     """State that the lines of one commit share, so that it is not read or written for each line."""
 

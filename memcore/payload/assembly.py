@@ -9,7 +9,7 @@ give way until it fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -99,7 +99,7 @@ _RANK: Final = attrgetter("rank")
 _PLACE: Final = attrgetter("place")
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Section:
     """One section as it was added."""
 
@@ -129,7 +129,7 @@ class Section:
         self.chars = sum(len(unit.id) + len(unit.text) for unit in self.units)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class PayloadContents:
     """Everything that was added to a payload."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
@@ -263,7 +263,7 @@ _FIELD: Final = re.compile(r"\{(?:id|class)\}")
 _RE2_MEMORY_BYTES: Final = 64 * 1024**2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False)
 class RedactionPolicy:
     """Classes, names and patterns to redact, and how; immutable."""
 

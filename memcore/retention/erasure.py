@@ -18,7 +18,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -115,7 +115,7 @@ GONE: Final = "gone"
 _STAGES: Final = (HIDDEN, SHREDDED, REMOVED, GONE)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Pending:
     """An unfinished erasure."""
 

@@ -45,6 +45,7 @@ from memcore.log.history import CachedSession, StoredRow, read_rows
 from memcore.log.read import again, opened
 from memcore.log.rewrite import Rewriting, plan_rewriting
 from memcore.model import Item, ItemKind, Message
+from memcore.records import record
 from memcore.retention.rules import RetentionRule, SweepRun
 from memcore.rows import index, names
 from memcore.rows.head import head_key
@@ -300,7 +301,7 @@ _TYPES: Final = {
 """Types of items without an explicit one."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ExpiredItems:
     """Expired items found by one read transaction."""
 

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, fields
 from functools import lru_cache
 from hashlib import blake2b
 from os import PathLike
@@ -316,7 +316,7 @@ class Exporter(Protocol):
         """Return a long-term memory as a line of a separate kind, which no import reads."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class SweepReport:
     """Counts of what a sweep removed, or would remove."""
 
@@ -365,7 +365,7 @@ class SweepReport:
         return asdict(self) | {"total": self.total}
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class SweepRun:
     """State and limits of one sweep."""
 

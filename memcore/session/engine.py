@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from struct import Struct
 from threading import RLock
@@ -520,7 +520,7 @@ def _malformed(key: bytes) -> CorruptValueError:
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Engine:
     """State shared by all handles of an open database."""
 

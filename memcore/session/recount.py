@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import iter_unpack
 from typing import Final, TypeAlias
 
@@ -23,6 +23,7 @@ from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
 from memcore.log import CachedSession, Head, History
 from memcore.log.read import Stored, stored_items, tokens_of
 from memcore.model import RecountResult
+from memcore.records import record
 from memcore.rows.head import head_key
 from memcore.rows.index import NO_COUNTS, RECORD, Counts, drop_counts, records, write_counts
 from memcore.session.engine import SessionRef
@@ -44,7 +45,7 @@ _ALLOWED_FIRST: Final = 64
 _log = logger()
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Counted:
     """The counts so far, of the first items of a history."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from memcore._fast import record_spans
@@ -328,7 +328,7 @@ Step = tuple[int, int]
 """``(owner session, seq)`` of an item."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Way:
     """A position that a session may be moved to."""
 
@@ -345,7 +345,7 @@ class Way:
     """True if the history stays as it is, and only data derived from it is rewritten."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class SessionDiagnosis:
     """Diagnosis of a session."""
 

@@ -16,7 +16,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore.errors import (
@@ -537,7 +537,7 @@ class Cause:
     """Seq of the item that triggered it."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Watch:
     """A ladder's rules, evaluated on items as they are appended."""
 

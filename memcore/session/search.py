@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -36,6 +35,7 @@ from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.model import Item, ItemKind, SearchHit
 from memcore.options import checked_bool, checked_choice
+from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.index import RECORD, record_at
@@ -147,7 +147,7 @@ _MARK: Final = slice(2, 10)
 """A head's checksum in its sealed value: another one means that the session changed."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Coverage:
     """Live histories of a scope's sessions in one snapshot, and what is indexed of them."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore._fast import classify
 from memcore.codec.keys import blake2b
 from memcore.errors import InvalidItemError
 from memcore.model import Conversion, ItemKind, Message, Repair
+from memcore.records import record
 from memcore.wire.form import fitted
 from memcore.wire.message import (
     BY_NAME,
@@ -80,7 +81,7 @@ class NeutralAnswer(NamedTuple):
 NeutralPart: TypeAlias = str | NeutralMedia | NeutralCall | NeutralAnswer
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class NeutralItem:
     """One item: its role is ``system``, ``user``, ``assistant`` or ``tool``."""
 

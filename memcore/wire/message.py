@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message
+from memcore.records import record
 
 __all__ = [
     "REMOVED",
@@ -154,7 +155,7 @@ class WireItem(NamedTuple):
     event: bool = False
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, slots=True)
 class CallSlot:
     """A call and its results."""
 
@@ -187,7 +188,7 @@ class Ends(NamedTuple):
         return slot.at < (self.outside if slot.key[0] == CLASS_PROGRAM else self.content)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Binding:
     """Result of ``bind``: lists with one element per entry."""
 

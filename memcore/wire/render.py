@@ -9,12 +9,13 @@ results follow stay open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from memcore._fast import classify
 from memcore.codec.keys import blake2b
 from memcore.model import ItemKind, Message, Repair
+from memcore.records import record
 from memcore.wire.message import (
     BY_NAME,
     CLASS_MASK,
@@ -50,7 +51,7 @@ __all__ = [
 # --- Results of rendering: messages, their sources, and repairs -----------------------------------
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Rendered:
     """Messages in order; ``sources[i]`` is the index of message i's entry, None if synthesized."""
 

@@ -9,11 +9,12 @@ removed; a message without remaining content is hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message
+from memcore.records import record
 from memcore.wire.message import (
     ABANDON_EVENT,
     BY_NAME,
@@ -63,7 +64,7 @@ class Mend(NamedTuple):
     """Keys of the removed calls, or of the calls whose results were removed."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Wound:
     """The parts to remove from one entry."""
 

@@ -204,9 +204,52 @@ def test_what_a_class_defines_itself_stays() -> None:
         Own(1).x = 2  # type: ignore[misc]
 
 
+def test_a_record_that_is_not_frozen() -> None:
+    @record(slots=True)
+    class Count:
+        """Its fields may change; one of them it sets itself."""
+
+        double: int = dataclasses.field(init=False)
+        seen: list[int] = dataclasses.field(init=False, default_factory=list, repr=False)
+        n: int = 0
+
+        def __post_init__(self) -> None:
+            self.double = 2 * self.n
+
+    count, same = Count(1), Count(n=1)
+    assert count == same
+    assert (count.double, count.seen) == (2, [])
+    count.n += 1
+    assert repr(count) == f"{Count.__qualname__}(double=2, n=2)"
+    assert count != same
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(count)
+    with pytest.raises(AttributeError):
+        count.m = 1  # type: ignore[attr-defined]
+    del count.n
+    assert not hasattr(count, "n")
+    assert dataclasses.replace(copy.deepcopy(same), n=3) == Count(3)
+    assert Count.__match_args__ == ("n",)
+    assert list(inspect.signature(Count).parameters) == ["n"]
+    for args, named in (((1, 2), {}), ((), {"double": 2}), ((), {"seen": []})):
+        with pytest.raises(TypeError):
+            Count(*args, **named)
+
+
+def test_a_record_that_is_compared_by_identity() -> None:
+    @record(slots=True, eq=False)
+    class Thing:
+        """Two with the same fields are two."""
+
+        n: int
+
+    assert Thing(1) != Thing(1)
+    assert len({Thing(1), Thing(1)}) == 2
+
+
 def test_what_is_no_record_is_refused() -> None:
-    with pytest.raises(TypeError, match="frozen"):
-        record(frozen=False, slots=True)
+    with pytest.raises(TypeError, match="slots"):
+        record(frozen=True, slots=False)
     with pytest.raises(ValueError, match="default_factory"):
 
         @record(frozen=True, slots=True)
@@ -231,4 +274,7 @@ def test_hostile_uses_of_the_methods_are_errors() -> None:
     with pytest.raises(TypeError):
         _fast.record_repr(Fake())
     with pytest.raises(ValueError, match="a default and a factory"):
-        _fast.RecordLayout(("x",), (), (), None, 0, (), (), False)
+        _fast.RecordLayout(("x",), (), (), None, 1, 1, (), (), False)
+    for arguments, positional in ((2, 0), (1, 2), (0, 1), (-1, -1)):
+        with pytest.raises(ValueError, match="no more positions"):
+            _fast.RecordLayout(("x",), (1,), (None,), None, arguments, positional, (), (), False)

@@ -12,7 +12,7 @@ import asyncio
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
@@ -46,6 +46,7 @@ from memcore.faces import logger
 from memcore.log import Prepared, SessionTxn
 from memcore.log.session_txn import revision_conflict
 from memcore.model import Envelope, Item, ItemKind
+from memcore.records import record
 from memcore.session import Session
 from memcore.session.append import PLAIN, Append, ItemOptions, encode_event, encode_items, store
 from memcore.session.change import Unchanged
@@ -135,7 +136,7 @@ _NOTHING: Final[dict[str, Any]] = {"count": 0, "digest": "", "runs": []}
 # --- A stored task --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _StoredTask:
     """A task's session, read: what its frames say, and what they refer to."""
 

@@ -12,7 +12,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from threading import RLock
 from typing import Any, Final, NamedTuple
@@ -64,6 +64,7 @@ from memcore.log.read import opened
 from memcore.log.rewrite import Rewriting, plan_rewriting
 from memcore.log.session_txn import SessionTxn
 from memcore.model import Envelope, ItemKind
+from memcore.records import record
 from memcore.rows.item import Json, split_body
 from memcore.rows.lifecycle import need_free
 from memcore.session import Session
@@ -106,7 +107,7 @@ _EMPTY: Final = "."
 _SHARED: Final = (APP, USER, "temp:")
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Plan:
     """A plan for deleting an invocation, made on one snapshot."""
 
@@ -124,7 +125,7 @@ class _Plan:
     """The values of these fields when the values to restore were chosen."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Candidate:
     """An event considered for deletion."""
 

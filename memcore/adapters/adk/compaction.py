@@ -15,7 +15,6 @@ import inspect
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +35,7 @@ from memcore.errors import InvalidOptionError, SummarizerError
 from memcore.faces import logger
 from memcore.model import Message, SummaryRequest
 from memcore.options import checked_int
+from memcore.records import record
 from memcore.tokens import get_counter
 from memcore.wire import WireItem as Paired
 from memcore.wire import bind
@@ -359,7 +359,7 @@ _ASKS_PEOPLE: Final = "adk_request_"
 """The prefix of ADK's own calls, which are answered by people, once."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Obligation:
     """A call or request that needs an answer."""
 

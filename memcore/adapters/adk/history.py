@@ -31,6 +31,7 @@ from memcore.errors import CorruptValueError
 from memcore.faces import logger
 from memcore.log import CachedSession, Head
 from memcore.model import ItemKind
+from memcore.records import record
 from memcore.rows.head import head_key
 from memcore.rows.item import Json
 from memcore.rows.lifecycle import is_erased
@@ -157,7 +158,7 @@ def _add_span(spans: list[Span], span: Span) -> None:
     spans.append(span)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Run:
     """The cached entries of a session from a position to the end of its history as of one read."""
 
@@ -741,7 +742,7 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
     return head.hidden or epoch not in (None, head.epoch)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Live:
     """The part of a history that ADK shows, as a ledger without the hidden items."""
 

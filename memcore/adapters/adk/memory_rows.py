@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
@@ -36,6 +35,7 @@ from memcore.codec.keys import Kind
 from memcore.codec.values import decode_json, decoding, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView, transaction_of
+from memcore.records import record
 from memcore.rows.lifecycle import need_free
 from memcore.search.index import is_leaving
 
@@ -72,7 +72,7 @@ UNKNOWN_SESSION: Final = "__unknown_session_id__"
 """ADK's name for the session of events that were given without one."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Memory:
     """A memory to be stored."""
 

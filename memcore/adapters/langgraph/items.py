@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
@@ -38,6 +38,7 @@ from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionErr
 from memcore.kv import KeyValueTxn, KeyValueView, transaction_of
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
 from memcore.options import checked_choice, need_known
+from memcore.records import record
 
 __all__ = [
     "Found",
@@ -129,7 +130,7 @@ def place(namespace: int, number: int) -> str:
     return f"{namespace:0{_PLACE_DIGITS}x}{number:0{_PLACE_DIGITS}x}"
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class ItemRow:
     """An item as stored: full ``labels`` and ``key``, and the value as JSON."""
 
@@ -259,7 +260,7 @@ _PLACE_CHARS: Final = len(place(0, 0))
 _PLACE_PARTS: Final = slice(_PLACE_CHARS // 2), slice(_PLACE_CHARS // 2, None)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Found:
     """An item with its place and namespace."""
 
@@ -268,7 +269,7 @@ class Found:
     row: ItemRow
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Put:
     """A change to an item; ``row`` None removes it."""
 

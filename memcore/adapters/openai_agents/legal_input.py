@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, TypeAlias, cast, overload
 
 from agents.models.fake_id import FAKE_RESPONSES_ID
@@ -66,7 +66,7 @@ _ID_IS_OPTIONAL: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Settled:
     """The result of ``settle_ids``, by position in the list."""
 
