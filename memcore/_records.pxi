@@ -4,6 +4,8 @@
 cdef extern from "Python.h":
     int Py_ReprEnter(object) except -1
     void Py_ReprLeave(object)
+    int Py_EnterRecursiveCall(const char *) except *
+    void Py_LeaveRecursiveCall()
 
 
 @cython.final
@@ -27,7 +29,7 @@ cdef class RecordLayout:
     cdef tuple compared
     cdef bint has_check
 
-    def __init__(
+    def __cinit__(
         self, tuple names not None, tuple defaults not None, tuple factories not None,
         object missing, Py_ssize_t arguments, Py_ssize_t positional, tuple shown not None,
         tuple compared not None, bint has_check,
@@ -114,24 +116,37 @@ def record_hash(self, /):
 
     Raises:
         TypeError: a value has none.
+        RecursionError: records hold records too deep, or themselves.
     """
-    return hash(record_values(self, record_layout(self).compared))
+    # Neither the call of a method by its slot nor Cython counts calls within calls.
+    Py_EnterRecursiveCall(" while hashing a record")
+    try:
+        return hash(record_values(self, record_layout(self).compared))
+    finally:
+        Py_LeaveRecursiveCall()
+
+
+cdef tuple record_fields(object of):
+    """All fields; of a dataclass that is derived from a record, its own, too."""
+    if "__record__" in type(of).__dict__:
+        return record_layout(of).names
+    return tuple([each.name for each in type(of).__dataclass_fields__.values()])
 
 
 def record_getstate(self, /):
     """The values of all fields, for ``pickle`` and ``copy``."""
-    return record_values(self, record_layout(self).names)
+    return list(record_values(self, record_fields(self)))
 
 
-def record_setstate(self, tuple state not None, /):
+def record_setstate(self, list state not None, /):
     """Set all fields of a new record from ``record_getstate``.
 
     Raises:
         ValueError: there are more values than fields, or fewer.
     """
-    cdef RecordLayout layout = record_layout(self)
+    cdef tuple names = record_fields(self)
     cdef Py_ssize_t at
-    if len(state) != len(layout.names):
+    if len(state) != len(names):
         raise ValueError("a value is needed for each field")
-    for at in range(len(layout.names)):
-        PyObject_GenericSetAttr(self, layout.names[at], state[at])
+    for at in range(len(names)):
+        PyObject_GenericSetAttr(self, names[at], state[at])

@@ -27,19 +27,25 @@ class _Borrowed:
     It is that of a dataclass with the same fields, which is made when one is first asked for.
     """
 
-    def __init__(self, name: str, fields: dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(self, name: str, fields: dict[str, Field[Any]], options: dict[str, bool]) -> None:
         self._name = name
         self._fields = fields
         self._options = options
 
     def __get__(self, instance: object, owner: type) -> Any:
+        if self._name == "__signature__":
+            # A callable record is asked for that of ``__call__``, a subclass for its own.
+            by: Any = owner.__init__  # type: ignore[misc]
+            if instance is not None or by is not _fast.record_init:
+                raise AttributeError(self._name)
         home: Any = next(each for each in owner.__mro__ if "__record__" in vars(each))
-        types = vars(home)["__annotations__"]
+        types = vars(home).get("__annotations__", {})
+        options: dict[str, Any] = self._options
         fields = [(name, types[name], of) for name, of in self._fields.items()]
-        twin: Any = make_dataclass(home.__name__, fields, **self._options)
-        home.__dataclass_fields__ = twin.__dataclass_fields__
-        home.__dataclass_params__ = twin.__dataclass_params__
-        home.__signature__ = signature(twin)
+        twin: Any = make_dataclass(home.__name__, fields, slots=True, **options)
+        if self._name == "__signature__":
+            return signature(twin)
+        setattr(home, self._name, getattr(twin, self._name))
         return getattr(home, self._name)
 
 
@@ -86,8 +92,11 @@ def _made(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
         for name, kind in space.get("__annotations__", {}).items()
         if not kind.startswith("ClassVar")
     }
-    given = [name for name, each in fields.items() if each.init]
-    names = (*given, *(name for name, each in fields.items() if not each.init))
+    by_place, by_name, others = _parts(fields, kw_only=kw_only)
+    if fields and any(hasattr(base, "__record__") for base in cls.__bases__):
+        msg = f"{cls.__qualname__}: fields on top of a record's: use dataclasses.dataclass"
+        raise TypeError(msg)
+    names = (*by_place, *by_name, *others)
     of = [fields[name] for name in names]
     for name in ("__dict__", "__weakref__"):
         space.pop(name, None)
@@ -100,17 +109,17 @@ def _made(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
     for name in ("__dataclass_fields__", "__dataclass_params__", "__signature__"):
         space[name] = _Borrowed(name, fields, {"frozen": frozen, "kw_only": kw_only, "eq": eq})
     space["__slots__"] = names
-    space["__match_args__"] = () if kw_only else tuple(given)
+    space["__match_args__"] = by_place
     space["__record__"] = _fast.RecordLayout(
         names,
         tuple([each.default for each in of]),
         tuple([None if each.default_factory is MISSING else each.default_factory for each in of]),
         MISSING,
-        len(given),
-        0 if kw_only else len(given),
+        len(by_place) + len(by_name),
+        len(by_place),
         tuple([name for name, each in fields.items() if each.repr]),
         tuple([name for name, each in fields.items() if each.compare]),
-        "__post_init__" in space,
+        hasattr(cls, "__post_init__"),
     )
     made = type(cls)(cls.__name__, cls.__bases__, space)
     made.__qualname__ = cls.__qualname__
@@ -119,13 +128,39 @@ def _made(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
 
 def _field(default: Any) -> Field[Any]:
     """Return what a class says of a field, as ``dataclasses.field`` has it."""
-    if isinstance(default, Field):
-        return default
-    if type(default).__hash__ is None:
-        msg = f"mutable default {default!r:.60}: use field(default_factory=...)"
+    found: Field[Any] = default if isinstance(default, Field) else field(default=default)
+    if type(found.default).__hash__ is None:
+        msg = f"mutable default {found.default!r:.60}: use field(default_factory=...)"
         raise ValueError(msg)
-    found: Field[Any] = field(default=default)
+    if found.hash is not None:
+        msg = "hash= of a field: a record's hash is that of what is compared"
+        raise ValueError(msg)
     return found
+
+
+def _parts(
+    fields: dict[str, Field[Any]], *, kw_only: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the fields that are given by position or name, by name alone, and not at all.
+
+    Raises:
+        TypeError: a field with a default is given before one without.
+    """
+    by_place: list[str] = []
+    by_name: list[str] = []
+    others: list[str] = []
+    for name, each in fields.items():
+        is_named = kw_only if each.kw_only is MISSING else each.kw_only
+        (by_name if is_named else by_place).append(name) if each.init else others.append(name)
+    had_default = False
+    for name in by_place:
+        each = fields[name]
+        has_default = each.default is not MISSING or each.default_factory is not MISSING
+        if had_default and not has_default:
+            msg = f"field {name!r} has no default, and one before it has"
+            raise TypeError(msg)
+        had_default = had_default or has_default
+    return tuple(by_place), tuple(by_name), tuple(others)
 
 
 if TYPE_CHECKING:
@@ -135,12 +170,13 @@ else:
     def record(*, slots: bool, frozen: bool = False, kw_only: bool = False, eq: bool = True) -> Any:
         """Return the decorator that makes a class a record; the options are those of ``dataclass``.
 
-        Fields may have the options ``default``, ``default_factory``, ``init``, ``repr`` and
-        ``compare``.
+        Fields may have the options ``default``, ``default_factory``, ``init``, ``repr``,
+        ``compare`` and ``kw_only``.
 
         Raises:
-            TypeError: the record would have no slots.
-            ValueError: the default of a field could be changed.
+            TypeError: the record would have no slots, or add to the fields of another record; or a
+                field without a default is behind one with a default.
+            ValueError: the default of a field could be changed, or it has the option ``hash``.
         """
         if not slots:
             msg = "a record has slots: use dataclasses.dataclass for what has none"

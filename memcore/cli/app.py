@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 import memcore
 from memcore.cli.entry import OutputError, ProgramOptions, give_up_output, missing_package
-from memcore.cli.options import EPILOG, ExitCode, exit_code_of
+from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
 from memcore.cli.output import complain
 
 __all__ = [
@@ -84,12 +84,8 @@ def command_of(name: str) -> click.Command:
     return found
 
 
-class VerbGroup(click.Group):
+class VerbGroup(InOrder):
     """The verbs: one is imported when it is run, and its exceptions are reported as one line."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the verbs in the order of ``VERBS``: those that a newcomer needs come first."""
-        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

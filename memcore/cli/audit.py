@@ -12,6 +12,7 @@ import memcore
 from memcore.audit.start import key_in
 from memcore.cli.options import (
     ExitCode,
+    InOrder,
     app_option,
     find_session,
     is_judged,
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-verbs = click.Group(
+verbs = InOrder(
     "audit",
     help="Prove a database by its audit. The key: --key-file, or MEMCORE_AUDIT_KEY (hexadecimal), "
     "or MEMCORE_AUDIT_KEY_FILE.",

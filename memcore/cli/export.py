@@ -39,7 +39,7 @@ _REPORT_PIECES: Final = 200
 
 @verb("export")
 @store_option
-@click.argument("sessions", nargs=-1, metavar="SESSION", help="The sessions' names.")
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...", help="The sessions' names.")
 @click.option(
     "--to", required=True, metavar="FILE", help="The file to make; - for standard output."
 )

@@ -66,6 +66,7 @@ class Renaming:
     required=True,
     metavar="PATH",
     envvar="MEMCORE_STORE",
+    show_envvar=True,
     callback=store_path,
     help="The database; made if missing.",
 )

@@ -15,6 +15,7 @@ import click
 import memcore
 from memcore.cli.options import (
     ExitCode,
+    InOrder,
     json_option,
     reading,
     store_option,
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-verbs = click.Group(
+verbs = InOrder(
     "memory",
     help="Look at what is remembered of a user, and decide what waits in quarantine.",
     no_args_is_help=True,

@@ -17,9 +17,13 @@ from memcore.cli.output import complain, warn
 from memcore.options import checked_path
 from memcore.store.interface import SERVER_SCHEMES
 
+if "help" not in click.Argument.__init__.__code__.co_varnames:
+    raise ImportError("click 8.5 or later is needed", name="click")
+
 __all__ = [
     "EPILOG",
     "ExitCode",
+    "InOrder",
     "app_option",
     "dry_run_option",
     "exit_code_of",
@@ -109,6 +113,14 @@ def store_path(_context: click.Context, _option: click.Parameter, given: str | N
     return None if given is None else checked_path("--store", given)
 
 
+class InOrder(click.Group):
+    """A group that lists its verbs as they were added to it: what is needed first comes first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the verbs."""
+        return list(self.commands)
+
+
 def verb(
     name: str, *, of: click.Group | None = None
 ) -> Callable[[Callable[..., None]], click.Command]:
@@ -127,6 +139,7 @@ store_option = click.option(
     "--store",
     required=True,
     envvar="MEMCORE_STORE",
+    show_envvar=True,
     metavar="PATH",
     help="The database file, or the address of a store on a server.",
     callback=store_path,

@@ -76,7 +76,7 @@ def recover_session(
         return
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
-        found = session.recover(plan=dry_run, steps=step or RECOVERY_STEPS)
+        found = session.recover(plan=dry_run, steps=list(step) or RECOVERY_STEPS)
     if as_json:
         emit_json("recover", {"dry_run": dry_run, **asdict(found)})
     else:

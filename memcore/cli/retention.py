@@ -35,7 +35,8 @@ __all__ = [
     "action",
     type=click.Choice(["show", "set"]),
     default="show",
-    help="Show the rules, or set them.",
+    metavar="[ACTION]",
+    help="show the rules, or set them.",
 )
 @click.argument(
     "rules",

@@ -24,6 +24,7 @@ __all__ = [
     "--store",
     metavar="PATH",
     envvar="MEMCORE_STORE",
+    show_envvar=True,
     callback=store_path,
     help="The same, as other verbs take it.",
 )

@@ -236,6 +236,80 @@ def test_a_record_that_is_not_frozen() -> None:
             Count(*args, **named)
 
 
+@dataclasses.dataclass(frozen=True)
+class Farther(Place):
+    """A dataclass on top of a record, with a dictionary for its own field."""
+
+    extra: int = 0
+
+
+def test_a_dataclass_on_top_of_a_record_is_copied_whole() -> None:
+    far = Farther(1, extra=9)
+    for twin in (copy.copy(far), copy.deepcopy(far), pickle.loads(pickle.dumps(far))):
+        assert (twin, twin.extra) == (far, 9)
+    assert list(inspect.signature(Farther).parameters) == [*FIELDS, "extra"]
+
+
+def test_what_a_dataclass_pickled_is_read() -> None:
+    """Its state is a list of the values of its fields."""
+    place = Place.__new__(Place)
+    place.__setstate__([1, 2, ["a"], "s", "n"])  # type: ignore[attr-defined]
+    assert place == Place(1, 2, ["a"], "s", "n")
+
+
+def test_a_record_that_is_called_has_the_signature_of_its_call() -> None:
+    @record(frozen=True, slots=True)
+    class Scaled:
+        """A function with a setting."""
+
+        by: int
+
+        def __call__(self, value: int) -> int:
+            return self.by * value
+
+    class Renamed(Scaled):
+        """With a constructor of its own."""
+
+        def __init__(self, factor: int) -> None:
+            super().__init__(factor)
+
+    assert list(inspect.signature(Scaled(2)).parameters) == ["value"]
+    assert list(inspect.signature(Scaled).parameters) == ["by"]
+    assert list(inspect.signature(Below).parameters) == list(FIELDS)
+    assert list(inspect.signature(Renamed).parameters) == ["factor"]
+    assert Renamed(3)(2) == 6
+
+
+def test_fields_by_name_alone() -> None:
+    @record(frozen=True, slots=True)
+    class Mixed:
+        """One field by position, the others by name."""
+
+        x: int
+        y: int = dataclasses.field(default=2, kw_only=True)
+        z: int = dataclasses.field(kw_only=True)
+
+    assert (Mixed(1, z=3), Mixed.__match_args__) == (Mixed(x=1, y=2, z=3), ("x",))
+    assert repr(Mixed(1, z=3)).endswith("(x=1, y=2, z=3)")
+    for args in ((1, 2, 3), (1,)):
+        with pytest.raises(TypeError):
+            Mixed(*args)
+
+
+def test_records_that_are_too_deep_are_an_error() -> None:
+    deep: Any = Named(second=0)
+    for _ in range(100_000):
+        deep = Named(second=deep)
+    around = Named.__new__(Named)
+    object.__setattr__(around, "first", "a")
+    object.__setattr__(around, "second", around)
+    for each in (deep, around):
+        with pytest.raises(RecursionError):
+            hash(each)
+    while isinstance(deep, Named):  # so that no destructor recurses
+        deep = deep.second
+
+
 def test_a_record_that_is_compared_by_identity() -> None:
     @record(slots=True, eq=False)
     class Thing:
@@ -258,11 +332,36 @@ def test_what_is_no_record_is_refused() -> None:
 
             x: list[int] = []  # noqa: RUF012
 
+    with pytest.raises(ValueError, match="hash="):
+
+        @record(frozen=True, slots=True)
+        class Hashed:
+            """What is compared is hashed."""
+
+            x: int = dataclasses.field(default=1, hash=False)
+
+    with pytest.raises(TypeError, match="'y' has no default"):
+
+        @record(frozen=True, slots=True)
+        class Late:
+            """No argument could be left out."""
+
+            x: int = 1
+            y: int
+
+    with pytest.raises(TypeError, match="on top of a record"):
+
+        @record(frozen=True, slots=True)
+        class More(Place):
+            """Whose fields would they be?"""
+
+            z: int
+
 
 def test_hostile_uses_of_the_methods_are_errors() -> None:
     with pytest.raises(AttributeError):
         _fast.record_init(object())
-    for state in ((), (1, 2, 3, 4, 5, 6)):
+    for state in ([], [1, 2, 3, 4, 5, 6]):
         with pytest.raises(ValueError, match="each field"):
             _fast.record_setstate(Place(1), state)
     with pytest.raises(AttributeError):
