@@ -1,4 +1,4 @@
-"""Command line; only ``main`` is public, and typer and rich are loaded when a verb runs."""
+"""Command line; only ``main`` is public, and click and rich are loaded when a verb runs."""
 
 from memcore.cli.entry import main
 

@@ -31,7 +31,7 @@ FAILURES_SHOWN = 5
 @click.argument(
     "data",
     required=False,
-    metavar="FILE",
+    metavar="[FILE]",
     help="Conversations, one a line, or an export (generated ones).",
 )
 @click.option(
@@ -46,7 +46,11 @@ FAILURES_SHOWN = 5
     help="Budget of contexts (a quarter of each).",
 )
 @click.option(
-    "--only", multiple=True, metavar="QUESTION", help=f"One of {', '.join(QUESTIONS)}; repeatable."
+    "--only",
+    type=click.Choice(QUESTIONS),
+    multiple=True,
+    metavar="QUESTION",
+    help=f"One of {', '.join(QUESTIONS)}; repeatable.",
 )
 @click.option(
     "--seconds",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from memcore.cli.options import (
     app_option,
     find_session,
     json_option,
+    need_new,
     reading,
     session_argument,
     store_option,
@@ -62,11 +62,11 @@ def bundle_session(
 
     The bundle is one JSON object; --json wraps it like the output of other verbs.
     """
+    if out is not None:
+        need_new(out)
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:
-        if os.path.lexists(out):  # an existing file is kept
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), out)
         with beside(out) as (temporary, fd):
             with open(fd, "wb", closefd=False) as file:
                 file.write(found + b"\n")

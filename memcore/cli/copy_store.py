@@ -7,8 +7,9 @@ import dataclasses
 import click
 
 import memcore
-from memcore.cli.options import json_option, verb
+from memcore.cli.options import json_option, need_file, need_new, verb
 from memcore.cli.output import emit_json, escape, progress
+from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "copy_store",
@@ -25,6 +26,9 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
     The copy is compared with the source before anybody can open it. One to a server that was cut
     short goes on when it is run again.
     """
+    need_file(source)
+    if not target.startswith(SERVER_SCHEMES):
+        need_new(target)
     with progress("copying") as report:
         done = memcore.copy_store(source, target, progress=report)
     if as_json:

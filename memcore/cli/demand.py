@@ -45,7 +45,9 @@ def demand_of_store(
             found = db.demands
     else:
         if not yes:
-            complain("what is stored from then on is redacted and judged otherwise: say --yes")
+            complain(
+                "this changes how all that is stored from now on is redacted or judged: say --yes"
+            )
             raise SystemExit(ExitCode.REFUSED)
         with writing(store) as db:
             db.demand(

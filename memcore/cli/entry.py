@@ -51,6 +51,13 @@ class _Output(io.FileIO):
 
 
 _LIBRARIES: Final = ("click", "rich")
+_EXTRAS: Final = {
+    "anyio": "mcp", "cryptography": "encryption", "jinja2": "ui", "mcp": "mcp",
+    "psycopg": "postgres", "psycopg_pool": "postgres", "pyarrow": "parquet", "re2": "pii",
+    "starlette": "ui", "tiktoken": "tiktoken", "uvicorn": "ui", "wordllama": "embed",
+    "zstandard": "zstd",
+}  # fmt: skip
+"""The extra that brings a package."""
 
 
 class ProgramOptions(NamedTuple):
@@ -108,7 +115,11 @@ def missing_package(error: ImportError) -> str:
         return ""
     if error.name.partition(".")[0] in _LIBRARIES:
         return f"the command line needs click and rich: pip install 'memcore-db[cli]' ({error})"
-    return f"the package {error.name} is missing or broken ({error}): install it with pip"
+    if "pip install" in str(error):
+        return str(error)
+    extra = _EXTRAS.get(error.name.partition(".")[0])
+    how = "install it with pip" if extra is None else f"pip install 'memcore-db[{extra}]'"
+    return f"the package {error.name} is missing or broken ({error}): {how}"
 
 
 def _open_streams() -> None:

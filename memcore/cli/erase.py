@@ -15,6 +15,7 @@ from memcore.cli.options import (
     reading,
     store_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -62,6 +63,7 @@ def erase_user(
         _show_plan(store, user, app, as_json=as_json)
         return
     with writing(store) as db, progress("checking the copy") as report:
+        warn_of_stranger(db, user)
         if user is None:
             done = db.finish_erasures(progress=report)
         else:

@@ -11,6 +11,7 @@ from memcore.cli.options import (
     reading,
     store_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -57,6 +58,7 @@ def hold_data(
         complain("a release lets the data be deleted: say --yes")
         raise SystemExit(ExitCode.REFUSED)
     with writing(store) as db:
+        warn_of_stranger(db, user)
         if reason is None:
             covered = db.release(user, app=app, session=session)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -129,6 +130,8 @@ def import_file(
     times are kept, and a second run adds nothing. --user and --app then own what has none there.
     """
     _check_places(store, user=user, app=app)
+    if kind is None and os.path.isdir(file):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
     if kind is not None:
         given = {"--format": form != "auto", "--policy": policy, "--orphans": orphans != "keep"}
         _need_none(kind, given)

@@ -72,11 +72,15 @@ def _table(memories: list[memcore.Memory]) -> None:
 @store_option
 @user_option
 @app_option
-@click.option("--status", metavar="STATUS", help="Only active, quarantined, ... ones.")
+@click.option("--status", metavar="STATUS", help="Only those that are active, quarantined, ...")
 @click.option("--kind", metavar="KIND", help="Only facts, ...")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Most of them.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most this many.")
 @click.option(
-    "--after", type=click.IntRange(min=0), default=0, metavar="ID", help="With larger numbers."
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="ID",
+    help="Only ids larger than this one.",
 )
 @json_option
 def list_memories(
@@ -104,7 +108,7 @@ def list_memories(
 @click.argument("query", metavar="QUERY", help="Words in any order.")
 @user_option
 @app_option
-@click.option("-k", type=click.IntRange(min=1), default=10, metavar="N", help="Most of them.")
+@click.option("-k", type=click.IntRange(min=1), default=10, metavar="N", help="At most this many.")
 @click.option(
     "--mode",
     default="lexical",
@@ -116,8 +120,15 @@ def list_memories(
 def search_memories(
     store: str, query: str, *, user: str, app: str, k: int, mode: str, index: bool, as_json: bool
 ) -> None:
-    """Find the active memories that best match some words, or with ``--mode`` their meaning."""
-    embedder = memcore.search.WordLlama() if mode in ("hybrid", "vector") else None
+    """Find the active memories that best match some words.
+
+    With --mode, by their meaning.
+    """
+    embedder = None
+    if mode in ("hybrid", "vector"):
+        from memcore.search import WordLlama
+
+        embedder = WordLlama()
     with (writing if index else reading)(store, embedder=embedder) as db:
         hits = db.scope(app=app, user=user).memory.search(query, k=k, mode=mode)
     if as_json:
@@ -145,10 +156,11 @@ def evaluate_search(
     store: str, *, questions: Path, user: str, app: str, k: int, memories: bool, as_json: bool
 ) -> None:
     """Measure how much of what questions expect a search finds: recall, nDCG, MRR."""
+    from memcore import search
+    from memcore.session import unsearched_items
+
     with questions.open("rb") as file:
-        asked = memcore.search.read_questions(
-            iter(partial(file.readline, memcore.search.LINE_BYTES_MAX + 1), b"")
-        )
+        asked = search.read_questions(iter(partial(file.readline, search.LINE_BYTES_MAX + 1), b""))
     with reading(store) as db:
         scope = db.scope(app=app, user=user)
 
@@ -158,8 +170,8 @@ def evaluate_search(
             found = (hit.memory.sources for hit in scope.memory.search(query, k=most))
             return [[(each.session, seq) for each in of for seq in each.seqs] for of in found]
 
-        groups = memcore.search.measure(asked, find, k=k)
-        left_out = 0 if memories else memcore.session.unsearched_items(db.engine, app, user)
+        groups = search.measure(asked, find, k=k)
+        left_out = 0 if memories else unsearched_items(db.engine, app, user)
     if left_out:
         warn(
             f"{left_out} items are not indexed and were not searched: index them with "

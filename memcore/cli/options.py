@@ -33,6 +33,8 @@ __all__ = [
     "json_option",
     "key_options",
     "need_choice",
+    "need_file",
+    "need_new",
     "reading",
     "redact_option",
     "session_argument",
@@ -41,6 +43,7 @@ __all__ = [
     "user_option",
     "verb",
     "verify_option",
+    "warn_of_stranger",
     "writing",
     "yes_option",
 ]
@@ -51,9 +54,9 @@ __all__ = [
 EPILOG: Final = """\b
 Exit codes:
   0  ok
-  1  findings: check or demo found something, import met lines it could not load, export left
-     out what its format cannot hold, recount met sessions it could not count, salvage or
-     recover had to leave something out, erase left something for --finish
+  1  findings: check, audit verify, redact --dry-run or demo found something; import, export,
+     recount, memory extract, salvage or recover had to leave something out; erase or keys left
+     something for later
   2  usage: an option is missing, unknown or out of range, or needs a package that is missing
   3  not found: no such file or session
   4  conflict: another process holds the file, or the session changed meanwhile
@@ -162,9 +165,25 @@ session_argument = click.argument("session_id", metavar="SESSION", help="The ses
 
 def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
     """End the program unless exactly one of --dry-run and --yes was given."""
-    if dry_run == yes:
+    if dry_run and yes:
+        complain("say either --dry-run or --yes, not both")
+        raise SystemExit(ExitCode.USAGE)
+    if not (dry_run or yes):
         complain(f"say --dry-run to see {see}, or --yes to {do}")
-        raise SystemExit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+        raise SystemExit(ExitCode.REFUSED)
+
+
+def need_new(path: str) -> None:
+    """End the program if a file to make exists: it is kept."""
+    if os.path.lexists(path):
+        complain(f"{path}: exists; name a new file")
+        raise SystemExit(ExitCode.REFUSED)
+
+
+def warn_of_stranger(db: memcore.Database, user: str | None) -> None:
+    """Warn if nothing is stored of a user: the name may be mistyped."""
+    if user is not None and all(its_user != user for _, its_user in db.scopes()):
+        warn(f"nothing is stored of user {user!r}: is the name right?")
 
 
 def key_options() -> dict[str, Any]:
@@ -197,7 +216,7 @@ def reading(
     store: str, *, verify: bool = True, embedder: memcore.Embedder | None = None
 ) -> Iterator[memcore.Database]:
     """Open the database for reading, without writing anything or disturbing a live writer."""
-    _need_file(store)
+    need_file(store)
     verify = verify and is_judged()
     options = key_options()
     with memcore.open(store, read_only=True, verify=verify, embedder=embedder, **options) as db:
@@ -222,7 +241,7 @@ def _was_interrupted(db: memcore.Database) -> bool:
 @contextmanager
 def writing(store: str, *, embedder: memcore.Embedder | None = None) -> Iterator[memcore.Database]:
     """Open an existing database for writing; its pages are validated first, see ``is_judged``."""
-    _need_file(store)
+    need_file(store)
     with _opened(store, embedder=embedder) as db:
         yield db
 
@@ -247,7 +266,8 @@ def _opened(store: str, **options: Any) -> memcore.Database:
         return _opened(store, **options, guard=memcore.NoWrites())
 
 
-def _need_file(store: str) -> None:
+def need_file(store: str) -> None:
+    """Raise NotFoundError if there is no such file; a store on a server is not looked for."""
     if not (store.startswith(SERVER_SCHEMES) or os.path.lexists(store)):
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)

@@ -39,6 +39,7 @@ _SHOWN = 20
 @app_option
 @click.option(
     "--step",
+    type=click.Choice(RECOVERY_STEPS),
     multiple=True,
     metavar="|".join(RECOVERY_STEPS),
     help="A step that may be taken; may be given several times. Without it: all, in order.",

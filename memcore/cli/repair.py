@@ -76,7 +76,7 @@ def repair_session(
         f"\n{len(result.masks):,} items are shown otherwise or not at all; "
         f"{result.tokens_before:,} tokens before, {result.tokens_after:,} after"
     )
-    print("nothing was written" if result.view is None else f"view {result.view.number:,} says so")
+    print("nothing was written" if result.view is None else "contexts are repaired from now on")
 
 
 def _fields(result: memcore.RepairResult) -> dict[str, Any]:

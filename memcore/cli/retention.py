@@ -12,11 +12,13 @@ from memcore.cli.options import (
     ExitCode,
     app_option,
     dry_run_option,
+    find_session,
     json_option,
     reading,
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -68,10 +70,14 @@ def keep(
     """
     where = {"user": user, "app": app, "session": session}
     if action == "set":
+        if dry_run:
+            complain("set them with --yes; then 'memcore sweep --dry-run' shows what they remove")
+            raise SystemExit(ExitCode.USAGE)
         if rules is None or not yes:
             complain("set: name the rules and say --yes; 'memcore sweep --dry-run' shows the rest")
             raise SystemExit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
         with writing(store) as db:
+            warn_of_stranger(db, user)
             db.retention.set(_rules(rules), **where)
             _show(db.retention.terms(**where), as_json=as_json)
         return
@@ -80,6 +86,8 @@ def keep(
             report = db.sweep(dry_run=True)
             show_report(report.mapping(), verb="retention", as_json=as_json)
             return
+        if session is not None:
+            find_session(db, session, user=user, app=app)  # a mistyped name is an error
         _show(db.retention.terms(**where), as_json=as_json)
 
 

@@ -8,6 +8,7 @@ import click
 
 from memcore.cli.options import (
     app_option,
+    find_session,
     json_option,
     reading,
     store_option,
@@ -63,6 +64,8 @@ def search_sessions(
             db.reindex(user=user, app=app)
         elif index:
             db.index_sessions(user=user, app=app)
+        for name in session:
+            find_session(db, name, user=user, app=app)  # a mistyped name is an error
         hits = db.search(
             query,
             k=k,

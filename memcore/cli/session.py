@@ -9,6 +9,7 @@ import click
 
 import memcore
 from memcore.cli.options import (
+    ExitCode,
     app_option,
     dry_run_option,
     find_position,
@@ -23,7 +24,7 @@ from memcore.cli.options import (
     writing,
     yes_option,
 )
-from memcore.cli.output import emit_json, escape
+from memcore.cli.output import complain, emit_json, escape
 from memcore.session import read
 from memcore.session.session import ref_of
 
@@ -52,6 +53,9 @@ def fork_session(
     """
     with writing(store) as db:
         session, position = find_position(db, at, user, app)
+        if db.session(name, user=session.user, app=session.app).exists():
+            complain(f"session {name!r} exists; give the fork another name")
+            raise SystemExit(ExitCode.REFUSED)
         fork = session.fork(name, at=position)
         _told(as_json, "fork", f"{name}: {len(fork):,} items of {session.id}",
               session=name, of=session.id, items=len(fork), revision=fork.revision)  # fmt: skip

@@ -223,10 +223,17 @@ def _fields(line: Line) -> dict[str, Any]:
 @session_argument
 @store_option
 @click.option(
-    "--budget", type=int, metavar="TOKENS", help="At most this many tokens; default: all."
+    "--budget",
+    type=click.IntRange(min=1),
+    metavar="TOKENS",
+    help="At most this many tokens; default: all.",
 )
 @click.option(
-    "--reserve", type=int, default=0, metavar="TOKENS", help="Of these, leave so many free."
+    "--reserve",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="TOKENS",
+    help="Of these, leave so many free.",
 )
 @click.option(
     "--calibrated/--no-calibrated",
@@ -248,6 +255,9 @@ def show_context(
     as_json: bool,
 ) -> None:
     """Show the context within a budget: its messages, tokens and repairs."""
+    if reserve and (budget is None or reserve >= budget):
+        of = "there is no --budget" if budget is None else f"the budget is {budget:,}"
+        raise memcore.InvalidOptionError(f"--reserve: leaves {reserve:,} tokens free, but {of}")
     with reading(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         found = session.context(budget, reserve_tokens=reserve, calibrated=calibrated)

@@ -28,7 +28,7 @@ __all__ = [
 @store_option
 @click.option("--archive", metavar="FILE", help="Add what leaves to this export first.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100_000, help="Remove at most so many things."
+    "--limit", type=click.IntRange(min=1), default=100_000, help="Remove at most this many objects."
 )
 @dry_run_option
 @yes_option
@@ -52,6 +52,6 @@ def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:
     print_pairs(
         (name.replace("_", " "), count) for name, count in found.items() if name not in told
     )
-    what = "would go; nothing was written" if found["dry_run"] else "went"
+    what = "would be removed; nothing was written" if found["dry_run"] else "removed"
     rest = "" if found["complete"] else "; more is due: run it again"
-    print(f"\n{found['total']:,} things {what}{rest}")
+    print(f"\n{found['total']:,} objects {what}{rest}")

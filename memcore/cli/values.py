@@ -94,6 +94,9 @@ def show_state(
 ) -> None:
     """Show the state of a session, shared fields of its user and app included; or change one."""
     changes = _asked(field, set_to, delete, yes)
+    if changes and field is not None and field.startswith("temp:"):
+        msg = f"{field[:80]!r}: temporary fields are kept by a program's handle and never stored"
+        raise memcore.InvalidOptionError(msg)
     with writing(store) if changes else reading(store) as db:
         state = find_session(db, session_id, user=user, app=app).state
         if changes and field is not None:

@@ -132,7 +132,7 @@ def test_the_command_line(path: Path, tmp_path: Path) -> None:
     assert run("case-4711", "--seq", "2", "--bytes", "4096", "--out", str(out)).exit_code == 0
     assert json.loads(out.read_bytes())["slice"][0]["seq"] == 2
     assert str(tmp_path) not in out.read_text()
-    assert run("case-4711", "--out", str(out)).exit_code == 7  # what is there stays
+    assert run("case-4711", "--out", str(out)).exit_code == 6  # what is there stays
     assert run("nobody").exit_code == 3
 
 
@@ -201,6 +201,6 @@ def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(
     written = out.read_bytes()
     assert out.stat().st_mode & 0o777 == 0o600
     refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == ExitCode.STORAGE
+    assert refused.exit_code == ExitCode.REFUSED
     assert "exists" in refused.stderr
     assert out.read_bytes() == written

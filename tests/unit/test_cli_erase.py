@@ -36,8 +36,9 @@ def test_erase_says_what_it_would_do_and_does_it(store):
     assert "out of reach: backups" in told
     assert "alice" not in told
     assert b"alice" not in store.read_bytes()
-    done = json.loads(run(store, "erase", "alice-liddell", "--yes", "--json"))
-    assert done["receipts"][0]["scopes"] == 0
+    warning, done = run(store, "erase", "alice-liddell", "--yes", "--json").splitlines()
+    assert "nothing is stored of user 'alice-liddell'" in warning
+    assert json.loads(done)["receipts"][0]["scopes"] == 0
     with memcore.open(store) as db:
         assert db.scopes() == [("default", "bob")]
 

@@ -449,3 +449,60 @@ def test_only_public_names_are_shown() -> None:
         assert "appending" not in dir(session)
         assert "plan_batch" not in dir(session)
         assert "engine" not in dir(db)
+
+
+# --- what a newcomer meets -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("fork chat chat", ExitCode.REFUSED, "'chat' exists"),
+        ("copy STORE there", ExitCode.REFUSED, "there: exists; name a new file"),
+        ("salvage STORE --to there", ExitCode.REFUSED, "exists"),
+        ("bundle chat --out there", ExitCode.REFUSED, "exists"),
+        ("copy nothing new", ExitCode.NOT_FOUND, "nothing: there is no such file"),
+        ("state chat temp:x --set 1 --yes", ExitCode.USAGE, "never stored"),
+        ("search line --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
+        ("retention show --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
+        ("retention set standard --dry-run", ExitCode.USAGE, "set them with --yes"),
+        ("context chat --reserve 10", ExitCode.USAGE, "there is no --budget"),
+        ("context chat --budget 10 --reserve 10", ExitCode.USAGE, "the budget is 10"),
+        ("rewind chat@1 --dry-run --yes", ExitCode.USAGE, "not both"),
+        ("recover chat --step bogus", ExitCode.USAGE, "'bogus'"),
+        ("import .", ExitCode.STORAGE, "Is a directory"),
+    ],
+)
+def test_wrong_input_is_told_in_one_way(store, monkeypatch, words, code, told) -> None:
+    monkeypatch.chdir(store.parent)
+    Path("there").write_text("stays")
+    arguments = [str(store) if each == "STORE" else each for each in words.split()]
+    ran = run(*arguments, MEMCORE_STORE=str(store))
+    assert ran.returncode == code, ran.stderr
+    assert told in ran.stderr
+    assert ran.stdout == ""
+    assert Path("there").read_text() == "stays"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["hold typo --reason x", "retention set standard --user typo --yes", "erase typo --yes"],
+)
+def test_an_unknown_user_is_warned_of(store, words) -> None:
+    ran = run(*words.split(), "--store", store)
+    assert ran.returncode == 0, ran.stderr
+    assert "nothing is stored of user 'typo': is the name right?" in ran.stderr
+
+
+def test_verbs_import_what_they_use(store, tmp_path) -> None:
+    """In a process of their own, in which nothing else has imported it."""
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text('{"question": "line 7", "expect": [["chat", 8]]}\n')
+    ran = run("memory", "eval", "--questions", asked, "--store", store)
+    assert "bug in memcore" not in ran.stderr
+    (tmp_path / "wordllama.py").write_text("raise ImportError('gone', name='wordllama')")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    ran = run("memory", "search", "x", "--mode", "hybrid", "--store", store, PYTHONPATH=path)
+    assert ran.returncode == ExitCode.USAGE
+    assert "memcore-db[embed]" in ran.stderr
+    assert ran.stderr.count("pip install") == ran.stderr.count("\n") == 1

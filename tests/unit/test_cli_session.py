@@ -70,7 +70,7 @@ def test_positions_that_are_none_are_told(store) -> None:
         ran = run("rewind", position, "--dry-run")
         assert (ran.exit_code, ran.stdout) == (code, ""), position
         assert run("rewind", position, "--yes").exit_code == code
-    assert run("fork", "chat", "chat").exit_code == ExitCode.USAGE
+    assert run("fork", "chat", "chat").exit_code == ExitCode.REFUSED
     assert shown(store) == ["1", "2", "3"]
 
 
