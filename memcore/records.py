@@ -39,7 +39,7 @@ class _Borrowed:
             if instance is not None or by is not _fast.record_init:
                 raise AttributeError(self._name)
         home: Any = next(each for each in owner.__mro__ if "__record__" in vars(each))
-        types = vars(home).get("__annotations__", {})
+        types = home.__annotations__
         options: dict[str, Any] = self._options
         fields = [(name, types[name], of) for name, of in self._fields.items()]
         twin: Any = make_dataclass(home.__name__, fields, slots=True, **options)
@@ -86,10 +86,11 @@ _FROZEN: Final = {
 
 def _made(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
     """Return a class like ``cls`` with slots for its fields and the methods of records."""
+    types = cls.__annotations__  # the class's own: Python 3.14 has them no longer in its dictionary
     space = dict(vars(cls))
     fields = {
         name: _field(space.pop(name, MISSING))
-        for name, kind in space.get("__annotations__", {}).items()
+        for name, kind in types.items()
         if not kind.startswith("ClassVar")
     }
     by_place, by_name, others = _parts(fields, kw_only=kw_only)
