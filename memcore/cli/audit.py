@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -46,6 +48,8 @@ anchor_path_option = click.option(
 
 
 def _audit(key_file: str | None, **options: Any) -> memcore.Audit:
+    if key_file is not None and not os.path.lexists(key_file):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key_file)
     if key_file is not None:
         return memcore.Audit(key=key_in(key_file), **options)
     found = memcore.Audit.from_environment(**options)
@@ -61,7 +65,9 @@ def _audit(key_file: str | None, **options: Any) -> memcore.Audit:
 @anchor_path_option
 @json_option
 def verify(store: str, *, key_file: str | None, anchor: str | None, as_json: bool) -> None:
-    """Verify every entry, and every row by its entry; report the first bad one of each chain.
+    """Verify every entry, and every row by its entry.
+
+    The first bad entry of each chain is reported.
 
     Findings are listed on stdout; the exit code is then 1.
     """

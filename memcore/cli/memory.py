@@ -94,7 +94,10 @@ def list_memories(
     after: int,
     as_json: bool,
 ) -> None:
-    """List the memories of a user; forgotten ones only with --status forgotten."""
+    """List the memories of a user.
+
+    Forgotten ones are listed with --status forgotten alone.
+    """
     with _memory(store, app, user) as memory:
         found = memory.list(status=status, kind=kind, limit=limit, after=after)
     if as_json:
@@ -155,7 +158,10 @@ def search_memories(
 def evaluate_search(
     store: str, *, questions: Path, user: str, app: str, k: int, memories: bool, as_json: bool
 ) -> None:
-    """Measure how much of what questions expect a search finds: recall, nDCG, MRR."""
+    """Measure a search by questions: recall, nDCG, MRR.
+
+    Each question says what it should find.
+    """
     from memcore import search
     from memcore.session import unsearched_items
 
@@ -239,7 +245,10 @@ def show_history(store: str, number: int, *, user: str, app: str, as_json: bool)
 @app_option
 @json_option
 def promote_memory(store: str, number: int, *, by: str, user: str, app: str, as_json: bool) -> None:
-    """Release a memory from quarantine: models are given it from then on."""
+    """Release a memory from quarantine.
+
+    Models are given it from then on.
+    """
     with _memory(store, app, user, writes=True) as memory:
         found = memory.promote(number, by=by)
     if as_json:
@@ -259,7 +268,10 @@ def promote_memory(store: str, number: int, *, by: str, user: str, app: str, as_
 def forget_memory(
     store: str, number: int, *, user: str, app: str, reason: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Remove a memory's text from all its versions; it is not learned again."""
+    """Remove a memory's text from all its versions.
+
+    It is not learned again.
+    """
     if not yes:
         complain("what is forgotten cannot be had back: say --yes")
         raise SystemExit(ExitCode.REFUSED)
@@ -282,7 +294,10 @@ def forget_memory(
 def extract_memories(
     store: str, session: str | None, *, user: str, app: str, as_json: bool
 ) -> None:
-    """Read what was not read of a session, or of yesterday's, by rules that need no model."""
+    """Learn from a session, or from those of yesterday.
+
+    Items that were not read yet are read by rules that need no model.
+    """
     with _memory(store, app, user, writes=True) as memory:
         reports = (
             memcore.MemoryWorker().daily(memory) if session is None else [memory.extract(session)]
@@ -369,7 +384,10 @@ def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_
 def consolidate_memories(
     store: str, *, user: str, app: str, archive_below: float | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Unite memories that say the same, and archive what has faded; nothing is deleted."""
+    """Unite memories that say the same; archive what has faded.
+
+    Nothing is deleted.
+    """
     policy = memcore.ConsolidationPolicy(archive_below=archive_below)
     with _memory(store, app, user, writes=not dry_run) as memory:
         found = memory.consolidate(policy, dry_run=dry_run)
@@ -400,7 +418,10 @@ def consolidate_memories(
 @app_option
 @json_option
 def show_profile(store: str, *, schema: Path, user: str, app: str, as_json: bool) -> None:
-    """Show a user's profile: the values of its fields, and those that do not fit the schema."""
+    """Show a user's profile: the values of its fields.
+
+    Values that do not fit the schema are listed, too.
+    """
     try:
         said = json.loads(schema.read_bytes())
     except (ValueError, RecursionError) as exc:
@@ -451,7 +472,7 @@ def _grant_table(grants: list[memcore.Grant]) -> None:
 @app_option
 @json_option
 def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
-    """List the grants that a user gave, and those that the user has."""
+    """List the grants that a user gave or was given."""
     with _memory(store, app, user) as memory:
         found = [*memory.grants.list(), *memory.grants.received()]
     if as_json:
@@ -484,7 +505,10 @@ def give_grant(
     until: float | None,
     as_json: bool,
 ) -> None:
-    """Let another user read a user's active memories, redacted, until it is revoked."""
+    """Let another user read a user's active memories.
+
+    They are redacted, and can be read until the grant is revoked.
+    """
     with _memory(store, app, user, writes=True) as memory:
         found = memory.grants.give(
             to=(to_app, to_user), kinds=kind or None, redact=redact or None, until=until

@@ -147,8 +147,8 @@ store_option = click.option(
     help="The database file, or the address of a store on a server.",
     callback=store_path,
 )
-user_option = click.option("--user", metavar="USER", help="Only this user's sessions.")
-app_option = click.option("--app", metavar="APP", help="Only this application's sessions.")
+user_option = click.option("--user", metavar="USER", help="Of this user only.")
+app_option = click.option("--app", metavar="APP", help="Of this application only.")
 redact_option = click.option(
     "--redact", metavar="PRESET", help="Placeholders for what this policy finds."
 )

@@ -461,6 +461,7 @@ def test_only_public_names_are_shown() -> None:
         ("copy STORE there", ExitCode.REFUSED, "there: exists; name a new file"),
         ("salvage STORE --to there", ExitCode.REFUSED, "exists"),
         ("bundle chat --out there", ExitCode.REFUSED, "exists"),
+        ("audit verify --key-file nothing", ExitCode.NOT_FOUND, "nothing: No such file"),
         ("copy nothing new", ExitCode.NOT_FOUND, "nothing: there is no such file"),
         ("state chat temp:x --set 1 --yes", ExitCode.USAGE, "never stored"),
         ("search line --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
