@@ -148,7 +148,7 @@ def _print_completion(context: click.Context, _option: click.Parameter, shell: s
     is_eager=True,
     expose_value=False,
     callback=_print_completion,
-    help="Show what makes a shell complete verbs and options; see the documentation.",
+    help="Show the lines that make a shell complete verbs and options.",
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
 def app() -> None:

@@ -377,7 +377,7 @@ def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_
     "--archive-below",
     type=float,
     metavar="SCORE",
-    help="Archive what has faded below; see the documentation.",
+    help="Archive what has faded below this score, 0 to 1.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @json_option
