@@ -377,7 +377,7 @@ def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_
     "--archive-below",
     type=float,
     metavar="SCORE",
-    help="Archive what has faded below this score, 0 to 1.",
+    help="Archive what scores less: importance, fading with age, + uses + sessions that say it.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @json_option
