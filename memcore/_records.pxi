@@ -48,8 +48,11 @@ cdef inline RecordLayout record_layout(object of):
 
 
 cdef tuple record_values(object of, tuple names):
+    cdef list found = []
     cdef object name
-    return tuple([getattr(of, name) for name in names])
+    for name in names:
+        found.append(getattr(of, name))
+    return tuple(found)
 
 
 def record_init(self, /, *args, **named):
@@ -61,6 +64,7 @@ def record_init(self, /, *args, **named):
     cdef RecordLayout layout = record_layout(self)
     cdef Py_ssize_t at, given = len(args), taken = 0
     cdef object name, value
+    cdef list wrong
     if given > layout.positional:
         raise TypeError(
             f"{type(self).__qualname__}() takes {layout.positional} arguments by position, "
@@ -83,7 +87,10 @@ def record_init(self, /, *args, **named):
                 raise TypeError(f"{type(self).__qualname__}() needs the argument {name!r}")
         PyObject_GenericSetAttr(self, name, value)
     if taken != len(named):
-        wrong = [name for name in named if name not in layout.names[given:layout.arguments]]
+        wrong = []
+        for name in named:
+            if name not in layout.names[given:layout.arguments]:
+                wrong.append(name)
         raise TypeError(f"{type(self).__qualname__}(): unknown or given twice: {', '.join(wrong)}")
     if layout.has_check:
         self.__post_init__()
@@ -92,14 +99,15 @@ def record_init(self, /, *args, **named):
 def record_repr(self, /):
     """``Name(field=value, ...)``; ``...`` for a record within itself."""
     cdef object name
+    cdef list inside = []
     if Py_ReprEnter(self):
         return "..."
     try:
-        names = record_layout(self).shown
-        inside = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])
+        for name in record_layout(self).shown:
+            inside.append(f"{name}={getattr(self, name)!r}")
     finally:
         Py_ReprLeave(self)
-    return f"{type(self).__qualname__}({inside})"
+    return f"{type(self).__qualname__}({', '.join(inside)})"
 
 
 def record_eq(self, other, /):
@@ -130,7 +138,7 @@ cdef tuple record_fields(object of):
     """All fields; of a dataclass that is derived from a record, its own, too."""
     if "__record__" in type(of).__dict__:
         return record_layout(of).names
-    return tuple([each.name for each in type(of).__dataclass_fields__.values()])
+    return tuple(type(of).__dataclass_fields__)
 
 
 def record_getstate(self, /):
