@@ -219,7 +219,7 @@ def test_reads_of_an_event_loop_run_in_threads(address, monkeypatch):
 
 
 def test_the_cache_is_bounded(db, monkeypatch):
-    monkeypatch.setattr(server_module, "_CACHE_BYTES", 100_000)
+    monkeypatch.setattr(server_module, "CACHE_BYTES", 100_000)
     sessions = [db.session(f"s{n}", user="u") for n in range(20)]
     for _ in range(3):
         for session in sessions:
