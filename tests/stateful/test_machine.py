@@ -80,8 +80,10 @@ class Model:
         latest: dict[str, int] = {}
         for at, (_, message) in enumerate(self.items):
             if isinstance(message, tuple):
-                if message[0] == "abandon" and (message[1], latest.get(message[1])) in waiting:
-                    waiting.remove((message[1], latest[message[1]]))
+                # A result is the latest call's, answered or not; an abandon the latest open one's.
+                given_up = [each for each in waiting if message == ("abandon", each[0])]
+                if given_up:
+                    waiting.remove(given_up[-1])
             elif message["role"] == "tool":
                 key = message["tool_call_id"]
                 if (key, latest.get(key)) in waiting:
