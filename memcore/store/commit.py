@@ -558,7 +558,9 @@ def copy_of(failure: BaseException, cause: BaseException) -> BaseException:
     """Copy an error for each caller, as a traceback belongs to one thread."""
     if not isinstance(failure, MemcoreError):
         return failure
-    copy = type(failure)(*failure.args)
+    # Not by its constructor, which may take more than the message.
+    copy = type(failure).__new__(type(failure), *failure.args)
+    copy.__dict__.update(failure.__dict__)
     copy.__cause__ = failure.__cause__ if failure is cause else cause
     return copy
 

@@ -565,11 +565,15 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
 
 
 def compact_file(
-    env: Environment, *, record: Format | None, judge: Judge | None
+    env: Environment,
+    *,
+    judge: Judge | None,
+    durability: str | None = None,
+    version: int | None = None,
 ) -> tuple[int, int]:
-    """Replace the file with a compacted copy. Needs the lead.
+    """Replace the file with a compacted copy, of another durability mode or version if given.
 
-    ``record`` is the copy's format record; None: the file's own.
+    Needs the lead.
 
     Writers wait; readers continue until the swap. Any failure or interruption leaves either the old
     or the new file under the name, intact, and the environment has that one open.
@@ -590,6 +594,7 @@ def compact_file(
         with exclusively(lock, env.path):
             old = os.fstat(lock)
             with beside(env.path, like=old) as (temporary, fd):
+                record = env.hold(partial(_record_of, env, durability, version))
                 copy_snapshot(env, fd, temporary, compact=True, record=record, replaces=True)
                 prove(fd, temporary, env.path, judge)
                 new = os.fstat(fd)
@@ -606,6 +611,27 @@ def compact_file(
         finally:
             if env.fd != lock:
                 os.close(lock)
+
+
+def _record_of(
+    env: Environment, durability: str | None, version: int | None, raw: binding.RawEnv
+) -> Format | None:
+    """Return the file's format record with another mode or version; None: with neither.
+
+    As it is stored: features may have been set since the environment was opened.
+    """
+    if durability is None and version is None:
+        return None
+    txn = raw.begin()
+    try:
+        record = Format.unpack(txn.get(FORMAT_KEY), env.path, oldest=env.oldest)
+    finally:
+        txn.abort()
+    if durability is not None:
+        record = record._replace(durability=durability)
+    if version is not None:
+        record = record._replace(version=version, reader_version=version)
+    return record
 
 
 def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:

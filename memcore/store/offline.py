@@ -108,8 +108,7 @@ def migrate_file(path: str, *, keep: str | None, judge: Judge | None, look: bool
             return found.version
         if keep is not None:
             os.link(path, keep)
-        record = found._replace(version=FORMAT_VERSION, reader_version=FORMAT_VERSION)
-        env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
+        env.queue.call(lambda _: compact_file(env, version=FORMAT_VERSION, judge=judge), job=True)
         return found.version
     finally:
         env.shut()

@@ -839,9 +839,8 @@ class LmdbStore:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
-        record = None if durability is None else _format(env)._replace(durability=durability)
         return env.queue.call(
-            lambda _: package.compact_file(env, record=record, judge=judge), job=True
+            lambda _: package.compact_file(env, durability=durability, judge=judge), job=True
         )
 
     def wipe_records(self) -> None:

@@ -638,20 +638,58 @@ class _Renderer:
     def render_anywhere(self) -> None:
         """Render for OpenAI Responses: outputs may come later, reasoning keeps its successor."""
         dangling = self._dangling_reasoning()
+        overtaken = self._overtaken()
+        behind_result = False
         waiting: list[int] = []
+        nameless = False
+        # True while a call without an id waits: outputs answer such calls in their order.
         for at in range(len(self.entries)):
             if not self.binding.is_shown(at) or (
                 self.binding.is_result(at) and not self._stands(at)
             ):
                 continue
-            if not self.binding.flags[at] & FLAG_MODEL:
+            is_result = self.binding.is_result(at)
+            ends = behind_result or not self.binding.flags[at] & FLAG_MODEL
+            if ends and not (is_result and nameless):
                 self._answer(waiting)
+                nameless = False
+            behind_result = is_result
             if at in dangling:
                 self._note("reasoning", at)
                 continue
             self.out.keep(self.entries, at)
-            waiting.append(at)
+            if at in overtaken:
+                self._synthesize(at, self._missing(at))
+            else:
+                waiting.append(at)
+                nameless |= any(slot.key[0] & BY_NAME for slot in self._missing(at))
         self._answer(waiting)
+
+    def _overtaken(self) -> set[int]:
+        """Find calls without an id behind which their response calls the same name again.
+
+        An output without an id answers a call of the latest run of calls: behind the response it
+        would be that of the later call, so these are answered at once.
+        """
+        found: set[int] = set()
+        follows: dict[Key, int] = {}
+        """The next call of each name in the response, from the end of it on."""
+        breaks = len(self.entries)
+        """The next item that ends a run of calls."""
+        for at in range(len(self.entries) - 1, -1, -1):
+            if not self.binding.is_shown(at):
+                continue
+            if not self.binding.flags[at] & FLAG_MODEL:
+                follows.clear()
+            slots = [slot for slot in self.binding.calls[at] if slot.key[0] & BY_NAME]
+            for slot in slots:
+                later = follows.get(slot.key)
+                if later is not None and (breaks < later or later in found):
+                    found.add(at)
+            follows.update((slot.key, at) for slot in slots)
+            if not self.binding.calls[at]:
+                breaks = at
+        return found
 
     def _stands(self, result: int) -> bool:
         answers = self.binding.answers[result]

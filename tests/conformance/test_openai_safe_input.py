@@ -467,7 +467,13 @@ def test_what_is_first_when_others_have_gone_is_judged_as_the_first(items, shown
     assert filtered(got, way) == got
 
 
+NAMELESS = {"type": "tool_search_call", "call_id": None, "execution": "client", "arguments": {}}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
 @few
+@example([user("hi"), NAMELESS, THOUGHT, {**NAMELESS}], None, False)
+@example([user("hi"), NAMELESS, {**NAMELESS}, THOUGHT, {**NAMELESS}], None, False)
 @given(drawn, budgets, st.booleans())
 def test_a_filter_shows_a_legal_list_once_and_for_all(items, budget, whole):
     items = with_ids(items) if whole else items

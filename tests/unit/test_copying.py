@@ -24,6 +24,8 @@ from memcore.errors import (
     StoreLockedError,
 )
 from memcore.store import copy
+from memcore.store.datafile import FORMAT_KEY, MEMORIES, Format
+from memcore.store.transaction import stored
 
 
 def user(number: int) -> dict[str, str]:
@@ -304,6 +306,24 @@ def holder(db, path):
     assert child.stdout.readline() == b"open\n"
     yield child
     child.communicate()
+
+
+def features_of(db) -> int:
+    row = db.engine.store.read(lambda txn: stored(txn).get(FORMAT_KEY))
+    return Format.unpack(row, db.path).features
+
+
+def test_a_change_of_mode_keeps_features_that_were_set_since(db) -> None:
+    before = features_of(db)
+    db.scope(user="ann").memory.remember("likes tea", by="operator")
+    db.session("a", user="ann").append({"role": "user", "content": "tea"})
+    db.index_sessions()
+    found = features_of(db)
+    assert found & MEMORIES
+    assert found != before
+    db.copy_compact(durability="relaxed")
+    assert features_of(db) == found
+    assert db.durability == "relaxed"
 
 
 def test_nobody_is_robbed_of_the_file(db, path, tmp_path, holder) -> None:

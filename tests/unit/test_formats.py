@@ -248,6 +248,25 @@ def test_items_of_the_server_are_whole_in_themselves():
     assert shown(messages, "openai_responses") == messages
 
 
+def test_a_synthetic_output_without_an_id_is_that_of_its_call():
+    """Elsewhere it would be taken for the output of another call of that name."""
+    asks = {"type": "tool_search_call", "arguments": {}}
+    none = {"type": "tool_search_output", "status": "completed", "tools": []}
+    found, thought = {**none, "id": "tso_1"}, {"type": "reasoning", "id": "rs_1", "summary": []}
+    for given, expected in (
+        ([asks, thought, asks], [asks, none, thought, asks]),
+        ([asks, asks, thought, asks], [asks, none, asks, none, thought, asks]),
+        ([asks, thought, asks, found], [asks, none, thought, asks, found]),
+        ([asks, asks, found, user()], [asks, asks, found, none, user()]),
+        ([asks, asks, found, thought, asks], [asks, asks, found, none, thought, asks]),
+        ([asks, fn("a"), asks, out("a"), found], [asks, fn("a"), asks, out("a"), found]),
+    ):
+        got = memcore.fit([user(), *given], policy="openai_responses").messages
+        assert got == [user(), *expected]
+        assert memcore.validate(got, "openai_responses") == []
+        assert memcore.fit(got, policy="openai_responses").messages == got
+
+
 def test_an_approval_that_never_came_is_refused_synthetically():
     asks = {"type": "mcp_approval_request", "id": "ap", "name": "x", "arguments": "{}"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "ap", "approve": False}

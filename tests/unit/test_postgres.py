@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from random import Random
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -124,6 +125,14 @@ def test_the_password_is_nowhere_to_be_seen(server):
     with pytest.raises(StoreAccessError) as caught:
         memcore.open(address.replace("tester:", "nobody:"))
     assert "hush" not in str(caught.value)
+
+
+def test_an_address_need_not_name_a_host_before_the_database(server):
+    where = f"postgresql:///postgres?host={quote(server.directory, safe='')}&user=tester#hostless"
+    with memcore.open(where) as db:
+        db.session("s", user="u").append(hello())
+        with memcore.open(db.path) as same:
+            assert len(same.session("s", user="u")) == 1
 
 
 def test_another_durability_and_a_newer_store(server, address):

@@ -15,12 +15,14 @@ from interrupts import Interrupt
 from memcore._fast import redo_record
 from memcore.errors import (
     ClosedError,
+    FencedError,
     InternalError,
     OutcomeUnknownError,
     StorageError,
     StoreFullError,
 )
 from memcore.store import open_store, redo_log
+from memcore.store.commit import copy_of
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.open_file import recover
 from memcore.store.redo_log import RedoLog
@@ -802,3 +804,10 @@ def test_a_flush_that_failed_meanwhile_is_no_acknowledgement(tmp_path, store) ->
         store.transact(closure)
     with pytest.raises(OutcomeUnknownError):
         store.flush()
+
+
+def test_an_error_is_copied_with_what_it_tells():
+    failure = FencedError("taken over", epoch=1, current=2)
+    copy = copy_of(failure, failure)
+    assert copy is not failure
+    assert (str(copy), copy.epoch, copy.current) == ("taken over", 1, 2)

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urldefrag
+from urllib.parse import quote
 
 import psycopg
 from psycopg import errors as pg
@@ -540,7 +540,7 @@ class Server:
         Raises:
             InvalidOptionError: it cannot be read.
         """
-        url, name = urldefrag(address)
+        url, _, name = address.partition("#")  # urldefrag would take "///" for "/"
         self.name = name or _SCHEMA_DEFAULT
         if len(self.name.encode()) > SCHEMA_BYTES_MAX:
             raise InvalidOptionError(f"the schema's name has more than {SCHEMA_BYTES_MAX} bytes")
