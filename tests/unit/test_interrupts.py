@@ -181,14 +181,14 @@ CASES = [
 
 
 def chosen(points: list[Point]) -> list[Point]:
-    """All of them at length, each once; in short: where something is held, and a sample.
+    """Each line once at length, in short a sample; where something is held, all points.
 
     Where something is held, it matters who called: what the caller holds differs.
     """
-    held = [point for point in dict.fromkeys(points) if LONG or point[0].endswith(HOLDERS)]
+    held = [point for point in dict.fromkeys(points) if point[0].endswith(HOLDERS)]
     first = {point[:4]: point for point in reversed(points)}
     found = list(reversed(first.values()))
-    return list(dict.fromkeys([*held, *found[::SAMPLE]]))
+    return list(dict.fromkeys([*held, *found[:: 1 if LONG else SAMPLE]]))
 
 
 def unfinished(path: Path) -> list[str]:
