@@ -644,9 +644,7 @@ class _Renderer:
         nameless = False
         # True while a call without an id waits: outputs answer such calls in their order.
         for at in range(len(self.entries)):
-            if not self.binding.is_shown(at) or (
-                self.binding.is_result(at) and not self._stands(at)
-            ):
+            if not self._is_kept(at):
                 continue
             is_result = self.binding.is_result(at)
             ends = behind_result or not self.binding.flags[at] & FLAG_MODEL
@@ -677,7 +675,7 @@ class _Renderer:
         breaks = len(self.entries)
         """The next item that ends a run of calls."""
         for at in range(len(self.entries) - 1, -1, -1):
-            if not self.binding.is_shown(at):
+            if not self._is_kept(at):
                 continue
             if not self.binding.flags[at] & FLAG_MODEL:
                 follows.clear()
@@ -690,6 +688,10 @@ class _Renderer:
             if not self.binding.calls[at]:
                 breaks = at
         return found
+
+    def _is_kept(self, at: int) -> bool:
+        """Return whether the entry is shown, and not a result without its call."""
+        return self.binding.is_shown(at) and (not self.binding.is_result(at) or self._stands(at))
 
     def _stands(self, result: int) -> bool:
         answers = self.binding.answers[result]
@@ -712,9 +714,7 @@ class _Renderer:
         dangling = set()
         followed = False
         for at in range(len(self.entries) - 1, -1, -1):
-            if not self.binding.is_shown(at) or (
-                self.binding.is_result(at) and not self._stands(at)
-            ):
+            if not self._is_kept(at):
                 continue
             if self.binding.kinds[at] == ItemKind.REASONING and not followed:
                 dangling.add(at)

@@ -258,6 +258,7 @@ def test_a_synthetic_output_without_an_id_is_that_of_its_call():
         ([asks, asks, thought, asks], [asks, none, asks, none, thought, asks]),
         ([asks, thought, asks, found], [asks, none, thought, asks, found]),
         ([asks, asks, found, user()], [asks, asks, found, none, user()]),
+        ([asks, out("gone"), thought, asks], [asks, none, thought, asks]),
         ([asks, asks, found, thought, asks], [asks, asks, found, none, thought, asks]),
         ([asks, fn("a"), asks, out("a"), found], [asks, fn("a"), asks, out("a"), found]),
     ):
