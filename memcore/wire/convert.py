@@ -110,13 +110,24 @@ _CHAT_ROLES: Final = frozenset(("user", "assistant", "system", "tool"))
 _OTHER_FIELDS: Final = frozenset(("type", "parts", "lc", "data"))
 
 
+_INSTRUCTED_FIRST: Final = ("anthropic", "gemini")
+"""Formats whose instructions stand in front: not every model takes them later."""
+
+
 def all_native(messages: Iterable[Message], wire: str) -> bool:
-    """Return whether all messages may stay as they are in a format."""
-    return all(
-        (wire == "chat" and (_is_plain_chat(message) or _is_chat_call(message)))
-        or (_is_native(message, wire) and fitted(message, wire) is message)
-        for message in messages
-    )
+    """Return whether all messages may stay as they are, and where they are, in a format."""
+    led = False
+    for message in messages:
+        if wire == "chat" and (_is_plain_chat(message) or _is_chat_call(message)):
+            continue
+        if not _is_native(message, wire) or fitted(message, wire) is not message:
+            return False
+        if wire in _INSTRUCTED_FIRST:
+            is_system = classify(message)[0] == ItemKind.SYSTEM
+            if led and is_system:
+                return False
+            led = led or not is_system
+    return True
 
 
 def _is_plain_chat(message: Message) -> bool:
@@ -803,7 +814,7 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
             events.append(entry)
             continue
         kind = reader.binding.kinds[at]
-        late = kind == ItemKind.SYSTEM and led and wire in ("anthropic", "gemini")
+        late = kind == ItemKind.SYSTEM and led and wire in _INSTRUCTED_FIRST
         led = led or kind != ItemKind.SYSTEM
         native = None if late else reader.native(at)
         if native is not None:
@@ -812,7 +823,7 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
         item = reader.read(at)
         if item is None:
             continue
-        if late:  # these providers take instructions only in front of the conversation
+        if late:
             reader.note("role", at)
             item.role = "user"
         last = items[-1] if items else None

@@ -636,58 +636,32 @@ class _Renderer:
     # --- results anywhere after their call --------------------------------------------------------
 
     def render_anywhere(self) -> None:
-        """Render for OpenAI Responses: outputs may come later, reasoning keeps its successor."""
+        """Render for OpenAI Responses: outputs may come later, reasoning keeps its successor.
+
+        A synthetic output follows the whole response; one without an id follows its run of calls,
+        since it answers the calls of that name of the latest run in their order.
+        """
         dangling = self._dangling_reasoning()
-        overtaken = self._overtaken()
-        behind_result = False
         waiting: list[int] = []
-        nameless = False
-        # True while a call without an id waits: outputs answer such calls in their order.
+        nameless: list[int] = []
+        behind_result = False
         for at in range(len(self.entries)):
             if not self._is_kept(at):
                 continue
-            is_result = self.binding.is_result(at)
-            ends = behind_result or not self.binding.flags[at] & FLAG_MODEL
-            if ends and not (is_result and nameless):
-                self._answer(waiting)
-                nameless = False
-            behind_result = is_result
             if at in dangling:
                 self._note("reasoning", at)
                 continue
-            self.out.keep(self.entries, at)
-            if at in overtaken:
-                self._synthesize(at, self._missing(at))
-            else:
-                waiting.append(at)
-                nameless |= any(slot.key[0] & BY_NAME for slot in self._missing(at))
-        self._answer(waiting)
-
-    def _overtaken(self) -> set[int]:
-        """Find calls without an id behind which their response calls the same name again.
-
-        An output without an id answers a call of the latest run of calls: behind the response it
-        would be that of the later call, so these are answered at once.
-        """
-        found: set[int] = set()
-        follows: dict[Key, int] = {}
-        """The next call of each name in the response, from the end of it on."""
-        breaks = len(self.entries)
-        """The next item that ends a run of calls."""
-        for at in range(len(self.entries) - 1, -1, -1):
-            if not self._is_kept(at):
-                continue
+            calls, is_result = self.binding.calls[at], self.binding.is_result(at)
+            if not is_result and (behind_result or not calls):
+                self._answer(nameless)
             if not self.binding.flags[at] & FLAG_MODEL:
-                follows.clear()
-            slots = [slot for slot in self.binding.calls[at] if slot.key[0] & BY_NAME]
-            for slot in slots:
-                later = follows.get(slot.key)
-                if later is not None and (breaks < later or later in found):
-                    found.add(at)
-            follows.update((slot.key, at) for slot in slots)
-            if not self.binding.calls[at]:
-                breaks = at
-        return found
+                self._answer(waiting)
+            behind_result = is_result
+            self.out.keep(self.entries, at)
+            without_id = any(slot.key[0] & BY_NAME for slot in calls)
+            (nameless if without_id else waiting).append(at)
+        self._answer(nameless)
+        self._answer(waiting)
 
     def _is_kept(self, at: int) -> bool:
         """Return whether the entry is shown, and not a result without its call."""

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import memcore
@@ -332,6 +332,7 @@ def test_a_format_that_is_none_is_refused(db):
 
 
 @pytest.mark.parametrize("policy", WIRES)
+@example([{"role": "user", "content": "hi"}, {"role": "system", "content": "be kind"}])
 @given(st.one_of(strategies.histories(), strategies.mixed_histories()))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_context_in_the_sessions_own_format_is_what_its_conversion_is(policy, history):

@@ -255,7 +255,7 @@ def test_a_synthetic_output_without_an_id_is_that_of_its_call():
     found, thought = {**none, "id": "tso_1"}, {"type": "reasoning", "id": "rs_1", "summary": []}
     for given, expected in (
         ([asks, thought, asks], [asks, none, thought, asks]),
-        ([asks, asks, thought, asks], [asks, none, asks, none, thought, asks]),
+        ([asks, asks, thought, asks], [asks, asks, none, none, thought, asks]),
         ([asks, thought, asks, found], [asks, none, thought, asks, found]),
         ([asks, asks, found, user()], [asks, asks, found, none, user()]),
         ([asks, out("gone"), thought, asks], [asks, none, thought, asks]),
