@@ -135,7 +135,7 @@ def verbs(path: Path) -> list[list[str]]:
         ["restore", target[0], "--store", target[2]],
         ["sweep", "--yes", *store],
         ["repair", "beside", "--yes", *store],
-        ["recover", "t1", "--thread", *store],
+        ["recover", "t1", "--thread", "--yes", *store],
         ["prune", "--yes", *store],
         *(["prune", f"t{at}", "--yes", *store] for at in range(7)),
         ["copy-compact", *store],

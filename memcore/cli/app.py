@@ -16,6 +16,7 @@ from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
 from memcore.cli.output import complain
 
 __all__ = [
+    "SECTIONS",
     "VERBS",
     "app",
     "command_of",
@@ -31,16 +32,18 @@ class Verb(NamedTuple):
 
 
 VERBS: Final = {
-    "import": Verb("import_", "import_file", "Load conversations, exports, other stores."),
-    "export": Verb("export", "export_sessions", "Write sessions as JSON lines or as a table."),
     "ls": Verb("tree", "list_sessions", "List sessions with items, tokens and open calls."),
     "show": Verb("show", "show_session", "Show a session's items."),
+    "context": Verb("show", "show_context", "Show the context within a budget."),
     "search": Verb("search", "search_sessions", "Find the items that best match some words."),
     "tree": Verb("tree", "show_tree", "Show sessions, their forks and checkpoints as a tree."),
-    "ui": Verb("ui", "show_file", "Show a file in a browser on this machine."),
     "diff": Verb("tree", "show_difference", "Show what only one of two histories has."),
-    "context": Verb("show", "show_context", "Show the context within a budget."),
+    "stats": Verb("tree", "show_stats", "Show sizes and counters of the file."),
+    "ui": Verb("ui", "show_file", "Show a file in a browser on this machine."),
+    "import": Verb("import_", "import_file", "Load conversations, exports, other stores."),
+    "export": Verb("export", "export_sessions", "Write sessions as JSON lines or as a table."),
     "bundle": Verb("bundle", "bundle_session", "Write a minimal reproduction of a failure."),
+    "copy": Verb("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
     "fork": Verb("session", "fork_session", "Create a session that shares another's history."),
     "checkpoint": Verb("session", "save_checkpoint", "Save a session's current position."),
     "rewind": Verb("session", "rewind_session", "Take a session back to a position."),
@@ -49,32 +52,41 @@ VERBS: Final = {
     "delete": Verb("session", "delete_session", "Delete a session; its forks stay."),
     "kv": Verb("values", "show_values", "Show or change a user's key/values."),
     "state": Verb("values", "show_state", "Show or change the state of a session."),
+    "memory": Verb("memory", "verbs", "Show and manage what is remembered of a user."),
     "repair": Verb("repair", "repair_session", "Repair orphaned results and unanswered calls."),
     "recover": Verb("recover", "recover_session", "Make a session usable again."),
     "recount": Verb("recount", "recount_sessions", "Recount tokens with another counter."),
-    "prune": Verb("prune", "prune_threads", "Remove old checkpoints of graph threads."),
-    "demand": Verb("demand", "demand_of_store", "Show or change what a file requires of writers."),
+    "redact": Verb("redact", "redact_store", "Count or replace personal data that is stored."),
     "erase": Verb("erase", "erase_user", "Erase a user, and print the signed receipt."),
     "hold": Verb("hold", "hold_data", "Show, set or end legal holds."),
     "retention": Verb("retention", "keep", "Show or set retention rules."),
     "sweep": Verb("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
-    "redact": Verb("redact", "redact_store", "Count or replace personal data that is stored."),
-    "stats": Verb("tree", "show_stats", "Show sizes and counters of the file."),
+    "prune": Verb("prune", "prune_threads", "Remove old checkpoints of graph threads."),
+    "audit": Verb("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
+    "keys": Verb("keys", "show_keys", "Show the key file, or rotate keys."),
+    "demand": Verb("demand", "demand_of_store", "Show or change what a file requires of writers."),
     "check": Verb("check", "check_store", "Check the whole file."),
     "doctor": Verb("doctor", "examine_store", "Show the file's state and surroundings; advise."),
     "backup": Verb("backup", "back_up", "Copy the database to a new file and verify the copy."),
     "restore": Verb("restore", "restore_backup", "Create the store from a backup."),
     "copy-compact": Verb("copy_compact", "copy_compact", "Replace the file with a compact copy."),
-    "copy": Verb("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
     "salvage": Verb("salvage", "salvage_file", "Copy what is sound in a damaged file."),
     "migrate": Verb("migrate", "migrate_file", "Upgrade a file of an older format."),
-    "keys": Verb("keys", "show_keys", "Show the key file, or rotate keys."),
-    "bench": Verb("bench", "run_bench", "Measure memcore on your own conversations."),
     "mcp": Verb("mcp", "serve", "Serve one user's memory and sessions to an MCP client."),
+    "bench": Verb("bench", "run_bench", "Measure memcore on your own conversations."),
     "demo": Verb("demo", "run_demo", "Show the main features, surviving SIGKILL included."),
-    "audit": Verb("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
-    "memory": Verb("memory", "verbs", "Show and manage what is remembered of a user."),
 }
+
+SECTIONS: Final = {
+    "Inspect": "ls show context search tree diff stats ui",
+    "Import and export": "import export bundle copy",
+    "Sessions": "fork checkpoint rewind compact uncompact delete kv state memory",
+    "Repair": "repair recover recount",
+    "Privacy and retention": "redact erase hold retention sweep prune audit keys demand",
+    "Maintenance": "check doctor backup restore copy-compact salvage migrate",
+    "More": "mcp bench demo",
+}
+"""The verbs by purpose, as ``--help`` lists them."""
 
 
 def command_of(name: str) -> click.Command:
@@ -86,6 +98,14 @@ def command_of(name: str) -> click.Command:
 
 class VerbGroup(InOrder):
     """The verbs: one is imported when it is run, and its exceptions are reported as one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the verbs and what they do, a section for each purpose."""
+        width = max(map(len, VERBS))
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                rows = [(name.ljust(width), VERBS[name].summary) for name in names.split()]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -6,7 +6,6 @@ import os
 import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from memcore._fast import build_flavour
 from memcore.bench.measure import QUESTIONS, BenchRow, measured
 from memcore.bench.plot import Bar, bar_chart, line_chart, number, page
 from memcore.bench.workload import Workload, generated, read_workload
-from memcore.cli.options import json_option, verb
+from memcore.cli.options import json_option, need_new, verb
 from memcore.cli.output import emit_json, escape, print_pairs, print_table, stages, warn
 from memcore.compaction import CompactionPolicy
 
@@ -98,7 +97,8 @@ def run_bench(
         )  # fmt: skip
     facts = _facts(workload)
     if html is not None:
-        Path(html).write_text(_page(rows, facts), encoding="utf-8")
+        with open(html, "x", encoding="utf-8") as file:
+            file.write(_page(rows, facts))
     if as_json:
         emit_json("bench", {"run": dict(facts), "rows": [asdict(row) for row in rows]})
         return
@@ -123,9 +123,11 @@ def _check_places(place: str | None, html: str | None) -> None:
     if place is not None and not os.path.isdir(place):
         msg = f"--place: {place!r} is no directory"
         raise memcore.InvalidOptionError(msg)
-    if html is not None and not os.path.isdir(os.path.dirname(html) or "."):
-        msg = f"--html: there is no directory {os.path.dirname(html)!r}"
-        raise memcore.InvalidOptionError(msg)
+    if html is not None:
+        if not os.path.isdir(os.path.dirname(html) or "."):
+            msg = f"--html: there is no directory {os.path.dirname(html)!r}"
+            raise memcore.InvalidOptionError(msg)
+        need_new(html)
 
 
 _HEADINGS = ("question", "operation", "median", "p10", "p90", "unit", "samples", "note")

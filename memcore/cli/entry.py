@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except OutputError as error:
         return give_up_output(error)
+    except KeyboardInterrupt:  # while modules are loaded; a verb's is reported where verbs are run
+        print("memcore: error: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
     return code
 
 

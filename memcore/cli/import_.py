@@ -71,7 +71,13 @@ class Renaming:
     callback=store_path,
     help="The database; made if missing.",
 )
-@click.option("--from", "kind", metavar="KIND", help=f"Another program's: {', '.join(KINDS)}.")
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(KINDS),
+    metavar="KIND",
+    help=f"Another program's: {', '.join(KINDS)}.",
+)
 @click.option(
     "--allow-type",
     "allowed",
@@ -257,10 +263,12 @@ def _policy(form: str, policy: str | None) -> str | None:
 
 def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
     """Print the counts and warn about each failure; exit with code 1 if there is one."""
-    warn_all((*done.left_out, *done.failures), f"{file}: ")
-    shown: dict[str, Any] = asdict(done) | {"left_out": len(done.left_out)}
-    del shown["failures"]
-    shown |= {"failed": len(done.failures), **figures}
+    as_is = (f"{fault}; stored as it is" for fault in done.unreadable)
+    warn_all((*done.left_out, *as_is, *done.failures), f"{file}: ")
+    shown: dict[str, Any] = asdict(done)
+    for name in ("left_out", "unreadable", "failures"):
+        shown[name] = len(shown.pop(name))
+    shown |= {"failed": shown.pop("failures"), **figures}
     if as_json:
         emit_json("import", shown)
     else:

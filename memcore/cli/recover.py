@@ -13,12 +13,14 @@ from memcore.cli.options import (
     dry_run_option,
     find_session,
     json_option,
+    need_choice,
     reading,
     session_argument,
     store_option,
     user_option,
     verb,
     writing,
+    yes_option,
 )
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.graph import RecoveredNamespace, StoredCoder
@@ -46,6 +48,7 @@ _SHOWN = 20
 )
 @click.option("--thread", is_flag=True, help="The name is that of a thread of a graph.")
 @dry_run_option
+@yes_option
 @json_option
 def recover_session(
     store: str,
@@ -56,6 +59,7 @@ def recover_session(
     step: tuple[str, ...],
     thread: bool,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Make a session usable again: from its last valid checkpoint, from its log, or empty.
@@ -67,6 +71,7 @@ def recover_session(
     With --thread, a graph thread is reset to its newest complete checkpoint; the broken ones after
     it are removed. No stored object is constructed or imported.
     """
+    need_choice(dry_run, yes, see="what would be recovered", do="recover")
     if thread:
         if step:
             msg = "--step: a thread has none; leave it out"

@@ -68,7 +68,7 @@ from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
 from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
-from memcore.session.append import PLAIN, Append, encode_items, stage, store
+from memcore.session.append import PLAIN, Append, encode_items, stage, store, unreadable
 from memcore.session.read import iter_items
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
@@ -178,6 +178,9 @@ class Imported:
     left_out: list[str] = field(default_factory=list)
     """Sessions skipped because another one had their name (``on_conflict="skip"``), each with the
     line."""
+    unreadable: list[str] = field(default_factory=list)
+    """Conversations with items that are no message of any format, stored as they are: each with the
+    line and the first of them."""
     failures: list[str] = field(default_factory=list)
     """Sessions that were not imported, each with the line and the reason."""
 
@@ -476,7 +479,7 @@ class _Import:
             Title(name, said.app, said.user, policy, counter.id, 1, 1, now_ms, now_ms, 0, 0)
         )
         if options.on_conflict == "append" and self._is_there_now(title):
-            self._append(title, said.messages)
+            self._append(title, said.messages, line)
             return
         # A stored session with another policy counts as a different one, which is no error yet.
         rules = SessionOptions(None, options.counter, options.orphans)
@@ -489,8 +492,16 @@ class _Import:
         session = Incoming.of_messages(free, prepared, engine, line=line, orphans=options.orphans)
         self.whole[place_of(free)] = session
         self.items += max(len(prepared), 1)
+        self._note_unreadable(prepared, policy, line)
 
-    def _append(self, title: Title, messages: list[dict[str, Any]]) -> None:
+    def _note_unreadable(
+        self, prepared: list[Prepared], policy: str, line: int, *, known: int = 0
+    ) -> None:
+        fault = unreadable(prepared, policy, known=known)
+        if fault is not None:
+            self.done.unreadable.append(f"{self.options.where(line)}: {fault}")
+
+    def _append(self, title: Title, messages: list[dict[str, Any]], line: int) -> None:
         """Append the messages that an existing session lacks, in a separate commit."""
         rules = SessionOptions(self.options.policy, self.options.counter, self.options.orphans)
         address = SessionRef(self.engine, title.app, title.user, title.session, rules)
@@ -509,6 +520,8 @@ class _Import:
         self.done.items += len(fresh)
         self.done.calls += _calls(fresh)
         self.done.open_calls += receipt.open_calls
+        policy = self.options.policy or self.engine.policy if head is None else head.policy
+        self._note_unreadable(fresh, policy, line, known=len(stored))
 
     # --- names ------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ __all__ = [
     "split_large",
     "stage",
     "store",
+    "unreadable",
 ]
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ def _prepared(
     return prepared + made
 
 
-def _need_readable(ref: SessionRef, made: Iterable[Prepared], known: int) -> None:
+def _need_readable(ref: SessionRef, made: Sequence[Prepared], known: int) -> None:
     """Refuse what is no message of any format, unless the handle keeps it; ``known``: those before.
 
     Raises:
@@ -179,14 +180,32 @@ def _need_readable(ref: SessionRef, made: Iterable[Prepared], known: int) -> Non
     """
     if ref.options.shape == "keep":
         return
+    for item in made:
+        if not is_readable(item.message):
+            break
+    else:
+        return
+    head = None if ref.log is None else ref.log.head
+    policy = ref.options.policy or ref.engine.policy if head is None else head.policy
+    fault = unreadable(made, policy, known=known)
+    if fault is not None:
+        msg = f"{fault}; mend it, or open the session with shape='keep' to store it as it is"
+        raise InvalidItemError(msg)
+
+
+def unreadable(made: Sequence[Prepared], policy: str, *, known: int = 0) -> str | None:
+    """Name the first item that is no message of any format, and say why; None if all are.
+
+    ``known``: the number of items in front of these.
+    """
     for at, item in enumerate(made, known):
         if not is_readable(item.message):
-            log = ref.log
-            head = None if log is None else log.head
-            policy = ref.options.policy or ref.engine.policy if head is None else head.policy
-            from memcore.wire.form import refuse_unreadable  # noqa: PLC0415 - few need the tables
+            from memcore.wire.form import unreadable_fault  # noqa: PLC0415 - few need the tables
 
-            refuse_unreadable(item.message, get_policy(policy).wire, at)
+            fault = unreadable_fault(item.message, get_policy(policy).wire)
+            if fault is not None:
+                return f"the item at position {at}: {fault}"
+    return None
 
 
 def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from memcore.errors import InvalidItemError
 from memcore.model import Message
 from memcore.options import closest
 
 __all__ = [
     "fitted",
     "form_faults",
-    "refuse_unreadable",
+    "unreadable_fault",
 ]
 
 
@@ -607,24 +606,18 @@ _SAID: Final = frozenset((
 """Fields that say something to the model, or bind a result to its call."""
 
 
-def refuse_unreadable(message: Message, wire: str, position: int) -> None:
-    """Refuse an item that ``_fast.is_readable`` does not know, unless its format gets new ones.
+def unreadable_fault(message: Message, wire: str) -> str | None:
+    """Say why an item that ``_fast.is_readable`` does not know is no message; None if it is one.
 
-    Raises:
-        InvalidItemError: it is no message of any format.
+    An item of a type that nobody knows is one where the format may get new types.
     """
     if any(next(judge(message), None) is None for judge in _JUDGES.values()):
-        return  # an item that binds nothing, as a reference of Responses
+        return None  # an item that binds nothing, as a reference of Responses
     kind, content = message.get("type"), message.get("content")
     is_new = isinstance(kind, str) and kind != "" and message.get("role") is None
     if wire == "responses" and is_new and isinstance(content, str | list | None):
-        return
-    fault = next(form_faults(message, wire), "it is a message of no known format")
-    msg = (
-        f"the item at position {position}: {fault}; mend it, or open the session with shape='keep' "
-        "to store it as it is"
-    )
-    raise InvalidItemError(msg)
+        return None
+    return next(form_faults(message, wire), "it is a message of no known format")
 
 
 def fitted(message: Message, wire: str) -> Message | None:

@@ -102,7 +102,7 @@ READING = (
 WRITING = (
     ["compact", "{session}", "--force", "--yes", "--store", "{store}"],
     ["repair", "{session}", "--yes", "--store", "{store}"],
-    ["recover", "--store", "{store}", "{session}"],
+    ["recover", "--store", "{store}", "{session}", "--yes"],
     ["checkpoint", "{session}", "here", "--store", "{store}"],
     ["fork", "{session}", "forked", "--store", "{store}"],
     ["state", "{session}", "f", "--set", "1", "--yes", "--store", "{store}"],

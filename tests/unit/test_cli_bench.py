@@ -97,6 +97,8 @@ def test_the_page_is_self_contained_and_its_plots_are_well_formed(data, tmp_path
     assert done.exit_code == 0, done.output
     text = target.read_text(encoding="utf-8")
     assert not re.search(r"<script|<link|<img|@import|url\(|(?:src|href)=", text)
+    again = run(data, "--html", target)
+    assert (again.exit_code, target.read_text(encoding="utf-8")) == (6, text)
     charts = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text)]
     assert len(charts) >= 5
     bars = charts[0].findall(f"{SVG}rect")

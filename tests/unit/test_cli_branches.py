@@ -189,12 +189,14 @@ def damage(db: memcore.Database, row: int, session: int, number: int | None = No
 
 def test_nothing_to_recover(store):
     before = store.read_bytes()
-    assert "nothing is wrong: 4 items" in run("recover", "--store", store, "fork").stdout
+    assert "nothing is wrong: 4 items" in run("recover", "--store", store, "fork", "--yes").stdout
     assert parsed("recover", "--store", store, "fork", "--dry-run")["status"] == "sound"
     assert store.read_bytes() == before
-    assert run("recover", "--store", store, "none").exit_code == ExitCode.NOT_FOUND
-    assert run("recover", "--store", store, "chat").exit_code == ExitCode.USAGE
+    assert run("recover", "--store", store, "none", "--yes").exit_code == ExitCode.NOT_FOUND
+    assert run("recover", "--store", store, "chat", "--yes").exit_code == ExitCode.USAGE
     assert run("recover", "--store", store, "fork", "--step", "x").exit_code == ExitCode.USAGE
+    refused = run("recover", "--store", store, "fork")
+    assert (refused.exit_code, "--dry-run" in refused.stderr) == (ExitCode.REFUSED, True)
 
 
 def test_a_session_is_recovered(store):
@@ -205,7 +207,7 @@ def test_a_session_is_recovered(store):
         assert planned.exit_code == 0, planned.output
         assert "nothing was written" in planned.stdout
         assert "traced back" in planned.stdout
-        found = parsed("recover", "--store", store, "fork")
+        found = parsed("recover", "--store", store, "fork", "--yes")
         assert (found["status"], found["dry_run"]) == ("recovered", False)
         assert [step["serves"] for step in found["steps"]] == [False, False, True]
         assert texts(db.session("fork", user="alice")) == ["1", "2", "3", "own"]
@@ -215,7 +217,7 @@ def test_a_session_is_recovered(store):
 def test_what_is_lost_is_told(store):
     with memcore.open(store) as db:
         damage(db, keys.Row.ITEM, 1, 2)
-        arguments = "recover", "--store", store, "chat", "--user", "alice"
+        arguments = "recover", "--store", store, "chat", "--user", "alice", "--yes"
         assert run(*arguments, "--step", "mend").exit_code == ExitCode.CORRUPT
         ran = run(*arguments)
         assert ran.exit_code == ExitCode.FINDINGS, ran.output

@@ -103,3 +103,21 @@ def test_a_thousand_lines_of_one_mistake_are_three_warnings(tmp_path) -> None:
     told = ran.stderr.splitlines()
     assert len(told) == 5, told
     assert told[-1].endswith("and 997 more like these")
+
+
+def test_messages_of_no_known_role_are_told(tmp_path) -> None:
+    file = tmp_path / "f.jsonl"
+    odd = {"role": "agent", "content": "?"}
+    talks = [TALK, [TALK[0], odd, odd], [odd]]
+    file.write_text("\n".join(map(json.dumps, talks)))
+    ran, found = load(tmp_path / "a.memcore", file)
+    assert (ran.exit_code, list(found)) == (0, [f"f-00000{n}" for n in (1, 2, 3)])
+    first, second = ran.stderr.splitlines()
+    assert "line 2: the item at position 1: role: expected one of system" in first
+    assert "line 3: the item at position 0" in second
+    assert second.endswith("stored as it is")
+    longer = json.dumps({"id": "f-000001", "messages": [*TALK, odd]}).encode()
+    with memcore.open(tmp_path / "a.memcore") as db:
+        again = db.import_([longer], on_conflict="append")
+        assert [told[:34] for told in again.unreadable] == ["line 1: the item at position 2: ro"]
+        assert len(texts(db.session("f-000001"))) == 3

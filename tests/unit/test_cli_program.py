@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import memcore
 from memcore.cli import main
-from memcore.cli.app import VERBS, command_of
+from memcore.cli.app import SECTIONS, VERBS, command_of
 from memcore.cli.options import ExitCode
 from memcore.cli.output import clip, escape, timestamp
 from memcore.cli.storm import run_child
@@ -507,3 +508,21 @@ def test_verbs_import_what_they_use(store, tmp_path) -> None:
     assert ran.returncode == ExitCode.USAGE
     assert "memcore-db[embed]" in ran.stderr
     assert ran.stderr.count("pip install") == ran.stderr.count("\n") == 1
+
+
+def test_the_help_lists_each_verb_once() -> None:
+    assert sorted(" ".join(SECTIONS.values()).split()) == sorted(VERBS)
+    told = run("--help").stdout
+    for name, verb in VERBS.items():
+        assert len(re.findall(rf"^  {name} +{re.escape(verb.summary)}$", told, re.MULTILINE)) == 1
+
+
+def test_an_interrupt_while_modules_are_loaded_is_one_line(monkeypatch, capsys) -> None:
+    def interrupted(_name: str) -> object:
+        raise KeyboardInterrupt
+
+    loading = ModuleType("memcore.cli.app")
+    monkeypatch.setattr(loading, "__getattr__", interrupted, raising=False)
+    monkeypatch.setitem(sys.modules, "memcore.cli.app", loading)
+    assert main(["ls"]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "memcore: error: interrupted\n"

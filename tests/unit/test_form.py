@@ -244,7 +244,7 @@ def test_all_that_a_provider_writes_is_taken(history):
     wires = ("chat", "responses", "anthropic", "gemini", "langchain")
     for item in history:
         if isinstance(item, dict) and any(not [*form.form_faults(item, wire)] for wire in wires):
-            assert is_readable(item) or form.refuse_unreadable(item, "chat", 0) is None
+            assert is_readable(item) or form.unreadable_fault(item, "chat") is None
 
 
 def test_the_corpus_is_readable(corpus):

@@ -179,7 +179,9 @@ def test_a_thread_goes_back_to_its_newest_whole_checkpoint(path: Path) -> None:
             assert [lost.checkpoint for lost in planned.lost] == ["c000003", "c000002"]
             assert all(re.search(LOST, lost.reason) for lost in planned.lost)
         assert stored_ids(db) == ["c000001", "c000002", "c000003"]
-    ran = CliRunner().invoke(app, ["recover", "--store", str(path), "t", "--thread", "--json"])
+    ran = CliRunner().invoke(
+        app, ["recover", "--store", str(path), "t", "--thread", "--yes", "--json"]
+    )
     assert ran.exit_code == ExitCode.FINDINGS, ran.output
     assert json.loads(ran.stdout)["namespaces"][0]["kept"] == "c000001"
     with memcore.open(path) as db:
@@ -234,11 +236,11 @@ def test_the_command_line_looks_at_one_thread_once(
         return diagnosis(self, thread, coder)
 
     monkeypatch.setattr(Checking, "diagnosis", counted)
-    command = ["recover", "--store", str(path), "t", "--thread"]
+    command = ["recover", "--store", str(path), "t", "--thread", "--yes"]
     assert CliRunner().invoke(app, command).exit_code == ExitCode.NOT_FOUND
     assert looks == []
     assert CliRunner().invoke(app, [*command, "--user", "alice"]).exit_code == 0
     assert looks == ["t"]
-    missing = ["recover", "--store", str(path), "nobody", "--thread"]
+    missing = ["recover", "--store", str(path), "nobody", "--thread", "--yes"]
     assert CliRunner().invoke(app, missing).exit_code == ExitCode.NOT_FOUND
     assert looks == ["t"]
