@@ -39,18 +39,20 @@ cdef struct Posting:
     uint32_t ordinal
     uint32_t times
 
-cdef struct Document:
-    uint64_t group
-    uint64_t number
+cdef struct Document:       # what scoring reads: 16 bytes, four to a line of the cache
     uint32_t before         # the ordinal of the neighbour before it, plus 1; 0: none
     uint32_t behind
     uint32_t length
-    uint32_t time
-    uint32_t author
     uint8_t kind            # 0: there is no such document
     uint8_t role
     uint8_t weight          # in hundredths
     uint8_t flags
+
+cdef struct Origin:         # where a document is from: read for the few that may be among the best
+    uint64_t group
+    uint64_t number
+    uint32_t time
+    uint32_t author
 
 cdef struct Ranked:
     double score
@@ -62,11 +64,12 @@ cdef struct Ranked:
 
 cdef struct Matches:
     double *scores          # by ordinal
-    uint32_t *touched       # ordinals with a score
+    uint32_t *touched       # ordinals with a score: all scores that are not 0
+    double *cosines         # by ordinal; below -1: there is no vector; below -2: it does not count
     Py_ssize_t count
 
 cdef struct Similarity:
-    double *cosines         # by ordinal; below -1: there is no vector; below -2: it does not count
+    double *cosines         # those of the matches
     Py_ssize_t counted      # documents whose scores take part in the scale
     double least
     double most
@@ -573,6 +576,12 @@ cdef void _sink(Ranked *heap, Py_ssize_t count, Py_ssize_t at) noexcept nogil:
     heap[at] = moved
 
 
+cdef void _free_matches(Matches *found) noexcept nogil:
+    free(found.scores)
+    free(found.touched)
+    free(found.cosines)
+
+
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc
@@ -584,17 +593,22 @@ cdef class SearchTable:
     """
 
     cdef Document *documents
+    cdef Origin *origins
     cdef Py_ssize_t count
+    cdef Matches kept  # of the last ranking, for the next: new arrays are hundreds of page faults
 
     def __cinit__(self, Py_ssize_t count):
         if not 0 <= count < UINT32_MAX:
             raise ValueError("an index has fewer than 4 billion documents")
         self.count = count
         self.documents = <Document *>calloc(<size_t>count + 1, sizeof(Document))
-        if self.documents == NULL:
+        self.origins = <Origin *>calloc(<size_t>count + 1, sizeof(Origin))
+        if self.documents == NULL or self.origins == NULL:
             raise MemoryError
 
     def __dealloc__(self):
+        _free_matches(&self.kept)
+        free(self.origins)
         free(self.documents)
 
     def __len__(self):
@@ -609,12 +623,14 @@ cdef class SearchTable:
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(records)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(records), at
         cdef Document *each
+        cdef Origin *origin
         if size % RECORD_BYTES or first < 0 or first > self.count - size // RECORD_BYTES:
             raise ValueError("the records of documents are damaged")
         for at in range(first, first + size // RECORD_BYTES):
-            each = &self.documents[at]
-            each.group, each.number = _load64(p), _load64(p + 8)
-            each.length, each.time, each.author = _load32(p + 16), _load32(p + 20), _load32(p + 24)
+            each, origin = &self.documents[at], &self.origins[at]
+            origin.group, origin.number = _load64(p), _load64(p + 8)
+            each.length, origin.time, origin.author = (
+                _load32(p + 16), _load32(p + 20), _load32(p + 24))
             each.kind, each.role, each.weight, each.flags = p[28], p[29], p[30], p[31]
             # A score of 0 marks a document that no term has reached: a weight of 0 would forge it.
             if each.kind and (each.kind >= 64 or each.role >= 64 or not each.weight):
@@ -628,6 +644,8 @@ cdef class SearchTable:
         cdef uint32_t *last
         cdef Document *each
         cdef Document *known
+        cdef const Origin *origin
+        cdef const Origin *other
         cdef size_t slot
         cdef bint ascending = True
         while size < 2 * self.count:
@@ -641,14 +659,15 @@ cdef class SearchTable:
                 each.before = each.behind = 0
                 if not (each.kind and each.flags & CHAINED):
                     continue
-                slot = <size_t>((each.group * 0x9E3779B97F4A7C15ULL + each.kind) >> 20)
+                origin = &self.origins[at]
+                slot = <size_t>((origin.group * 0x9E3779B97F4A7C15ULL + each.kind) >> 20)
                 while True:
                     slot &= <size_t>size - 1
                     if not last[slot]:
                         break
-                    known = &self.documents[last[slot] - 1]
-                    if known.group == each.group and known.kind == each.kind:
-                        if known.number >= each.number:
+                    known, other = &self.documents[last[slot] - 1], &self.origins[last[slot] - 1]
+                    if other.group == origin.group and known.kind == each.kind:
+                        if other.number >= origin.number:
                             ascending = False
                             break
                         known.behind = <uint32_t>at + 1
@@ -675,8 +694,8 @@ cdef class SearchTable:
             each.before = each.behind = 0
             if each.kind and each.flags & CHAINED:
                 found[count].score = 0.0
-                found[count].kind, found[count].group = each.kind, each.group
-                found[count].number, found[count].ordinal = each.number, <uint32_t>at
+                found[count].kind, found[count].group = each.kind, self.origins[at].group
+                found[count].number, found[count].ordinal = self.origins[at].number, <uint32_t>at
                 count += 1
         qsort(found, <size_t>count, sizeof(Ranked), _by_rank)
         for at in range(1, count):
@@ -692,11 +711,12 @@ cdef class SearchTable:
         ``before`` and ``behind`` are the ordinals of its neighbours, -1 for none. None: there is
         no such document.
         """
-        cdef Document *each
+        cdef const Document *each
+        cdef const Origin *origin
         if not 0 <= ordinal < self.count or not self.documents[ordinal].kind:
             return None
-        each = &self.documents[ordinal]
-        return (each.kind, each.group, each.number, each.length, each.weight,
+        each, origin = &self.documents[ordinal], &self.origins[ordinal]
+        return (each.kind, origin.group, origin.number, each.length, each.weight,
                 <Py_ssize_t>each.before - 1, <Py_ssize_t>each.behind - 1)
 
     cdef Py_ssize_t _add(self, Matches *found, uint32_t ordinal, double value) noexcept nogil:
@@ -717,19 +737,20 @@ cdef class SearchTable:
 
     cdef bint _is_wanted(self, uint32_t ordinal, const Wanted *wanted) noexcept nogil:
         cdef const Document *each = &self.documents[ordinal]
+        cdef const Origin *origin = &self.origins[ordinal]
         cdef Py_ssize_t at
         cdef bint found = wanted.n_authors == 0
         if not (wanted.kinds >> each.kind & 1 and wanted.roles >> each.role & 1):
             return False
-        if not wanted.since <= each.time < wanted.until:
+        if not wanted.since <= origin.time < wanted.until:
             return False
         for at in range(wanted.n_authors):
-            found = found or wanted.authors[at] == each.author
+            found = found or wanted.authors[at] == origin.author
         if not found or wanted.n_ranges < 0:
             return found
         for at in range(wanted.n_ranges):
-            if (each.group == wanted.ranges[3 * at]
-                    and wanted.ranges[3 * at + 1] <= each.number <= wanted.ranges[3 * at + 2]):
+            if (origin.group == wanted.ranges[3 * at]
+                    and wanted.ranges[3 * at + 1] <= origin.number <= wanted.ranges[3 * at + 2]):
                 return True
         return False
 
@@ -789,12 +810,10 @@ cdef class SearchTable:
             wanted.ranges = <const uint64_t *>PyBytes_AS_STRING(ranges)
             wanted.n_ranges = PyBytes_GET_SIZE(ranges) // 24
         k = max(0, min(k, self.count))
-        found.count = 0
-        found.scores = <double *>calloc(<size_t>self.count + 1, sizeof(double))
-        found.touched = <uint32_t *>malloc((<size_t>self.count + 1) * sizeof(uint32_t))
+        self._borrow(&found)
         heap = <Ranked *>malloc((<size_t>k + 1) * sizeof(Ranked))
         try:
-            if found.scores == NULL or found.touched == NULL or heap == NULL:
+            if heap == NULL:
                 raise MemoryError
             frequencies = self._match(&found, terms, pending, absent, total, k1,
                                       1.0 - b, b / average if average > 0.0 else 0.0)
@@ -814,9 +833,35 @@ cdef class SearchTable:
                 best.append((heap[at].ordinal, heap[at].score, heap[at].own))
             return best, frequencies
         finally:
-            free(found.scores)
-            free(found.touched)
+            self._give_back(&found)
             free(heap)
+
+    cdef int _borrow(self, Matches *found) except -1:
+        """Take the arrays of the last ranking, whose scores are all 0; new ones if they are taken.
+
+        Two rankings may run at once, as each gives up the GIL while it counts.
+        """
+        found[0] = self.kept
+        memset(&self.kept, 0, sizeof(Matches))
+        found.count = 0
+        if found.scores != NULL:
+            return 0
+        found.scores = <double *>calloc(<size_t>self.count + 1, sizeof(double))
+        found.touched = <uint32_t *>malloc((<size_t>self.count + 1) * sizeof(uint32_t))
+        if found.scores == NULL or found.touched == NULL:
+            _free_matches(found)
+            raise MemoryError
+        return 0
+
+    cdef void _give_back(self, Matches *found) noexcept:
+        """Keep the arrays of a ranking for the next one, unless another gave its own back."""
+        cdef Py_ssize_t at
+        if self.kept.scores != NULL:
+            _free_matches(found)
+            return
+        for at in range(found.count):
+            found.scores[found.touched[at]] = 0.0
+        self.kept = found[0]
 
     cdef Py_ssize_t _select(self, Matches *found, Ranked *heap, Py_ssize_t k, double lend,
                             const Wanted *wanted) noexcept nogil:
@@ -831,6 +876,7 @@ cdef class SearchTable:
         cdef double lent, value
         cdef Ranked each
         cdef const Document *document
+        cdef const Origin *origin
         while at < found.count:
             ordinal = found.touched[at]
             document = &self.documents[ordinal]
@@ -853,7 +899,8 @@ cdef class SearchTable:
                 continue
             if not self._is_wanted(ordinal, wanted):
                 continue
-            each.group, each.number, each.kind = document.group, document.number, document.kind
+            origin = &self.origins[ordinal]
+            each.group, each.number, each.kind = origin.group, origin.number, document.kind
             each.ordinal = ordinal
             size = _keep_best(heap, size, k, &each)
         qsort(heap, <size_t>size, sizeof(Ranked), _by_rank)
@@ -885,26 +932,25 @@ cdef class SearchTable:
             raise ValueError("the vector of a query is damaged")
         _widen(wide, <const int8_t *>PyBytes_AS_STRING(query) + VECTOR_SCALE, dims)
         similar.least, similar.most, similar.counted = 2.0, -2.0, 0
-        similar.cosines = <double *>malloc((<size_t>self.count + 1) * sizeof(double))
-        if similar.cosines == NULL:
-            raise MemoryError
-        try:
-            with nogil:
-                for at in range(self.count):
-                    if self._counts(at, wanted):
-                        similar.cosines[at] = -2.0
-                        similar.counted += 1
-                    else:
-                        similar.cosines[at] = -3.0
-            for first, block in vectors:
-                if not 0 <= first <= self.count or PyBytes_GET_SIZE(block) % (VECTOR_SCALE + dims):
-                    raise ValueError("a block of vectors is damaged")
-                if self._compare(&similar, first, block, wide, dims, length) < 0:
-                    raise ValueError("a block of vectors is damaged")
-            with nogil:
-                self._blend(found, &similar, mix)
-        finally:
-            free(similar.cosines)
+        if found.cosines == NULL:
+            found.cosines = <double *>malloc((<size_t>self.count + 1) * sizeof(double))
+            if found.cosines == NULL:
+                raise MemoryError
+        similar.cosines = found.cosines
+        with nogil:
+            for at in range(self.count):
+                if self._counts(at, wanted):
+                    similar.cosines[at] = -2.0
+                    similar.counted += 1
+                else:
+                    similar.cosines[at] = -3.0
+        for first, block in vectors:
+            if not 0 <= first <= self.count or PyBytes_GET_SIZE(block) % (VECTOR_SCALE + dims):
+                raise ValueError("a block of vectors is damaged")
+            if self._compare(&similar, first, block, wide, dims, length) < 0:
+                raise ValueError("a block of vectors is damaged")
+        with nogil:
+            self._blend(found, &similar, mix)
         return 0
 
     cdef int _compare(self, Similarity *similar, Py_ssize_t first, bytes block,

@@ -7,6 +7,7 @@ import random
 import re
 import struct
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,60 @@ def test_neighbours_lend_and_ties_go_by_document() -> None:
     assert [order[e[0]] for e in ranked(table, [(1, [(middle, 3, block)])], ranges=outside)[0]] == [
         2
     ]
+
+
+def random_table(count: int) -> SearchTable:
+    table = SearchTable(count)
+    table.load(0, b"".join(record(n // 10, n % 10, 3) for n in range(count)))
+    table.link()
+    return table
+
+
+def random_queries(count: int, number: int) -> list[dict]:
+    """Of one and two terms, with vectors and without; each fifth fails once it has scored."""
+    chosen, queries = random.Random(7), []
+    for at in range(number):
+        ordinals = sorted(chosen.sample(range(count), 40))
+        block = pack_postings(postings(*((n, 1 + n % 3) for n in ordinals)), 0)
+        terms = [(1, [(0, count, block)]), (2, [(0, count, block)])][: 1 + at % 2]
+        query = {"terms": terms}
+        if at % 3 == 0:
+            numbers = chosen.randbytes(4 * count)
+            scales = struct.pack("<f", 0.01) * count
+            query |= {
+                "vectors": [(0, scales + numbers)],
+                "query": struct.pack("<f", 0.01) + chosen.randbytes(4),
+                "mix": 0.6,
+            }
+        if at % 5 == 4:
+            query["terms"] = [*terms, (3, [(0, count, b"\1\0")])]
+        queries.append(query)
+    return queries
+
+
+def result_of(table: SearchTable, query: dict) -> object:
+    try:
+        return ranked(table, **query)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_ranking_leaves_nothing_to_the_next_one() -> None:
+    count = 300
+    queries = random_queries(count, 60)
+    expected = [result_of(random_table(count), query) for query in queries]
+    assert len({str(each) for each in expected}) > len(queries) // 2
+    table = random_table(count)
+    assert [result_of(table, query) for query in queries] == expected
+
+    def rank_all(seed: int) -> None:
+        order = list(range(len(queries)))
+        random.Random(seed).shuffle(order)
+        for at in order * 5:
+            assert result_of(table, queries[at]) == expected[at]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(rank_all, range(4)))
 
 
 def test_a_table_refuses_what_is_damaged() -> None:
