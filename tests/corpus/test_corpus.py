@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import memcore
 import strategies
 from messages import attempt, illegal, recount
+from thinned import thinned
 
 GENERATED = 400
 SHARES = (100, 60, 30, 10)
@@ -81,9 +85,10 @@ def test_generated_conversations(path):
         assert db.stats()["items"] == sum(len(messages) for _, messages in conversations)
 
 
-def test_real_conversations(path, corpus):
+@pytest.mark.parametrize("every", thinned([8, 1], 1))
+def test_real_conversations(path, corpus, every):
     with corpus.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+        rows = [json.loads(line) for line in islice(lines, None, None, every)]
     conversations = [(row["id"], row["messages"]) for row in rows]
     with imported(path, conversations) as db:
         assert db.check() == []

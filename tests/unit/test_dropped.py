@@ -75,8 +75,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "temporary"
 
 
-def test_two_thousand_in_memory_leave_nothing(place):
-    in_a_process("gc.disable(); unchanged(use, 2000)", place)
+@pytest.mark.parametrize("times", thinned([200, 2000], 1))
+def test_many_in_memory_leave_nothing(place, times):
+    in_a_process(f"gc.disable(); unchanged(use, {times})", place)
 
 
 def test_they_leave_nothing_on_many_threads(place):

@@ -10,10 +10,10 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluation import KIT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from memcore.memory.judge import CANDIDATES_MAX, Given, GivenText, judged, words
 from memcore.memory.rows import RECORDED_END_MS
 from memcore.memory.rules import RuleExtractor, scored_sentences
 
-KIT = Path("/work/shared/eval/memory")
 LOCOMO, POISON = KIT / "locomo.json.xz", KIT / "poison.jsonl"
 USER, ASSISTANT = {"role": "user"}, {"role": "assistant"}
 Found = Callable[[Extraction], Iterable[Any]]

@@ -6,10 +6,10 @@ import json
 import math
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluation import KIT
 
 import memcore
 from memcore import Source
@@ -27,7 +27,7 @@ from memcore.session.delete import resume_removals
 from memcore.store import datafile
 from raw import rows as stored_rows
 
-POISON = Path("/work/shared/eval/memory/poison.jsonl")
+POISON = KIT / "poison.jsonl"
 USER, ASSISTANT = {"role": "user"}, {"role": "assistant"}
 
 

@@ -12,16 +12,16 @@ import json
 import lzma
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluation import KIT
 
 import memcore
 from memcore.cli import main
 from memcore.search import WordLlama
 
-DATA = Path("/work/shared/eval/memory/locomo.json.xz")
+DATA = KIT / "locomo.json.xz"
 ADVERSARIAL = 5
 """The category of questions without an answer."""
 LEAST_HYBRID = 69.7
@@ -65,6 +65,7 @@ def test_vectors_find_more_of_the_evidence(samples) -> None:
     assert round(recall(searched(samples, WordLlama())), 1) >= LEAST_HYBRID
 
 
+@pytest.mark.long
 def test_memories_with_vectors_find_still_more(samples) -> None:
     pytest.importorskip("wordllama")
     assert round(recall(searched(samples, WordLlama(), memories=True)), 1) >= LEAST_LENT
