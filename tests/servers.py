@@ -18,9 +18,10 @@ USER = "tester"
 
 
 def programs() -> tuple[str | None, ...]:
-    """The paths of ``initdb`` and ``postgres``."""
-    found = [str(Path(each) / "x") for each in sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
-    search = os.pathsep.join([*map(os.path.dirname, found), os.environ["PATH"]])
+    """The paths of ``initdb`` and ``postgres``: those in MEMCORE_POSTGRES, or what is installed."""
+    installed = [str(each) for each in sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
+    asked = os.environ.get("MEMCORE_POSTGRES")
+    search = asked or os.pathsep.join([*installed, os.environ["PATH"]])
     return tuple(shutil.which(name, path=search) for name in ("initdb", "postgres"))
 
 

@@ -154,7 +154,10 @@ class Nemesis:
 def chaos(
     server: Server, name: str, directory: Path, *, seed: int, faults: int, spawned: int = 3
 ) -> tuple[list[str], dict[str, int]]:
-    """Run workers under faults; returns what is wrong, and what happened."""
+    """Run workers under faults; returns what is wrong, and what happened.
+
+    Faults begin when the workers store items, and end when these have stored eight for each.
+    """
     proxy = Proxy(f"{server.directory}/.s.PGSQL.5432")
     ledger = directory / "ledger"
     address = f"postgresql://{USER}@127.0.0.1:{proxy.port}/postgres#{name}"
@@ -163,16 +166,26 @@ def chaos(
     happened: dict[str, int] = {}
     try:
         with workers(address, ledger, spawned, seed) as running:
+            _wait_for(ledger, 1)
             for _ in range(faults):
                 threading.Event().wait(chance.uniform(0.1, 0.6))
                 struck = nemesis.strike(running, address, ledger)
                 happened[struck] = happened.get(struck, 0) + 1
-            threading.Event().wait(1.0)
+            _wait_for(ledger, 8 * faults)
     finally:
         proxy.close()
     with memcore.open(server.address(name)) as db:
         wrong = judge(db, ledger.read_text(encoding="utf-8"), happened)
     return wrong, happened
+
+
+def _wait_for(ledger: Path, stored: int) -> None:
+    """Wait until the workers have stored so many items; for a minute at most, on a busy machine."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if ledger.exists() and ledger.read_text(encoding="utf-8").count("stored ") >= stored:
+            return
+        threading.Event().wait(0.1)
 
 
 def judge(db: memcore.Database, ledger: str, happened: dict[str, int]) -> list[str]:
