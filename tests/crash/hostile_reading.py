@@ -183,12 +183,17 @@ def _memories(found: Observed, db: memcore.Database, app: str, user: str) -> Non
     found.ask(("memories", app, user), lambda: [repr(each) for each in memory.list()])
     for number in range(1, 9):
         question = ("value", app, user, "memory", number)
-        found.ask(question, lambda number=number: repr(memory.get(number)))
+        found.ask(question, lambda number=number: _memory(memory, number))
         found.ask(("past", app, user, number), lambda number=number: repr(memory.history(number)))
     found.ask(("playbooks", app, user), lambda: repr(memory.playbooks()))
     found.ask(("grants", app, user), lambda: repr([memory.grants.list(), memory.grants.received()]))
     found.ask(("shared", app, user), lambda: repr(memory.list(shared=True)))
     found.ask(("jobs", app, user), lambda: repr(memory.jobs()))
+
+
+def _memory(memory: Any, number: int) -> str | None:
+    found = memory.get(number)
+    return None if found is None else repr(found)
 
 
 def _value(space: Any, key: str) -> str | None:
