@@ -54,7 +54,7 @@ from memcore.retention.erasure import SCOPED_KINDS
 from memcore.retention.legal_holds import check_care
 from memcore.rows import index, names
 from memcore.rows import lifecycle as terms
-from memcore.rows.head import head_key
+from memcore.rows.head import head_key, older_segments
 from memcore.rows.index import Counts, check_counts
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import buried, held_in, is_erased, read_lease, session_terms
@@ -670,7 +670,8 @@ class SessionCheck:
             return  # deleted, but not all rows are removed yet
         if not self.named and not head.hidden and not self._has_name(txn):
             yield "it has rows but no name"
-        history = History(head.all_segments(txn, self.scope))
+        older = older_segments(txn, self.scope, head.link_session, head.link_block)
+        history = History(older + head.segments)
         if history.count != head.count:
             yield f"its segments hold {history.count} items, its head says {head.count}"
             return

@@ -109,6 +109,8 @@ class Head(HeadFields):
             raise _malformed("session head", key)
         if head.base_count + sum([hi - lo + 1 for _, lo, hi in head.segments]) != head.count:
             raise _malformed("session head", key)
+        if head.base_count and not head.link_block:
+            raise _malformed("session head", key)
         counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
         links = head.parent_session | head.link_session | head.link_block
         links |= head.view_session | head.view_number
@@ -163,8 +165,17 @@ class Head(HeadFields):
         self.segments = found
 
     def older_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
-        """Read the live segments before those in the head, oldest first."""
-        return older_segments(txn, scope, self.link_session, self.link_block)
+        """Read the live segments before those in the head, oldest first.
+
+        Raises:
+            CorruptValueError: a block is damaged or missing, or the blocks hold another number of
+                items than the head says.
+        """
+        found = older_segments(txn, scope, self.link_session, self.link_block)
+        if sum([segment.size for segment in found]) != self.base_count:
+            key = keys.session_row(scope, self.link_session, Row.SEGMENTS, self.link_block)
+            raise _malformed("chain of segment blocks", key)
+        return found
 
     def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
         """Return the whole live history, oldest segment first."""

@@ -104,6 +104,30 @@ def test_segments_spill_to_blocks_and_come_back(db, open_db, session, count):
     assert [i.seq for i in fresh] == kept
 
 
+def test_blocks_that_hold_another_number_of_items_than_the_head_says(db, session):
+    for _ in range(HEAD_SEGMENTS_MAX + 1):
+        gap(session)
+    log = session._ref.resolve()
+    head, key = stored_head(db, session), head_key(log.scope, log.session)
+
+    def store(value: bytes) -> None:
+        db.engine.store.transact(lambda txn: txn.put(key, value))
+
+    for before, linked in ((head.base_count + 1, True), (head.base_count, False)):
+        changed = stored_head(db, session)
+        changed.count, changed.base_count = head.count + before - head.base_count, before
+        if not linked:  # it has items in front of its own segments, and no block
+            changed.link_session = changed.link_block = 0
+        store(seal_value(key, changed.pack()))
+        with memcore.open(db.path) as fresh:
+            same = fresh.session("chat")
+            for read in (same.context, same.undo):
+                with pytest.raises(CorruptValueError):
+                    read()
+            assert len(fresh.check()) == 1
+        store(seal_value(key, head.pack()))
+
+
 def test_a_rewind_to_every_old_segment(db, session):
     kept = [gap(session) for _ in range(60)]
     for at in (59, 43, 42, 24, 23, 8, 7, 0):
