@@ -234,7 +234,7 @@ def overflow_error(needed: int, budget: int) -> ContextOverflowError:
     """Return the error for a context whose smallest legal form is larger than the budget."""
     msg = (
         f"the smallest legal context needs {needed} tokens, {needed - budget} more than the budget "
-        f"of {budget}: raise budget_tokens, compact the session, or shorten its largest items"
+        f"of {budget}: raise the budget, compact the session, or shorten its largest items"
     )
     return ContextOverflowError(msg, needed_tokens=needed, budget_tokens=budget)
 

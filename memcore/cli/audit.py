@@ -43,7 +43,7 @@ key_file_option = click.option(
     "--key-file", metavar="FILE", help="The audit key: bytes or hexadecimal digits."
 )
 anchor_path_option = click.option(
-    "--anchor", metavar="FILE", help="The anchor outside of the file."
+    "--anchor", metavar="FILE", help="The file of anchors, kept outside of the database."
 )
 
 
@@ -130,7 +130,7 @@ def show(
 @store_option
 @click.option("--anchor", required=True, metavar="FILE", help="Where to append.")
 @key_file_option
-@click.option("--reset", is_flag=True, help="What was anchored before binds no more. Needs --yes.")
+@click.option("--reset", is_flag=True, help="Begin anew: give up the anchors before. Needs --yes.")
 @yes_option
 def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: bool) -> None:
     """Write an anchor: the current end of every chain. Nothing is written to the database."""

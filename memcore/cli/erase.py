@@ -95,6 +95,8 @@ def _show_plan(store: str, user: str | None, app: str | None, *, as_json: bool) 
         emit_json("erase", {"dry_run": True, **found})
         return
     print_pairs([(name.replace("_", " "), count) for name, count in found.items()])
+    if found.get("holds"):
+        print("\nunder a legal hold: --yes is refused without --override-hold")
     print("\nnothing was written")
 
 

@@ -13,7 +13,6 @@ from memcore.cli.options import (
     verb,
     warn_of_stranger,
     writing,
-    yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
@@ -31,7 +30,7 @@ __all__ = [
 @click.option("--session", metavar="SESSION", help="This session only.")
 @click.option("--reason", metavar="TEXT", help="Set a hold, for this reason.")
 @click.option("--release", is_flag=True, help="End the hold.")
-@yes_option
+@click.option("--yes", is_flag=True, help="Consent to --release.")
 @json_option
 def hold_data(
     store: str,
@@ -65,12 +64,11 @@ def hold_data(
             covered = db.hold(user, reason=reason, app=app, session=session)
     if as_json:
         emit_json("hold", {"released": release, "apps": covered})
-    elif not covered:
-        print("there was no such hold")
-    else:
+    elif covered:
         done = "released" if release else "set"
-        print(escape(f"the hold was {done} in {len(covered)} app(s): {', '.join(covered)}"))
+        print(escape(f"the hold was {done}, in these applications: {', '.join(covered)}"))
     if release and not covered:
+        complain("there was no such hold; 'memcore hold' shows all")
         raise SystemExit(ExitCode.NOT_FOUND)
 
 

@@ -24,6 +24,7 @@ from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
 from memcore.importing import KINDS, ImportReport
 from memcore.records import record
+from memcore.store.datafile import LMDB_MAGIC
 from memcore.wire import get_policy
 
 __all__ = [
@@ -138,6 +139,15 @@ def import_file(
     _check_places(store, user=user, app=app)
     if kind is None and os.path.isdir(file):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+    if kind is None and allowed:
+        msg = "--allow-type: has a meaning with --from langgraph alone; leave it out"
+        raise memcore.InvalidOptionError(msg)
+    if kind is None and _is_database(file):
+        msg = (
+            f"{file}: is a memcore database, not lines of one: 'memcore copy' copies it, 'memcore "
+            "export --all' writes the lines that an import takes"
+        )
+        raise memcore.SourceError(msg, place=file)
     if kind is not None:
         given = {"--format": form != "auto", "--policy": policy, "--orphans": orphans != "keep"}
         _need_none(kind, given)
@@ -160,6 +170,14 @@ def import_file(
     ImportOptions(**options)  # invalid ones fail before a file is created
     opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
     _import_lines(file, store, opening, options, as_json=as_json)
+
+
+def _is_database(file: str) -> bool:
+    """Return True for a file in the format of LMDB; a pipe is not read."""
+    if not os.path.isfile(file):
+        return False
+    with open(file, "rb") as source:
+        return source.read(20)[16:] == LMDB_MAGIC
 
 
 def _import_lines(

@@ -70,6 +70,8 @@ def serve(
     if create and not write:
         complain("--create makes a file to write to: say --write, too")
         raise SystemExit(ExitCode.USAGE)
+    if not http:
+        _refuse_alone("--host", "--port", "--token-file", "--allow-host")
     if create and not os.path.lexists(store):
         memcore.open(store, **key_options()).close()
     token, is_new = _token(token_file) if http else ("", False)
@@ -82,6 +84,16 @@ def serve(
             _serve_stdio(server)
         else:
             _serve_http(server, (token, host, port, allow_host), tell=is_new)
+
+
+def _refuse_alone(*options: str) -> None:
+    """End the program if one of the options was given without --http."""
+    context = click.get_current_context()
+    for option in options:
+        given = context.get_parameter_source(option.removeprefix("--").replace("-", "_"))
+        if given is click.core.ParameterSource.COMMANDLINE:
+            complain(f"{option} has a meaning with --http alone: say --http, too")
+            raise SystemExit(ExitCode.USAGE)
 
 
 def _serve_stdio(server: Any) -> None:

@@ -43,6 +43,9 @@ def migrate_file(store: str, *, dry_run: bool, yes: bool, discard: bool, as_json
     if dry_run and done.version < FORMAT_VERSION:
         print(escape(f"{done.path}: format {done.version}; --yes migrates it to {FORMAT_VERSION}"))
         return
+    if done.version_before == done.version:
+        print(escape(f"{done.path}: format {done.version}; there is nothing to migrate"))
+        return
     print(escape(f"{done.path}: format {done.version_before}, now {done.version}"))
     if done.kept is not None:
         print(escape(f"the file before: {done.kept}"))

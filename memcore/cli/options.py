@@ -62,7 +62,7 @@ Exit codes:
   4  conflict: another process holds the file, or the session changed meanwhile
   5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one; a source of
      an import that is so
-  6  refused: needs --yes, the target exists, or the budget cannot be met
+  6  refused: needs --yes or a key, the target exists, or the budget cannot be met
   7  storage trouble: disk full, I/O error, no permission
   70  a bug in memcore
   130  interrupted; 141 the reader of the output went away
@@ -72,6 +72,7 @@ Exit codes:
 _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.NotFoundError, ExitCode.NOT_FOUND),
     (errors.InvalidOptionError, ExitCode.USAGE),
+    (errors.CounterUnavailableError, ExitCode.USAGE),
     (errors.RevisionConflict, ExitCode.CONFLICT),
     (errors.PlanStaleError, ExitCode.CONFLICT),
     (errors.PolicyMismatchError, ExitCode.CONFLICT),
@@ -89,6 +90,7 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.StorageError, ExitCode.STORAGE),
     (ImportError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
+    (IsADirectoryError, ExitCode.CORRUPT),
     (OSError, ExitCode.STORAGE),
 )
 
@@ -319,13 +321,16 @@ def find_position(
         except memcore.NotFoundError:
             cut = spec.rfind("@", 0, cut)
             continue
-        position = spec[cut + 1 :]
-        if cut < len(spec) and not position:
-            break
-        if not position:
+        if cut == len(spec):
+            len(session)  # raises if a row of the name is damaged: then any session seems to exist
             return session, None
+        position = spec[cut + 1 :]
+        if not position:
+            msg = f"{spec!r}: expected a seq or a checkpoint after @"
+            raise memcore.InvalidOptionError(msg)
         return session, _position(session, position)
-    return find_session(db, spec, user=user, app=app), None
+    name, at, _ = spec.rpartition("@")
+    return find_session(db, name if at else spec, user=user, app=app), None
 
 
 def _position(session: memcore.Session, text: str) -> int | str | memcore.Checkpoint:

@@ -40,10 +40,12 @@ _DAY_SECONDS = 24 * 3600
     "--keep-last",
     type=click.IntRange(min=1),
     default=1,
-    help="So many checkpoints of each namespace stay.",
+    help="The newest checkpoints to keep in each namespace.",
 )
 @click.option(
-    "--max-age-days", type=click.FloatRange(min=0), help="Of the others, younger ones stay, too."
+    "--max-age-days",
+    type=click.FloatRange(min=0),
+    help="Also keep those younger than this.",
 )
 @dry_run_option
 @yes_option

@@ -73,7 +73,7 @@ def repair_session(
     rows += [("given up", call.seq, call.call_id) for call in result.open_calls]
     print_table(("repair", "seq", "call"), rows)
     print(
-        f"\n{len(result.masks):,} items are shown otherwise or not at all; "
+        f"\n{len(result.masks):,} items are changed or left out in contexts; "
         f"{result.tokens_before:,} tokens before, {result.tokens_after:,} after"
     )
     print("nothing was written" if result.view is None else "contexts are repaired from now on")

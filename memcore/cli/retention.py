@@ -74,7 +74,9 @@ def keep(
             complain("set them with --yes; then 'memcore sweep --dry-run' shows what they remove")
             raise SystemExit(ExitCode.USAGE)
         if rules is None or not yes:
-            complain("set: name the rules and say --yes; 'memcore sweep --dry-run' shows the rest")
+            complain(
+                "set: name the rules and say --yes; 'memcore sweep --dry-run' shows what is due"
+            )
             raise SystemExit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
         with writing(store) as db:
             warn_of_stranger(db, user)

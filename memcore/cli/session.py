@@ -192,10 +192,15 @@ def delete_session(
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         items, tokens = len(session), session.tokens
+        holds = db.holds(user=session.user, app=session.app)
         if not dry_run:
             db.delete_session(session.id, user=session.user, app=session.app)
-    _told(as_json, "delete", f"{session_id}: {items:,} items, {tokens:,} tokens", dry_run=dry_run,
-          session=session_id, items=items, tokens=tokens)  # fmt: skip
+    is_held = any(each.session_id in (None, session.id) for each in holds)
+    what = f"{session_id}: {items:,} items, {tokens:,} tokens"
+    if is_held:
+        what += "; under a legal hold: --yes is refused"
+    _told(as_json, "delete", what if dry_run else f"deleted {what}", dry_run=dry_run,
+          session=session_id, items=items, tokens=tokens, held=is_held)  # fmt: skip
 
 
 def _told(as_json: bool, command: str, text: str, **fields: Any) -> None:

@@ -233,7 +233,7 @@ def _fields(line: Line) -> dict[str, Any]:
     type=click.IntRange(min=0),
     default=0,
     metavar="TOKENS",
-    help="Of these, leave so many free.",
+    help="Tokens of the budget to leave free, for the answer.",
 )
 @click.option(
     "--calibrated/--no-calibrated",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
+import memcore
 from memcore.cli.options import (
     dry_run_option,
     json_option,
@@ -38,9 +40,19 @@ def sweep_store(
 ) -> None:
     """Delete data that has expired or that retention rules remove."""
     need_choice(dry_run, yes, see="what would go", do="remove it")
+    if archive is not None:
+        _check_archive(archive)
     with reading(store) if dry_run else writing(store) as db:
         report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)
     show_report(report.mapping(), verb="sweep", as_json=as_json)
+
+
+def _check_archive(path: str) -> None:
+    """Refuse what cannot be an archive, even if nothing is due now."""
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
+        what = "is a directory" if os.path.isdir(path) else "its directory does not exist"
+        msg = f"--archive: {path}: {what}; name a file"
+        raise memcore.InvalidOptionError(msg)
 
 
 def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:

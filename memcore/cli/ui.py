@@ -26,7 +26,7 @@ __all__ = [
     envvar="MEMCORE_STORE",
     show_envvar=True,
     callback=store_path,
-    help="The same, as other verbs take it.",
+    help="The database, if FILE is not given.",
 )
 @click.option(
     "--port",

@@ -209,7 +209,7 @@ def _open_server(address: str, *, read_only: bool, create: bool, **options: Any)
         from memcore.store.postgres.store import PostgresStore  # noqa: PLC0415 - an optional dependency
     except ImportError as exc:
         msg = f'a store on a server needs psycopg: pip install "memcore-db[postgres]" ({exc})'
-        raise ImportError(msg) from exc
+        raise ImportError(msg, name=exc.name) from exc
     durability = options["durability"]
     store: Store = PostgresStore(address, read_only=read_only, create=create, durability=durability)
     return store

@@ -38,6 +38,7 @@ from memcore.importing.source import (
     reported,
 )
 from memcore.limits import META_BYTES_MAX
+from memcore.model import Checkpoint
 from memcore.options import checked_choice
 from memcore.records import record
 from memcore.rows import names
@@ -362,20 +363,23 @@ class _Loading:
         for place, waiting in self.forks:
             app, user, name = place
             scope = self.db.scope(app=app, user=user)
+            saved = _checkpoints_of(scope, name) if None in waiting.positions else {}
             for branch, position in zip(waiting.branches, waiting.positions, strict=True):
                 try:
-                    self._fork(scope, name, branch, position)
+                    at = saved.get(branch.name, branch.name) if position is None else position
+                    self._fork(scope, name, branch, at)
                 except CallerError as error:
                     told = f"{waiting.place}: branch {_fork_name(branch, name)!r}: {error}"
                     self.report.failures.append(told)
 
-    def _fork(self, scope: Scope, name: str, branch: SourceBranch, position: int | None) -> None:
+    def _fork(
+        self, scope: Scope, name: str, branch: SourceBranch, at: Checkpoint | int | str
+    ) -> None:
         fork = _fork_name(branch, name)
         found = self.db.engine.store.read(
             lambda txn: _parent_of(txn, (scope.app, scope.user, name), fork)
         )
         if found is None:
-            at = branch.name if position is None else position
             scope.session(name, orphans="keep").fork(fork, at=at)
             self.report.forks += 1
         elif found != (True, branch.leaf + 1):
@@ -401,6 +405,12 @@ class _Loading:
         report.left_out += done.left_out
         report.failures += done.failures
         return report
+
+
+def _checkpoints_of(scope: Scope, name: str) -> dict[str, Checkpoint]:
+    """Return a session's checkpoints by name: to look one up by its name reads all of them."""
+    saved = scope.session(name, orphans="keep").checkpoints()
+    return {each.name: each for each in saved if each.name is not None}
 
 
 def _fork_name(branch: SourceBranch, session: str) -> str:

@@ -8,6 +8,7 @@ Nothing is unpickled, and no view, trigger or virtual table of the file runs.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -20,7 +21,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from memcore.errors import SourceError
 from memcore.importing.source import (
@@ -92,7 +93,7 @@ class SqliteSource:
                 for row in cursor:
                     count += 1
                     yield row
-        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+        except (sqlite3.Error, OverflowError, UnicodeError) as exc:
             place = f"{self.path}: table {table}, after row {count}"
             refuse_source(place, _reason(exc), exc)
 
@@ -409,16 +410,19 @@ def _session_column(columns: list[str]) -> str | None:
 def _messages_of(
     db: SqliteSource, table: str, column: str, notes: Notes, *, is_only: bool
 ) -> Iterator[Record]:
-    sql = f"SELECT {quoted(column)}, min(id) FROM {quoted(table)} GROUP BY 1 ORDER BY 2"  # noqa: S608
-    for name, _ in list(db.rows(sql, table)):
+    by = quoted(column)
+    sql = (
+        f"SELECT {by}, id, message FROM {quoted(table)} "  # noqa: S608 - quoted names
+        f"ORDER BY min(id) OVER (PARTITION BY {by}), {by}, id"
+    )
+    for name, rows in groupby(db.rows(sql, table), key=itemgetter(0)):
         place = f"{db.path}: table {table}, session {name!r:.80}"
         wrong = "the session has no id" if not name else fault_of_text(name, column)
         if wrong:
             yield SourceFailure(place, wrong)
             continue
-        sql = f"SELECT id, message FROM {quoted(table)} WHERE {quoted(column)} IS ? ORDER BY id"  # noqa: S608
         items = []
-        for number, text in db.rows(sql, table, (name,)):
+        for _, number, text in rows:
             try:
                 message = checked_message(json_of(text, ""), notes)
             except SourceError:
@@ -583,6 +587,10 @@ def _mem0_history(db: SqliteSource, owner: Owner, notes: Notes) -> Iterator[Reco
         )  # fmt: skip
 
 
+_MEM0_USER: Final = re.compile(r"\A(?:agent_id=.*?&)?(?:run_id=.*?&)?user_id=(.+)\Z", re.DOTALL)
+"""In the name of a scope: ``KEY=VALUE`` of each id, sorted by the keys, with nothing escaped."""
+
+
 def _mem0_messages(db: SqliteSource, notes: Notes) -> Iterator[Record]:
     if "messages" not in db.tables:
         return
@@ -602,7 +610,5 @@ def _mem0_messages(db: SqliteSource, notes: Notes) -> Iterator[Record]:
         if not isinstance(name, str) or not name:
             yield SourceFailure(place, "the messages have no scope")
             continue
-        ids = dict(parse_qsl(name))
-        yield SourceConversation(
-            place, f"mem0/{name}", "openai_chat", items, user=ids.get("user_id")
-        )
+        user = _MEM0_USER.search(name)
+        yield SourceConversation(place, f"mem0/{name}", "openai_chat", items, user=user and user[1])

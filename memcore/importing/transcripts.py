@@ -71,8 +71,10 @@ def lines_of(path: str, notes: Notes) -> Iterator[tuple[int, Any]]:
     """Yield number and value of each line of a file; those that are no JSON are counted.
 
     Raises:
-        SourceError: the file cannot be read, is truncated, or is compressed by an unknown program.
+        SourceError: the file cannot be read, is truncated, is compressed by an unknown program, or
+            has lines and none of them is JSON.
     """
+    wrong, is_any = 0, False
     try:
         with open(path, "rb") as file, _plain(path, file) as plain:
             number = 0
@@ -83,13 +85,19 @@ def lines_of(path: str, notes: Notes) -> Iterator[tuple[int, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    yield number, json_of(line, f"{path}:{number}")
+                    value = json_of(line, f"{path}:{number}")
                 except SourceError:
+                    wrong += 1
                     is_last = not line.endswith(b"\n")
                     what = "lines cut off at the end of a file" if is_last else "lines without JSON"
                     notes.skip(what, place=f"{path}:{number}")
+                else:
+                    is_any = True
+                    yield number, value
     except OSError as exc:
         refuse_source(path, exc.strerror or str(exc), exc)
+    if wrong and not is_any:
+        refuse_source(path, "none of its lines is JSON")
 
 
 def _plain(path: str, file: BinaryIO) -> Any:

@@ -26,7 +26,7 @@ from mcp.server import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 
 from memcore.errors import InvalidOptionError
 from memcore.records import record
@@ -41,7 +41,13 @@ __all__ = [
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Largest message of a client; a larger one is refused before it is parsed."""
-_TOO_LARGE: Final = f"the message has more than {MESSAGE_BYTES_MAX} bytes; send less at once"
+_TOO_LARGE: Final = ErrorData(
+    code=INVALID_REQUEST,
+    message=f"the message has more than {MESSAGE_BYTES_MAX} bytes; send less at once",
+)
+_NO_JSON: Final = ErrorData(
+    code=PARSE_ERROR, message="the message is no JSON on one line, or nested too deeply"
+)
 
 
 # --- Standard input and output --------------------------------------------------------------------
@@ -61,6 +67,13 @@ _TAIL_ID: Final = re.compile(
 )
 
 
+_LONE_SURROGATE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape in JSON; the group is half of a surrogate pair, as of an emoji that was cut."""
+
+
 class _Unanswered:
     """Requests of the client that have no reply yet: what has begun is answered before the end."""
 
@@ -68,12 +81,8 @@ class _Unanswered:
         self._count = 0
         self._none = anyio.Event()
 
-    def ask(self, line: str) -> None:
+    def ask(self, found: object) -> None:
         """Note a message of the client."""
-        try:
-            found = orjson.loads(line)
-        except ValueError:
-            return  # it gets no reply by an id
         if isinstance(found, dict) and "method" in found and found.get("id") is not None:
             self._count += 1
 
@@ -91,18 +100,24 @@ class _Unanswered:
                 await self._none.wait()
 
 
+def _replaced(found: re.Match[str]) -> str:
+    return "\\ufffd" if found[1] else found[0]
+
+
+_Refuse = Callable[[int | str | None, ErrorData], Awaitable[None]]
+
+
 class _Lines:
     """Lines of a descriptor, read without a thread, so that waiting for one can be cancelled.
 
     Args:
         fd: the descriptor.
         pending: is told of each line.
-        refuse: is told of each line that is too long, with the id of its request if it shows.
+        refuse: is told of each line that is too long or no JSON: the id of its request if it shows,
+            and the error.
     """
 
-    def __init__(
-        self, fd: int, pending: _Unanswered, refuse: Callable[[int | str | None], Awaitable[None]]
-    ) -> None:
+    def __init__(self, fd: int, pending: _Unanswered, refuse: _Refuse) -> None:
         self._fd = fd
         self._pending = pending
         self._refuse = refuse
@@ -122,11 +137,20 @@ class _Lines:
                 size += len(piece)
                 line = b"".join(parts)
                 if size > MESSAGE_BYTES_MAX:
-                    await self._refuse(_id_in(head or line, line))
+                    await self._refuse(_id_in(head or line, line), _TOO_LARGE)
                 elif line.strip():
                     text = line.decode("utf-8", "replace")
-                    self._pending.ask(text)
-                    yield text
+                    try:
+                        self._pending.ask(orjson.loads(text))
+                    except ValueError:
+                        text = _LONE_SURROGATE.sub(_replaced, text)
+                        try:
+                            self._pending.ask(orjson.loads(text))
+                        except ValueError:
+                            await self._refuse(_id_in(line, line), _NO_JSON)
+                            text = ""
+                    if text:
+                        yield text
                 parts, size, head = [], 0, b""
             parts.append(rest)
             size += len(rest)
@@ -211,17 +235,16 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
     with anyio.CancelScope() as scope, _own_stdout() as out:
         loop.add_signal_handler(signal.SIGTERM, scope.cancel)
         try:
-            refusals: list[Callable[[int | str | None], Awaitable[None]]] = []
+            refusals: list[_Refuse] = []
 
-            async def refuse(request: int | str | None) -> None:
-                await refusals[0](request)
+            async def refuse(request: int | str | None, error: ErrorData) -> None:
+                await refusals[0](request, error)
 
             pending = _Unanswered()
             lines, replies = _Lines(0, pending, refuse), _Replies(out, pending, scope.cancel)
             async with stdio_server(lines, replies) as (read, write):  # type: ignore[arg-type]
 
-                async def send(request: int | str | None) -> None:
-                    error = ErrorData(code=INVALID_REQUEST, message=_TOO_LARGE)
+                async def send(request: int | str | None, error: ErrorData) -> None:
                     reply = JSONRPCError(jsonrpc="2.0", id=request, error=error)
                     await write.send(SessionMessage(reply))
 
@@ -325,7 +348,7 @@ class _Guard:
             return 405, "only POST is served here: there are no sessions and no streams"
         lengths = given.get(b"content-length", [])
         if any(each.isdigit() and int(each[:20]) > MESSAGE_BYTES_MAX for each in lengths):
-            return 413, _TOO_LARGE
+            return 413, _TOO_LARGE.message
         return None
 
 

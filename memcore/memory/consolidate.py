@@ -370,7 +370,7 @@ def make_plan(
         steps.append(_settled(known[one], known[other]))
         taken |= {one, other}
     steps += (
-        _step("archive", [each], "it is old, unused and of little importance")
+        _step("archive", [each], "its age, use and importance are below the bound")
         for each in known.values()
         if each.id not in taken and _is_faded(each, policy, now_ms)
     )

@@ -29,7 +29,7 @@ from memcore.log.checkpoint import (
 from memcore.model import Checkpoint, Receipt
 from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.rows import names
-from memcore.rows.head import head_key
+from memcore.rows.head import SEQ_END, head_key
 from memcore.session.change import Change, Unchanged, live_count, restore_state_at
 from memcore.session.engine import SessionRef
 from memcore.session.read import read_log
@@ -341,7 +341,7 @@ def _missing(ref: SessionRef, which: Position) -> NotFoundError:
         told = f"{which.number} ({which.name!r:.40}) like this one"
     elif isinstance(which, str):
         told = f"{which!r:.60}"
-    msg = f"session {ref.name!r} has no checkpoint {told}; session.checkpoints() lists them"
+    msg = f"session {ref.name!r} has no checkpoint {told}; 'memcore tree' lists them"
     return NotFoundError(msg)
 
 
@@ -357,6 +357,8 @@ def _number_of(txn: ReadTxn, scope: int, session: int, which: Checkpoint | int |
                 return number
         return 0
     number = which if isinstance(which, int) else which.number
+    if number >= SEQ_END:
+        return 0
     try:
         saved = read_checkpoint(txn, scope, session, number)
     except CorruptValueError:

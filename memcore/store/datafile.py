@@ -75,7 +75,8 @@ META_OFFSETS: Final = (PAGE_HEADER_BYTES, PAGE_BYTES + PAGE_HEADER_BYTES)
 """Offsets of the two meta images; snapshot N has image N & 1."""
 
 _MAGIC: Final = 0xBEEFC0DE
-_MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "little")
+LMDB_MAGIC: Final = _MAGIC.to_bytes(4, "little")
+"""At byte 16 of each file that LMDB 0.9 made."""
 _DATA_VERSION: Final = 1
 NO_PAGE: Final = 2**64 - 1
 _META_PAGE: Final = 0x08
@@ -290,11 +291,11 @@ def _refusal(
         return StoreFormatError(
             f"{path}: is empty (0 bytes), so it is no memcore store; remove it to create one here"
         )
-    if head[24:28] == _MAGIC_BYTES and head[16:20] != _MAGIC_BYTES:
+    if head[24:28] == LMDB_MAGIC and head[16:20] != LMDB_MAGIC:
         return StoreFormatError(
             f"{path}: is an LMDB 1.0 file; memcore stores are in the format of LMDB 0.9"
         )
-    if head[16:20] != _MAGIC_BYTES and head[PAGE_BYTES + 16 : PAGE_BYTES + 20] != _MAGIC_BYTES:
+    if head[16:20] != LMDB_MAGIC and head[PAGE_BYTES + 16 : PAGE_BYTES + 20] != LMDB_MAGIC:
         if not _has_run(fd):
             return StoreFormatError(f"{path}: is not a memcore store ({damage})")
         return CorruptStoreError(

@@ -101,7 +101,9 @@ PAGES: Final[dict[str, tuple[str, Callable[[Inspector, dict[str, Any]], Page]]]]
     "/context": ("context", _of_session("context", "at", "budget", "policy", "format")),
     "/compactions": ("compactions", _of_session("compactions")),
     "/forks": ("forks", _of_scope("forks", "session")),
-    "/compare": ("comparison", _of_session("comparison", "other")),
+    "/compare": ("comparison", lambda on, given: on.comparison(
+        given.get("app") or "default", given.get("user") or "default",
+        _needed(given, "session"), _needed(given, "other"))),
     "/state": ("state", _of_session("state", "at")),
     "/memories": ("memories", _of_scope("memories", "status", "start")),
     "/memory": ("memory", lambda on, given: on.memory(

@@ -291,6 +291,23 @@ def test_ten_megabytes_are_refused_in_a_clear_line(store) -> None:
         assert peer.end() == (0, "")
 
 
+def test_a_line_that_is_no_json_is_answered(store) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with talking(store) as peer:
+        for line, number in (
+            (b'{"jsonrpc":"2.0","id":5,"method":"ping"', 5),
+            (b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":' + deep + b"}", 6),
+            (b"\xff\xfe", None),
+        ):
+            peer.send(line)
+            found = peer.read()
+            assert (found["id"], found["error"]["code"]) == (number, -32700)
+        # Half of an emoji, as a model that was cut off writes it, is none of these.
+        for text in ("seats \ud83d", "\udc00 seats", "\\\\ud83d \ud83d\ude00 \ud83d\ud83d"):
+            assert peer.call(7, "memory_search", query=text)["result"]["isError"] is False
+        assert peer.end() == (0, "")
+
+
 def test_two_servers_write_one_session(store) -> None:
     async def talk(name: str) -> None:
         server = StdioServerParameters(

@@ -432,6 +432,7 @@ def test_every_response_has_the_headers(app):
         ("/search", {"q": "w" * 5000}, 400),
         ("/memory", {"id": "77"}, 404),
         ("/compare", OF | {"other": "none"}, 404),
+        ("/compare", OF, 400),
     ],
 )
 def test_wrong_parameters_are_one_line(app, where, parameters, status):

@@ -131,6 +131,8 @@ def test_what_is_not_there(branched, db):
     with pytest.raises(memcore.NotFoundError, match="no checkpoint 7"):
         branched.get_checkpoint(7)
     with pytest.raises(memcore.NotFoundError):
+        branched.get_checkpoint(2**64)
+    with pytest.raises(memcore.NotFoundError):
         db.session("none").get_checkpoint(1)
     assert list(db.session("none").checkpoints()) == []
     other = db.session("other")

@@ -164,7 +164,7 @@ def test_what_there_is_not(store):
     assert ran.exit_code == ExitCode.NOT_FOUND
     assert run("diff", "--store", store, "fork", "fork@9").exit_code == ExitCode.NOT_FOUND
     assert run("diff", "--store", store, "fork", "fork@nine").exit_code == ExitCode.NOT_FOUND
-    assert run("diff", "--store", store, "fork", "fork@").exit_code == ExitCode.NOT_FOUND
+    assert run("diff", "--store", store, "fork", "fork@").exit_code == ExitCode.USAGE
     assert run("diff", "--store", store, "chat", "fork").exit_code == ExitCode.USAGE
 
 

@@ -71,6 +71,7 @@ def test_holds_are_set_shown_and_released(store):
     assert [(each["session"], each["reason"]) for each in shown] == [
         (None, "case 9"), ("s", "case 10"),
     ]  # fmt: skip
+    assert "under a legal hold" in run(store, "erase", "bob", "--dry-run")
     assert "memcore hold USER --release --yes" in run(store, "erase", "bob", "--yes", code=6)
     run(store, "hold", "bob", "--release", code=6)
     assert "released" in run(store, "hold", "bob", "--release", "--yes")
@@ -83,7 +84,7 @@ def test_holds_are_set_shown_and_released(store):
 def test_a_hold_reaches_as_far_as_an_erasure(store):
     with memcore.open(store) as db:
         db.session("s", user="bob", app="shop").append(said("I am bob"))
-    assert "in 2 app(s): default, shop" in run(store, "hold", "bob", "--reason", "case 11")
+    assert "applications: default, shop" in run(store, "hold", "bob", "--reason", "case 11")
     with memcore.open(store) as db:
         for application in ("default", "shop"):
             with pytest.raises(memcore.HeldError):

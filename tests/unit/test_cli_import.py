@@ -105,6 +105,29 @@ def test_a_thousand_lines_of_one_mistake_are_three_warnings(tmp_path) -> None:
     assert told[-1].endswith("and 997 more like these")
 
 
+def test_a_database_is_no_lines(tmp_path) -> None:
+    memcore.open(tmp_path / "b.memcore").close()
+    ran, found = load(tmp_path / "a.memcore", tmp_path / "b.memcore")
+    assert (ran.exit_code, found) == (ExitCode.CORRUPT, {})
+    assert "memcore copy" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_options_without_a_meaning_are_refused(tmp_path) -> None:
+    store, file = tmp_path / "a.memcore", tmp_path / "f.jsonl"
+    file.write_text(json.dumps(TALK))
+    memcore.open(store).close()
+    for arguments in (
+        ["import", file, "--allow-type", "a:b"],
+        ["mcp", "--port", "3"],
+        ["mcp", "--allow-host", "x"],
+        ["sweep", "--yes", "--archive", tmp_path],
+        ["sweep", "--yes", "--archive", tmp_path / "none" / "x"],
+    ):
+        ran = CliRunner().invoke(app, [*map(str, arguments), "--store", str(store)])
+        assert ran.exit_code == ExitCode.USAGE, (arguments, ran.output)
+
+
 def test_messages_of_no_known_role_are_told(tmp_path) -> None:
     file = tmp_path / "f.jsonl"
     odd = {"role": "agent", "content": "?"}

@@ -100,7 +100,9 @@ def test_a_session_is_deleted_and_its_forks_stay(store) -> None:
 
 
 def test_a_held_session_is_not_deleted(store) -> None:
+    assert parsed("delete", "chat", "--dry-run")["held"] is False
     run("hold", "alice", "--reason", "a case")
+    assert "under a legal hold" in run("delete", "chat", "--dry-run").stdout
     assert run("delete", "chat", "--yes").exit_code == ExitCode.REFUSED
     assert shown(store) == ["1", "2", "3"]
 

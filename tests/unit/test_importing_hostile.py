@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import tracemalloc
@@ -234,3 +235,37 @@ def test_messages_of_mem0_of_any_kind(open_db, tmp_path) -> None:
     )
     report = load(open_db(), "mem0", path)
     assert (report.conversations, report.items, len(report.failures)) == (2, 2, 1)
+
+
+def test_users_of_mem0_are_who_they_are(open_db, tmp_path) -> None:
+    """The names of scopes are not escaped."""
+    users = ["ann+work@x.org", "ann work@x.org", "a%41", "x&user_id=bob", "bob"]
+    scopes = [f"user_id={user}" for user in users] + ["agent_id=b&run_id=c&user_id=zoe"]
+    rows = (f"INSERT INTO messages VALUES (1, '{s}', 'user', 'x', NULL, 1)" for s in scopes)
+    path = database(
+        tmp_path / "a.db",
+        "CREATE TABLE history(memory_id, new_memory, event, created_at, updated_at, is_deleted,"
+        " actor_id, role);"
+        "CREATE TABLE messages(id, session_scope, role, content, name, created_at);",
+        *rows,
+    )
+    db = open_db()
+    load(db, "mem0", path)
+    assert sorted(each.user for each in db.sessions()) == sorted([*users, "zoe"])
+
+
+def test_a_schema_that_is_no_text_is_refused(tmp_path) -> None:
+    path = database(tmp_path / "a.db", "CREATE TABLE message_store(id, session_id, message);")
+    raw = path.read_bytes()
+    at = raw.index(b"CREATE TABLE")
+    for byte in range(at, at + 60):
+        path.write_bytes(raw[:byte] + b"\xd4" + raw[byte + 1 :])
+        with contextlib.suppress(SourceError):
+            list(importing.read("langchain-sql", path))
+
+
+@pytest.mark.parametrize("kind", ["codex", "claude-code"])
+def test_a_text_is_no_transcript(open_db, tmp_path, kind) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("Dear diary,\n\nnothing happened.\n")
+    assert load(open_db(), kind, path).failures == [f"{path}: none of its lines is JSON"]
