@@ -215,7 +215,7 @@ def _items(txn: ReadTxn, side: Side, start: int) -> list[Item]:
     tokens = [
         index.RECORD.unpack_from(record)[0]
         for _, session, lo, hi in history.spans(start, history.count)
-        for record in index.records(txn, scope, session, lo, hi)
+        for record in index.every_record(txn, scope, session, lo, hi)
     ]
     items = [item for item, _ in stored_items(txn, scope, history, start, history.count)]
     return [item._replace(tokens=count) for item, count in zip(items, tokens, strict=True)]

@@ -477,8 +477,12 @@ class _Chat:
             left = (*calls[-_WAITING_MAX:], call_id)
             return {"role": "assistant", "content": None, "tool_calls": [call]}, left
         if role == "tool":
-            call_id, left = (calls[0], calls[1:]) if calls else (f"call-missing-{key}", ())
-            return {"role": "tool", "tool_call_id": call_id, "content": text}, left
+            if calls:
+                return {"role": "tool", "tool_call_id": calls[0], "content": text}, calls[1:]
+            # A tool may send several messages for one call: a context shows the first as its
+            # result, and would leave out others.
+            self._notes.mend("further results of a call, kept as the user's")
+            return {"role": "user", "content": text}, calls
         if role not in ("user", "assistant", "system"):
             self._notes.mend("messages of no known role, kept as the user's")
             role = "user"

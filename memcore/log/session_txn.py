@@ -84,7 +84,7 @@ def rebase_counts(
 def _recorded(txn: ReadTxn, scope: int, history: History, start: int) -> Iterator[tuple[int, int]]:
     """Yield each item's recorded tokens and its counter's tag, from a position on."""
     for _, session, lo, hi in history.spans(start, history.count):
-        for record in index.records(txn, scope, session, lo, hi):
+        for record in index.every_record(txn, scope, session, lo, hi):
             tokens, _, _, tag = index.RECORD.unpack_from(record)
             yield tokens, tag
 

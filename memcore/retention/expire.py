@@ -487,7 +487,7 @@ class Settler:
         except (CounterUnavailableError, PolicyMismatchError):
             ledger = new_ledger(policy, None)
             for _, owner, lo, hi in history.spans(0, history.count):
-                for record in index.records(txn, self._scope, owner, lo, hi):
+                for record in index.every_record(txn, self._scope, owner, lo, hi):
                     ledger.push(record[index.RECORD.size :], 0)
         pins = policy.pin_count(ledger)
         waiting = {at for at, _ in ledger.open_calls()}

@@ -29,6 +29,7 @@ __all__ = [
     "check_counts",
     "counter_tag",
     "drop_counts",
+    "every_record",
     "pages",
     "records",
     "recount_numbers",
@@ -211,6 +212,21 @@ def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterato
             if seq == expected and seq <= hi:
                 expected += 1
                 yield body[start:stop]
+
+
+def every_record(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:
+    """Yield the records of seqs ``lo .. hi``.
+
+    Raises:
+        CorruptValueError: a page is damaged or malformed, or a record is missing.
+    """
+    left = hi - lo + 1
+    for record in records(txn, scope, session, lo, hi):
+        left -= 1
+        yield record
+    if left:
+        msg = f"the index of session {session} lacks {left} records; run 'memcore check'"
+        raise CorruptValueError(msg, key=page_key(scope, session, lo))
 
 
 # --- Token pages: counts of a live history by a different counter than its index records ----------

@@ -128,6 +128,19 @@ def test_blocks_that_hold_another_number_of_items_than_the_head_says(db, session
         store(seal_value(key, head.pack()))
 
 
+def test_a_comparison_of_a_session_whose_index_is_cut_short(db, session):
+    session.extend(turns(INDEX_PAGE_RECORDS))
+    pages = rows(db, session, Row.INDEX)
+    key = keys.session_row(*session._ref.resolve().place, Row.INDEX, max(pages))
+    value = db.engine.store.read(lambda txn: txn.get(key))
+    db.engine.store.transact(lambda txn: txn.delete(key))
+    with memcore.open(db.path) as fresh:
+        same = fresh.session("chat")
+        with pytest.raises(CorruptValueError, match=r"lacks \d+ records"):
+            fresh.compare(same, same, other_at=1)
+    db.engine.store.transact(lambda txn: txn.put(key, value))
+
+
 def test_a_rewind_to_every_old_segment(db, session):
     kept = [gap(session) for _ in range(60)]
     for at in (59, 43, 42, 24, 23, 8, 7, 0):
