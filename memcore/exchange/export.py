@@ -242,6 +242,7 @@ class _Source:
     views: list[View]
     state: StateLines
     forked_from: dict[str, Any] | None
+    undone: bool
 
     @classmethod
     def read(cls, txn: ReadTxn, place: Place, parents: Parents, *, undone: bool) -> _Source | None:
@@ -268,7 +269,9 @@ class _Source:
         runs = Runs.of(txn, place_in, head, history, list(views), undone=undone)
         state = StateLines.of(txn, place_in)
         forked_from = _parent(txn, scope, head, parents)
-        found = cls(place, scope, session, head, runs, list(views.values()), state, forked_from)
+        found = cls(
+            place, scope, session, head, runs, list(views.values()), state, forked_from, undone
+        )
         if found.has_stand_ins and found.gaps > _stored_in_line(txn, scope, session) + _LOST_MAX:
             msg = f"{found.where}: its head counts {found.gaps:,} items that are nowhere stored; "
             raise CorruptValueError(f"{msg}run 'memcore check'", key=key)
@@ -291,8 +294,13 @@ class _Source:
 
     @property
     def has_stand_ins(self) -> bool:
-        """True if each seq without an item gets a line: an import bounds them by lines read."""
-        return self.gaps > STAND_INS_A_LINE * (self.items + 1)
+        """True if each seq without an item gets a line: an import bounds them by lines read.
+
+        So it is in a complete export, which then counts the items that its import will have: of
+        what a fork took back, the items of its parent are not its own.
+        """
+        bound = 0 if self.undone else STAND_INS_A_LINE * (self.items + 1)
+        return self.gaps > bound
 
     def stand_in(self, seq: int) -> _Row:
         """Return the row that an import creates for a seq without a line."""

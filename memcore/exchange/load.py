@@ -198,7 +198,7 @@ class ImportListener(Protocol):
     def where(self, line: int) -> str:
         """Return the place in the source of a line, for messages."""
 
-    def settled(self, origin: Place, place: Place) -> None:
+    def settled(self, line: int, place: Place) -> None:
         """Note that the session of a title is stored, now or before, and under which name."""
 
 
@@ -401,7 +401,7 @@ class _Import:
             self.session = None
             if session.twin is not None:
                 self.done.skipped += 1
-                self._settle(session.twin.origin, session.twin.place)
+                self._settle(session.twin.origin, session.twin.place, session.line)
             else:
                 session.finish()
                 self.whole[place_of(session.title)] = session
@@ -749,11 +749,11 @@ class _Import:
         for owner, names_here in renamed.items():
             link_memories(self.engine, owner, names_here)
 
-    def _settle(self, origin: Place, place: Place) -> None:
-        """Note where a session of the file is stored."""
+    def _settle(self, origin: Place, place: Place, line: int) -> None:
+        """Note where a session of the file is stored, whose title is on a line."""
         self.places[origin] = place
         if self.options.listener is not None:
-            self.options.listener.settled(origin, place)
+            self.options.listener.settled(line, place)
 
     def _tell(self, part: _Part) -> None:
         """Count what a commit stored of a session."""
@@ -761,7 +761,7 @@ class _Import:
         if part.is_last:
             origin = self.origins.pop(place_of(session.title), None)
             if origin is not None:
-                self._settle(origin, place_of(session.title))
+                self._settle(origin, place_of(session.title), session.line)
         live = sum(map(itemgetter(0), part.entries))
         done.items += live
         done.aside += len(part.entries) - live

@@ -8,6 +8,7 @@ conversation, as named checkpoints, and then forked from it: forks share its ite
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -178,8 +179,12 @@ class _Loading:
         self.starts: list[int] = []
         """Numbers of the first lines of records, ascending; beside it, their places."""
         self.places: list[str] = []
-        self.waiting: dict[Place, _Waiting] = {}
-        """Conversations with branches, by their names in the lines."""
+        self.undated_us = _changed_us(reading.path)
+        """The time of conversations without one: each run over a file has the same."""
+        self.begun: set[Place] = set()
+        """Names of the conversations that were read."""
+        self.waiting: dict[int, _Waiting] = {}
+        """Conversations with branches, by the numbers of their first lines."""
         self.forks: list[tuple[Place, _Waiting]] = []
         """Branches of stored conversations, under their names here."""
         self.remembered: dict[Owner, set[str]] = {}
@@ -193,9 +198,9 @@ class _Loading:
         at = bisect_right(self.starts, line) - 1
         return self.places[at] if at >= 0 else self.reading.path
 
-    def settled(self, origin: Place, place: Place) -> None:
-        """Note that a conversation is stored, now or before."""
-        waiting = self.waiting.pop(origin, None)
+    def settled(self, line: int, place: Place) -> None:
+        """Note that the conversation that begins on a line is stored, now or before."""
+        waiting = self.waiting.pop(line, None)
         if waiting is not None:
             self.forks.append((place, waiting))
 
@@ -237,7 +242,10 @@ class _Loading:
         match record:
             case SourceConversation():
                 place = self._place(record)
-                yield from self._conversation(record, place, heads.get(place))
+                # Another one of its name is not what is stored under it.
+                head = None if place in self.begun else heads.get(place)
+                self.begun.add(place)
+                yield from self._conversation(record, place, head)
             case SourceState() if self.db.engine.store.read(lambda txn: _has_state(txn, record)):
                 self.report.present += 1
             case SourceState():
@@ -261,7 +269,8 @@ class _Loading:
         tree.items = record.items
         live = tree.path(len(record.items) - 1 if record.leaf is None else record.leaf)
         shown = set(live)
-        began, times = _times(record, None if head is None else head.created_ms * 1000)
+        known = self.undated_us if head is None else head.created_ms * 1000
+        began, times = _times(record, known)
         steps = list(_state_lines(record))
         created, updated = began // 1000, max((record.updated_us or 0, began, *times)) // 1000
         if head is not None:  # a fork renews its parent's time, and unknown times are those of then
@@ -288,7 +297,7 @@ class _Loading:
             positions = [
                 each.leaf + 1 if each.leaf in on_path else None for each in record.branches
             ]
-            self.waiting[place] = _Waiting(record.place, record.branches, positions)
+            self.waiting[self.number + 1] = _Waiting(record.place, record.branches, positions)
         yield ParsedLine(title.fields(), _LINE_BYTES)
         held = {at for branch in aside for at in tree.path(branch.leaf)}
         for at, item in enumerate(record.items):
@@ -433,15 +442,24 @@ def _pages(records: Iterable[Record]) -> Iterator[list[Record]]:
 # --- Lines of one conversation --------------------------------------------------------------------
 
 
-def _times(record: SourceConversation, known_us: int | None) -> tuple[int, list[int]]:
+def _changed_us(path: str) -> int:
+    """Return when a source was changed last, in microseconds, to the millisecond, or else now."""
+    try:
+        found = os.stat(path).st_mtime_ns
+    except (OSError, ValueError):  # the address of a server, or no such file, which is told later
+        found = time.time_ns()
+    return found // 1_000_000 * 1000
+
+
+def _times(record: SourceConversation, known_us: int) -> tuple[int, list[int]]:
     """Return when a conversation began, and the times of its items, in microseconds.
 
     An item without a time has that of the one before it, those in front the first that is known;
-    ``known_us`` is that of an earlier import.
+    ``known_us`` is that of an earlier import, or of the source.
     """
     given = [item.created_us for item in record.items]
-    first = next((each for each in (record.created_us, *given, known_us) if each is not None), None)
-    last = began = time.time_ns() // 1_000_000 * 1000 if first is None else first
+    first = next(each for each in (record.created_us, *given, known_us) if each is not None)
+    last = began = first
     found: list[int] = []
     for each in given:
         last = last if each is None else each

@@ -36,6 +36,7 @@ from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.errors import InvalidOptionError, NotFoundError, SourceError
 from memcore.testing.faults import child_env
+from messages import user
 from thinned import thinned
 
 
@@ -511,3 +512,65 @@ def test_every_kind_has_a_reader() -> None:
         module = __import__(f"memcore.importing.{home}", fromlist=[name])
         assert isinstance(getattr(module, name), Callable)
         assert os.fspath(importing.read(kind, Path("x")).path) == "x"
+
+
+def test_a_complete_export_adds_nothing_the_second_time(open_db) -> None:
+    """A fork that was taken back below the item where it began has items of its parent undone."""
+    source, target = open_db(), memcore.open(":memory:")
+    parent = source.session("s")
+    parent.extend([user("1"), user("2")])
+    fork = parent.fork("f", at=2)
+    fork.append(user("3"))
+    fork.rewind(1)
+    lines = list(source.export(undone=True))
+    assert target.import_(lines).sessions == 2
+    for on_conflict in ("error", "rename"):
+        again = target.import_(lines, on_conflict=on_conflict)
+        assert (again.sessions, again.skipped, again.failures) == (0, 2, [])
+    assert [each.session_id for each in target.sessions()] == ["f", "s"]
+    target.close()
+
+
+def test_conversations_of_one_id_keep_their_branches(open_db, tmp_path) -> None:
+    other = chat("c1")
+    other["mapping"]["u"]["message"]["content"]["parts"] = ["something else"]
+    path = write_chats(tmp_path / "c.json", [chat("c1"), other])
+    db = open_db()
+    report = importing.load(db, importing.read("chatgpt", path), on_conflict="rename")
+    assert (report.conversations, report.forks, report.failures) == (2, 2, [])
+    for name, begin in (("c1", "hi"), ("c1 (2)", "something else")):
+        assert messages(db.session(f"{name}/branch-a1"))[0]["content"].startswith(begin)
+    again = importing.load(db, importing.read("chatgpt", path), on_conflict="rename")
+    assert (again.conversations, again.forks, again.present) == (0, 0, 2)
+
+
+def test_undated_conversations_of_one_id_are_added_once(open_db, tmp_path) -> None:
+    path = tmp_path / "c.json"
+    rest = [{"id": f"f{n}", "messages": [user("more")]} for n in range(20)]
+    one, two = ({"id": "x", "messages": [user(text)]} for text in ("one", "two"))
+    path.write_text(json.dumps([one, *rest, two]))
+    db = open_db()
+    for stored in (22, 0, 0):
+        report = importing.load(db, importing.read("json", path), on_conflict="rename")
+        assert (report.conversations, report.failures) == (stored, [])
+
+
+def test_further_results_of_a_chat_are_shown(open_db, tmp_path) -> None:
+    parts = ["call", "first", "second", "done"]
+    roles = ["assistant", "tool", "tool", "assistant"]
+    mapping: dict[str, Any] = {"u": {"parent": None, "message": None}}
+    before = "u"
+    for role, part in zip(roles, parts, strict=True):
+        message = {"author": {"role": role}, "content": {"parts": [part]}}
+        message["recipient"] = "browser" if part == "call" else "all"
+        mapping[part] = {"parent": before, "message": message}
+        before = part
+    path = write_chats(
+        tmp_path / "c.json", [{"id": "c", "current_node": "done", "mapping": mapping}]
+    )
+    db = open_db()
+    report = imported(db, "chatgpt", path)
+    assert report.mended["further results of a call, kept as the user's"] == 1
+    context = db.session("c").context()
+    assert [each["content"] for each in context.messages] == [None, *parts[1:]]
+    assert context.repairs == ()
