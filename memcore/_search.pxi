@@ -910,7 +910,7 @@ cdef class SearchTable:
         """Whether a document's score takes part in the scale of all.
 
         One of another role does if it may lend to its neighbours. Without neighbours it is as if it
-        were not there: what nobody may see, such as a memory in quarantine, does not move the scale.
+        were not there: what nobody may see, as a memory in quarantine, does not move the scale.
         """
         cdef const Document *each = &self.documents[ordinal]
         if not each.kind or not wanted.kinds >> each.kind & 1:

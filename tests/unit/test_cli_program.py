@@ -472,7 +472,7 @@ def test_only_public_names_are_shown() -> None:
         ("context chat --budget 10 --reserve 10", ExitCode.USAGE, "the budget is 10"),
         ("rewind chat@1 --dry-run --yes", ExitCode.USAGE, "not both"),
         ("recover chat --step bogus", ExitCode.USAGE, "'bogus'"),
-        ("import .", ExitCode.STORAGE, "Is a directory"),
+        ("import .", ExitCode.CORRUPT, "Is a directory"),
     ],
 )
 def test_wrong_input_is_told_in_one_way(store, monkeypatch, words, code, told) -> None:
