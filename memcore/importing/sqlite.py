@@ -8,7 +8,6 @@ Nothing is unpickled, and no view, trigger or virtual table of the file runs.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
@@ -21,7 +20,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from memcore.errors import SourceError
 from memcore.importing.source import (
@@ -587,10 +586,6 @@ def _mem0_history(db: SqliteSource, owner: Owner, notes: Notes) -> Iterator[Reco
         )  # fmt: skip
 
 
-_MEM0_USER: Final = re.compile(r"\A(?:agent_id=.*?&)?(?:run_id=.*?&)?user_id=(.+)\Z", re.DOTALL)
-"""In the name of a scope: ``KEY=VALUE`` of each id, sorted by the keys, with nothing escaped."""
-
-
 def _mem0_messages(db: SqliteSource, notes: Notes) -> Iterator[Record]:
     if "messages" not in db.tables:
         return
@@ -610,5 +605,7 @@ def _mem0_messages(db: SqliteSource, notes: Notes) -> Iterator[Record]:
         if not isinstance(name, str) or not name:
             yield SourceFailure(place, "the messages have no scope")
             continue
-        user = _MEM0_USER.search(name)
-        yield SourceConversation(place, f"mem0/{name}", "openai_chat", items, user=user and user[1])
+        ids = dict(part.partition("=")[::2] for part in name.split("&"))
+        # mem0 escapes %, & and = alone: a plus sign is no blank, as it would be in a form.
+        user = unquote(ids["user_id"]) if ids.get("user_id") else None
+        yield SourceConversation(place, f"mem0/{name}", "openai_chat", items, user=user)

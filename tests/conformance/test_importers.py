@@ -353,6 +353,7 @@ def test_langchain_sql(open_db, source) -> None:
 
 def test_mem0(open_db, source) -> None:
     storage = pytest.importorskip("mem0.memory.storage")
+    mem0_main = pytest.importorskip("mem0.memory.main")
     manager = storage.SQLiteManager(str(source))
     at = "2026-01-01T00:00:00+00:00"
     manager.add_history("m1", None, "Likes tea", "ADD", created_at=at, role="user")
@@ -360,8 +361,10 @@ def test_mem0(open_db, source) -> None:
     manager.add_history("m2", None, "Was here", "ADD", created_at=at)
     manager.add_history("m2", "Was here", None, "DELETE", is_deleted=1)
     said = [{"role": "user", "content": "I like tea"}, {"role": "assistant", "content": "Noted"}]
-    manager.save_messages(said, "user_id=ann&agent_id=bot")
-    stored = manager.get_last_messages("user_id=ann&agent_id=bot", limit=10)
+    who = "ann+1%41&user_id=bob@x.org"
+    scope = mem0_main._build_session_scope({"user_id": who, "agent_id": "bot"})
+    manager.save_messages(said, scope)
+    stored = manager.get_last_messages(scope, limit=10)
     manager.close()
     db = open_db()
     report = twice(db, "mem0", source)
@@ -370,7 +373,7 @@ def test_mem0(open_db, source) -> None:
     (memory,) = db.scope().memory.list()
     assert (memory.text, memory.by, memory.status) == ("Likes green tea", "import", "quarantined")
     assert memory.attributes["mem0"]["earlier"] == ["Likes tea"]
-    session = db.session("mem0/user_id=ann&agent_id=bot", user="ann")
+    session = db.session(f"mem0/{scope}", user=who)
     messages = [item.message for item in session.items()]
     assert messages == [{key: each[key] for key in ("role", "content")} for each in stored]
 
