@@ -253,7 +253,7 @@ def drop_nodes(victim: Victim) -> None:
     victim.put(page * PAGE + 12, (16 + 2 * keep).to_bytes(2, "little"))
     if dice.random() < 0.3:  # with the count of entries put right
         at = victim.map.newest * PAGE + META_FIRST + META_FIELDS["entries"][0]
-        victim.put(at, (victim.number(at, 8) - count + keep).to_bytes(8, "little", signed=True))
+        victim.put(at, ((victim.number(at, 8) - count + keep) % 2**64).to_bytes(8, "little"))
 
 
 def forge_overflow(victim: Victim) -> None:
