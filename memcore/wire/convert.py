@@ -36,7 +36,7 @@ from memcore.wire.message import (
     value_at,
 )
 from memcore.wire.policy import PairPolicy
-from memcore.wire.render import lead_in_message, rename_repeated_calls, render
+from memcore.wire.render import lead_in_message, rename_repeated_calls, render, shape_of
 
 __all__ = [
     "all_native",
@@ -855,15 +855,18 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
     return sorted(found + events, key=lambda entry: entry.seq), reader.repairs
 
 
-def _has_repeats(entries: Sequence[WireItem]) -> bool:
-    """Return whether the id of a call comes again before the call is answered.
+def _unique(entries: list[WireItem], chars_max: int | None) -> tuple[list[WireItem], list[Repair]]:
+    """Rename calls if the id of one comes again before it is answered.
 
-    Where a result may stand anywhere after its call, it would answer the later one alone.
+    Where the calls of a response are items of their own, a result would answer the later one alone;
+    in one message, both would be one call. Only such items are changed.
     """
-    return any(
-        slot.before is not None and not slot.before.results
-        for slots in bind(entries).calls
-        for slot in slots
+    calls = bind(entries).calls
+    before = [slot.before for slots in calls for slot in slots]
+    if not any(slot is not None and not slot.results for slot in before):
+        return entries, []
+    return rename_repeated_calls(
+        entries, chars_max=chars_max, is_fixed=lambda entry: shape_of(entry.message) != "responses"
     )
 
 
@@ -874,9 +877,11 @@ def convert_entries(entries: Sequence[WireItem], policy: PairPolicy) -> Conversi
         InvalidItemError: a message is nested too deeply, or holds what JSON cannot express.
     """
     try:
-        found, repairs = _entries_in(entries, policy.wire)
-        if policy.wire == "responses" and _has_repeats(found):
-            found, renamed = rename_repeated_calls(found, chars_max=policy.id_chars_max)
+        chosen, repairs = _unique(list(entries), None)
+        found, lost = _entries_in(chosen, policy.wire)
+        repairs += lost
+        if policy.wire == "responses":
+            found, renamed = _unique(found, policy.id_chars_max)
             repairs += renamed
         rendered = render(found, policy)
     except (RecursionError, TypeError, ValueError) as exc:

@@ -544,7 +544,7 @@ class _Renderer:
     """One rendering pass."""
 
     def __init__(self, entries: Sequence[WireItem], binding: Binding, policy: PairPolicy) -> None:
-        self.entries = entries
+        self.entries: Sequence[WireItem] = entries
         self.binding = binding
         self.policy = policy
         self.out = Rendered()
@@ -577,13 +577,12 @@ class _Renderer:
 
     def _missing(self, at: int) -> list[CallSlot]:
         """List the entry's calls that need a synthetic answer."""
-        return [
-            slot
-            for slot in self.binding.calls[at]
-            if not slot.results
-            and not slot.is_server
-            and (slot.abandoned or self.ends.passed(slot))
-        ]
+        return [slot for slot in self.binding.calls[at] if self._is_missing(slot)]
+
+    def _is_missing(self, slot: CallSlot) -> bool:
+        if slot.results or slot.is_server:
+            return False
+        return slot.abandoned or self.ends.passed(slot)
 
     def _synthesize(self, at: int, missing: list[CallSlot]) -> None:
         for slot in missing:
@@ -642,6 +641,7 @@ class _Renderer:
         since it answers the calls of that name of the latest run in their order.
         """
         dangling = self._dangling_reasoning()
+        renamed = self._rename_overtaken()
         waiting: list[int] = []
         nameless: list[int] = []
         behind_result = False
@@ -658,10 +658,52 @@ class _Renderer:
                 self._answer(waiting)
             behind_result = is_result
             self.out.keep(self.entries, at)
+            if at in renamed:
+                self.out.sources[-1] = None
             without_id = any(slot.key[0] & BY_NAME for slot in calls)
             (nameless if without_id else waiting).append(at)
         self._answer(nameless)
         self._answer(waiting)
+
+    def _rename_overtaken(self) -> set[int]:
+        """Rename unanswered calls whose id comes again in the same response; returns the entries.
+
+        Under the old id, the synthetic output behind the response would answer the later call.
+        """
+        overtaken: list[CallSlot] = []
+        waiting: set[int] = set()
+        for at in filter(self._is_kept, range(len(self.entries))):
+            if not self.binding.flags[at] & FLAG_MODEL:
+                waiting.clear()
+            for slot in self.binding.calls[at]:
+                before = slot.before
+                while before is not None and before.at in self.binding.strays:
+                    before = before.before
+                if before is not None and before.at in waiting and not before.results:
+                    overtaken.append(before)
+                if not slot.key[0] & BY_NAME:
+                    waiting.add(at)
+        overtaken = [slot for slot in overtaken if self._is_missing(slot)]
+        if not overtaken:
+            return set()
+        slots = (slot for made in self.binding.calls for slot in made)
+        used = {key for slot in slots for key in _keys(slot, self.entries)}
+        children = _children(self.binding)
+        entries, renamed = list(self.entries), set[int]()
+        for slot in overtaken:
+            old = slot.key[1]
+            new = _free(slot.key, used, self.policy.id_chars_max, again=True)
+            used.add((slot.key[0], new))
+            self._note("renamed", slot.at, old)
+            slot.key = (slot.key[0], new)
+            message = _renamed(entries[slot.at].message, old, new)
+            entries[slot.at] = entries[slot.at]._replace(message=message)
+            for at in children.get(slot.at, ()):
+                message = _referring(entries[at].message, new)
+                entries[at] = entries[at]._replace(message=message)
+            renamed.update((slot.at, *children.get(slot.at, ())))
+        self.entries = entries
+        return renamed
 
     def _is_kept(self, at: int) -> bool:
         """Return whether the entry is shown, and not a result without its call."""

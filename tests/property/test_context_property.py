@@ -63,6 +63,57 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
     assert found_wrong(context.messages, messages, policy) == []
 
 
+def clashing_calls(draw: Any) -> dict[str, Any]:
+    """An item of OpenAI Responses that makes or answers a call under one of two ids."""
+    call_id = draw(st.sampled_from("ab"))
+    kind = draw(st.sampled_from(("function_call", "custom_tool_call", "program", "output")))
+    if kind == "program":
+        return {"type": kind, "id": call_id, "call_id": call_id, "code": "x", "fingerprint": "f"}
+    if kind == "output":
+        what = draw(st.sampled_from(("function_call_output", "custom_tool_call_output")))
+        return {"type": what, "call_id": call_id, "output": draw(st.sampled_from("xyz"))}
+    item: dict[str, Any] = {"type": kind, "call_id": call_id, "name": "f"}
+    if kind == "custom_tool_call":
+        return item | {"input": "x"}
+    item["arguments"] = "{}"
+    if draw(st.booleans()):
+        item["caller"] = {"type": "program", "caller_id": draw(st.sampled_from("ab"))}
+    return item
+
+
+clashing = st.lists(
+    st.one_of(
+        st.composite(clashing_calls)(),
+        st.just({"role": "user", "content": "go on"}),
+        st.just({"role": "assistant", "content": "well"}),
+        st.just({"type": "reasoning", "id": "rs", "summary": []}),
+        st.just({"type": "tool_search_call", "arguments": {}}),
+        st.just({"type": "tool_search_output", "tools": []}),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@relaxed
+@given(clashing, st.integers(0, 100))
+def test_calls_of_one_response_may_share_an_id(messages, share):
+    policy = "openai_responses"
+    whole = memcore.fit(messages, policy=policy)
+    assert memcore.validate(whole.messages, policy) == []
+    assert found_wrong(whole.messages, messages, policy) == []
+    assert memcore.fit(whole.messages, policy=policy).messages == whole.messages
+    budget = whole.tokens * share // 100 + 1
+    context = attempt(memcore.fit, messages, budget, policy=policy)
+    if isinstance(context, memcore.Context):
+        assert recount(context.messages, None) == context.tokens <= budget
+        assert found_wrong(context.messages, messages, policy) == []
+    for wire in WIRES:
+        made = memcore.convert(messages, to=wire)
+        assert memcore.validate(made.messages, wire) == []
+        assert found_wrong(made.messages, messages, wire) == []
+
+
 def reckon(messages: list[dict[str, Any]], policy: str) -> tuple[int, dict[int, int]]:
     """``(pins, tokens by cut)`` of every context that a budget may choose, each one rendered.
 

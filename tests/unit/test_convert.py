@@ -221,6 +221,16 @@ def test_an_id_that_comes_again_while_its_call_is_open_is_renamed():
         assert actions(made).count("synthesized") == 2
 
 
+def test_calls_of_one_response_with_one_id_stay_two_calls():
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "done"}
+    user = {"role": "user", "content": "hello"}
+    for wire in WIRES:
+        made = memcore.convert([user, call, call, output, user], to=wire)
+        assert memcore.validate(made.messages, wire) == []
+        assert actions(made).count("renamed") == actions(made).count("synthesized") == 1
+
+
 _FIELDS = (
     "role", "type", "content", "parts", "text", "id", "name", "tool_calls", "function", "output",
     "arguments", "functionCall", "functionResponse", "response", "call_id", "tool_use_id", "args",

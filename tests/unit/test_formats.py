@@ -350,6 +350,36 @@ def test_a_call_with_an_id_does_not_part_a_run_of_calls_without():
 # --- ids of OpenAI Responses that come again ------------------------------------------------------
 
 
+def test_an_unanswered_call_gives_up_its_id_to_a_later_one_of_its_response():
+    messages = [user(), fn("a"), fn("a"), fn("a"), out("a"), user()]
+    assert shown(messages, "openai_responses") == [
+        user(),
+        fn("a_2"),
+        fn("a_3"),
+        fn("a"),
+        {**out("a_2"), "output": NO_RESULT},
+        {**out("a_3"), "output": NO_RESULT},
+        out("a"),
+        user(),
+    ]
+    actions = [each.action for each in memcore.fit(messages, policy="openai_responses").repairs]
+    assert actions == ["renamed", "renamed", "synthesized", "synthesized"]
+
+
+def test_an_overtaken_program_takes_its_calls_along():
+    messages = [user(), PROGRAM, child("a"), PROGRAM, user()]
+    program, nested, _, output, *_ = shown(messages, "openai_responses")[1:]
+    caller = {"type": "program", "caller_id": "p_2"}
+    assert program == {**PROGRAM, "call_id": "p_2"}
+    assert nested == {**child("a"), "caller": caller}
+    assert (output["call_id"], output["caller"]) == ("a", caller)
+
+
+def test_calls_that_may_still_be_answered_keep_their_id():
+    messages = [user(), fn("a"), fn("a")]
+    assert shown(messages, "openai_responses") == messages
+
+
 def renamed(messages: list[Message], **options: Any) -> list[Message]:
     entries = [WireItem(at, message) for at, message in enumerate(messages)]
     found, repairs = rename_repeated_calls(entries, **options)
