@@ -715,7 +715,7 @@ class _Import:
     ) -> None:
         """Store memories in one commit; if one is refused, each in its own."""
         try:
-            wrong = import_memories(self.engine, pending)
+            endings = import_memories(self.engine, pending)
         except CallerError as error:
             if len(pending) == 1:
                 self._fail(pending[0][0].line, None, error)
@@ -723,10 +723,10 @@ class _Import:
             for one in pending:
                 self._store_memories([one])
             return
-        for (each, _), what in zip(pending, wrong, strict=True):
-            if what:
-                self._fail(each.line, None, InvalidItemError(what))
-            self.done.memories += not what
+        for (each, _), (is_stored, wrong) in zip(pending, endings, strict=True):
+            if wrong:
+                self._fail(each.line, None, InvalidItemError(wrong))
+            self.done.memories += is_stored
 
     def _here(self, each: ArrivedMemory, name: str) -> str | None:
         """Return the name that a session of the file has here; None if it was not imported.

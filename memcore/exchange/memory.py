@@ -161,14 +161,16 @@ NamedMemory = tuple[ArrivedMemory, Mapping[str, str | None]]
 was not imported."""
 
 
-def import_memories(engine: Engine, arrived: Iterable[NamedMemory]) -> list[str]:
-    """Store memories in one commit; return what is wrong with each, empty if it is stored.
+def import_memories(engine: Engine, arrived: Iterable[NamedMemory]) -> list[tuple[bool, str]]:
+    """Store memories in one commit; return of each whether it was stored, and what is wrong.
+
+    One that was here before is neither stored nor wrong.
 
     Raises:
         InvalidItemError, InvalidOptionError, OptedOutError: nothing was stored because of one.
     """
 
-    def closure(txn: Txn) -> list[str]:
+    def closure(txn: Txn) -> list[tuple[bool, str]]:
         batch = memory.ArrivalBatch()
         told = [_import(engine, txn, batch, *each) for each in arrived]
         batch.settle()
@@ -183,26 +185,27 @@ def _import(
     batch: memory.ArrivalBatch,
     each: ArrivedMemory,
     renamed: Mapping[str, str | None],
-) -> str:
+) -> tuple[bool, str]:
     scope = names.ensure_scope(txn, *each.owner)
     book = memory.Book(txn, scope, engine.seed)
     to = memory.Arrival(book, engine.drafts, renamed.get, engine.now_ms(), batch)
     if each.entry:
         app, user = each.owner
-        if memory.import_entry(to, each.entry):
-            return ""
-        return (
+        ending = memory.import_entry(to, each.entry)
+        wrong = (
             f"memory {each.entry[0].id} of user {user!r} in app {app!r} exists and is another one, "
             "or its slot or its path is taken by another one: that one stays"
         )
+        return ending == "stored", wrong if ending == "refused" else ""
     try:
-        done = memory.import_outcome(to, each.outcome)
+        ending = memory.import_outcome(to, each.outcome)
     except CorruptValueError as exc:
         if exc.key:  # a row of the file
             raise
         msg = f"memory: expected an outcome of an export: {exc}"
         raise InvalidItemError(msg) from exc
-    return "" if done else "memory: the session of an outcome is not here; import it before"
+    wrong = "memory: the session of an outcome is not here; import it before"
+    return ending == "stored", wrong if ending == "refused" else ""
 
 
 def link_memories(engine: Engine, owner: Owner, renamed: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -76,6 +76,9 @@ _NUMBER_END: Final = 2**47
 """End of imported ids and versions: one line must not use up the numbers that follow."""
 _NEVER_MS: Final = 2**63
 """End of what still holds."""
+
+Ending = Literal["stored", "left", "refused"]
+"""What became of a line: ``left`` is one that is here, or was forgotten here."""
 
 
 def export_entries(
@@ -194,8 +197,8 @@ class Arrival(NamedTuple):
     batch: ArrivalBatch
 
 
-def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
-    """Store an entry under its id; return False if another one has the id, the slot or the path.
+def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> Ending:
+    """Store an entry under its id; ``refused`` if another one has the id, the slot or the path.
 
     Its trust is what its sources prove here, whatever the line says. If it is there, it stays; it
     is written again if more of its sources are found now. What was forgotten here stays forgotten,
@@ -209,17 +212,17 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     need_wanted(txn, scope)
     known = read_entry(txn, scope, arrived[0].id)
     if known is not None and known.is_gone:
-        return True
+        return "left"
     if known is None and not arrived[0].is_gone:
         if _was_forgotten(book, arrived[0].text):
-            return True
+            return "left"
         arrived = (arrived[0], *(e for e in arrived[1:] if not _was_forgotten(book, e.text)))
     current, *earlier = (_proven(to, each) for each in arrived)
     if known is not None:
         if _said(known) != _said(current):
-            return False
+            return "refused"
         if _unlinked(current) >= _unlinked(known):
-            return True
+            return "left"
         current = current._replace(uses=max(known.uses, current.uses))
     timeline = None if current.is_file else _timeline_of(to, current)
     if current.is_file:
@@ -227,7 +230,7 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     else:
         is_taken = timeline is not None and not timeline.admits(current)
     if is_taken:
-        return False
+        return "refused"
     head = read_head(txn, scope)
     write_head(
         txn,
@@ -241,7 +244,7 @@ def import_entry(to: Arrival, arrived: tuple[MemoryVersion, ...]) -> bool:
     write_entry(book, current, known, versions=(before, earlier))
     if timeline is not None:
         timeline.add(current)
-    return True
+    return "stored"
 
 
 def _timeline_of(to: Arrival, record: MemoryVersion) -> _Timeline | None:
@@ -429,8 +432,8 @@ def _relinked(to: Arrival, record: MemoryVersion, arrived: Container[str]) -> Me
     return record._replace(sources=tuple(rows))
 
 
-def import_outcome(to: Arrival, said: Mapping[str, Any]) -> bool:
-    """Store an outcome of an export; return False if its session is not here.
+def import_outcome(to: Arrival, said: Mapping[str, Any]) -> Ending:
+    """Store an outcome of an export; ``refused`` if its session is not here.
 
     Raises:
         CorruptValueError: it is not what an export writes.
@@ -451,9 +454,10 @@ def import_outcome(to: Arrival, said: Mapping[str, Any]) -> bool:
     name = to.named(outcome.name)
     session = None if name is None else names.session_of(book.txn, book.scope, name)
     if name is None or session is None:
-        return False
+        return "refused"
     root, at_ms = root_of(book.txn, book.scope, session), min(outcome.at_ms, to.now_ms)
     outcome = replace(outcome, session=session, name=name, root=root, at_ms=at_ms)
-    if add_outcome(book, outcome):
-        to.batch.scenarios.setdefault(book.scope, (book, {}))[1][outcome.scenario] = None
-    return True
+    if not add_outcome(book, outcome):
+        return "left"
+    to.batch.scenarios.setdefault(book.scope, (book, {}))[1][outcome.scenario] = None
+    return "stored"

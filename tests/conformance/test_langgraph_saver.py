@@ -20,7 +20,7 @@ from memcore.adapters.langgraph import MemcoreSaver
 from savers import Large, checkpoint_of, config, exact, exact_tuple, ordered
 
 EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 25
-"""``MEMCORE_LONG_TESTS=300`` for so many."""
+"""``MEMCORE_LONG_TESTS=100`` for so many."""
 
 threads = st.sampled_from(("a", "a\x00", "", "t" * 600, "ü\ud800"))
 namespaces = st.sampled_from(("", "sub", "sub\x00", "n" * 600, "a|b:\udc80"))

@@ -46,7 +46,7 @@ from oracle import RESULT, SYSTEM, USER, classify
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 few = settings(
-    max_examples=3_000 if LONG else 60,
+    max_examples=800 if LONG else 60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -119,6 +119,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CHECKS)}; or all")
     parser.add_argument("--long", action="store_true", help="the long run: minutes to hours")
+    parser.add_argument(
+        "--thin", type=int, default=1, metavar="N", help="one in N cases of the long run"
+    )
     parser.add_argument("--seed", type=int, default=1, help="what all chances follow from")
     parser.add_argument("--count", type=int, default=0, help="cases a mode, in place of its number")
     parser.add_argument("--part", type=_share, default=(0, 1), metavar="K/N", help="every Nth part")
@@ -128,10 +131,12 @@ def main() -> int:
     for name in asked.names:
         if name not in CHECKS:
             parser.error(f"there is no check {name!r}: choose of {', '.join(CHECKS)}")
+    if asked.thin < 1:
+        parser.error("--thin: at least 1")
     if asked.memory:
         tempfile.tempdir = MEMORY  # of this process: what a finding keeps is kept under TMPDIR
     share, of = asked.part
-    plan = Plan(asked.long, asked.seed, asked.count, max(1, (os.cpu_count() or 1) // of))
+    plan = Plan(asked.long, asked.seed, asked.count, max(1, (os.cpu_count() or 1) // of), asked.thin)
     parts: list[Part] = []
     for name in asked.names or CHECKS:
         parts += importlib.import_module(f"{__package__}.{name}").parts(plan)

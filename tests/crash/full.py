@@ -50,13 +50,13 @@ CONTROLS: Final = ("roomless", "hasty")
 _CONTROL_CASES: Final = 3
 
 
-def cases(*, long: bool, seed: int, odd: bool) -> Iterator[dict[str, Any]]:
-    """The cases of one device; ``odd``: not whole pages only."""
+def cases(*, long: bool, seed: int, odd: bool, thin: int = 1) -> Iterator[dict[str, Any]]:
+    """The cases of one device; ``odd``: not whole pages only; ``thin``: one in so many steps."""
     chance = random.Random(seed)
     for kind, (modes, most, step, few) in SWEEPS.items():
         for mode in modes:
             if long:
-                left = list(range(0, most, step))
+                left = [0, *range(step * (1 + chance.randrange(thin)), most, step * thin)]
             else:
                 left = [
                     0,
@@ -130,7 +130,7 @@ def controls(worker: Worker, device: str, seed: int) -> list[str]:
     return missed
 
 
-def sweep(device: str, say: Say, *, long: bool, seed: int) -> Outcome:
+def sweep(device: str, say: Say, *, long: bool, seed: int, thin: int = 1) -> Outcome:
     """All cases on one sort of full device."""
     done = refusals = 0
     with (
@@ -138,7 +138,7 @@ def sweep(device: str, say: Say, *, long: bool, seed: int) -> Outcome:
         Worker(device, directory) as worker,
     ):
         findings = controls(worker, device, seed)
-        for asked in cases(long=long, seed=seed, odd=device == "limit"):
+        for asked in cases(long=long, seed=seed, odd=device == "limit", thin=thin):
             found = worker.ask(asked)
             done += 1
             refusals += found["facts"].get("refusals", 0)
@@ -155,8 +155,8 @@ def parts(plan: Plan) -> list[Part]:
     """The sweeps on every sort of full device that this user may have: a tmpfs takes root."""
     return [
         Part(
-            f"full {device}: {plan.seed}{', long' if plan.long else ''}",
-            partial(sweep, device, long=plan.long, seed=plan.seed),
+            f"full {device}: {plan.seed}{f', long, 1 in {plan.thin}' if plan.long else ''}",
+            partial(sweep, device, long=plan.long, seed=plan.seed, thin=plan.thin),
         )
         for device in (["tmpfs", "limit"] if may_mount() else ["limit"])
     ]

@@ -55,7 +55,7 @@ from .hostile_specimens import BOOT, Specimen, frozen, turn
 from .outcome import Outcome, Part, Plan, Say
 
 IMAGES_SHORT, IMAGES_LONG = 40, 10_000
-IMAGES_A_PART = 500
+IMAGES_A_PART = 250
 PATIENCE_SECONDS = 300.0
 """Of the whole image, by the clock: it is never reached but by who waits for ever."""
 SPACE_BYTES = 65 * 1024**3

@@ -12,18 +12,19 @@ Say = Callable[[str], None]
 class Plan(NamedTuple):
     """What is asked of a check; with the code, all its chances follow from it.
 
-    ``count`` cases a mode (0: the check's own number, which ``long`` makes a large one), ``jobs``
-    children at a time where cases are independent.
+    ``count`` cases a mode (0: the check's own number, which ``long`` makes a large one, of which
+    ``thin`` takes one in so many), ``jobs`` children at a time where cases are independent.
     """
 
     long: bool = False
     seed: int = 1
     count: int = 0
     jobs: int = 2
+    thin: int = 1
 
     def cases(self, short: int, long: int) -> int:
         """How many cases a mode has."""
-        return self.count or (long if self.long else short)
+        return self.count or (-(-long // self.thin) if self.long else short)
 
 
 class Outcome(NamedTuple):

@@ -239,7 +239,8 @@ def anonymous_bytes(pid: int) -> int:
 def parts(plan: Plan) -> list[Part]:
     """The soak: ``SECONDS_SHORT``, or ``SECONDS_LONG``, for all modes together."""
     chosen = os.environ.get("MEMCORE_SOAK_SECONDS")
-    seconds = float(chosen or (SECONDS_LONG if plan.long else SECONDS_SHORT)) / len(MODES)
+    length = SECONDS_LONG / plan.thin if plan.long else SECONDS_SHORT
+    seconds = float(chosen or length) / len(MODES)
     return [
         Part(f"soak, {mode}: {seconds:g} s, {plan.seed}", partial(play, mode, seconds, plan.seed))
         for mode in MODES

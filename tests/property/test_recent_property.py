@@ -24,7 +24,7 @@ from oracle import Event
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 relaxed = settings(
-    max_examples=400 if LONG else 40,
+    max_examples=120 if LONG else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,

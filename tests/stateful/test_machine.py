@@ -480,8 +480,8 @@ class Sessions(RuleBasedStateMachine):
 
 
 Sessions.TestCase.settings = settings(
-    max_examples=400 if LONG else 25,
-    stateful_step_count=120 if LONG else 30,
+    max_examples=120 if LONG else 25,
+    stateful_step_count=80 if LONG else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,

@@ -24,6 +24,8 @@ from memcore.store.store import environments
 from thinned import thinned
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
+LINES = slice(int(os.environ.get("MEMCORE_LONG_FIRST", "0")), None, 4)
+"""At length: every fourth line; which ones follows from the tree, so that each gets its turn."""
 PATIENCE_SECONDS = 30
 SAMPLE = 24
 HOLDERS = tuple(
@@ -181,14 +183,14 @@ CASES = [
 
 
 def chosen(points: list[Point]) -> list[Point]:
-    """Each line once at length, in short a sample; where something is held, all points.
+    """A quarter of the lines at length, in short a sample; where something is held, all points.
 
     Where something is held, it matters who called: what the caller holds differs.
     """
     held = [point for point in dict.fromkeys(points) if point[0].endswith(HOLDERS)]
     first = {point[:4]: point for point in reversed(points)}
     found = list(reversed(first.values()))
-    return list(dict.fromkeys([*held, *found[:: 1 if LONG else SAMPLE]]))
+    return list(dict.fromkeys([*held, *found[LINES if LONG else slice(None, None, SAMPLE)]]))
 
 
 def unfinished(path: Path) -> list[str]:

@@ -36,7 +36,7 @@ BROKEN = [
     call("open"),
 ]
 few = settings(
-    max_examples=1_500 if os.environ.get("MEMCORE_LONG_TESTS") else 25,
+    max_examples=400 if os.environ.get("MEMCORE_LONG_TESTS") else 25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
