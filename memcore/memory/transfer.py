@@ -78,7 +78,7 @@ _NEVER_MS: Final = 2**63
 """End of what still holds."""
 
 Ending = Literal["stored", "left", "refused"]
-"""What became of a line: ``left`` is one that is here, or was forgotten here."""
+"""End of a line: stored, left (it is here, or was forgotten here), or refused."""
 
 
 def export_entries(
