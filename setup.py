@@ -52,7 +52,7 @@ def extension() -> Extension:
     compile_args: list[str] = []
     link_args: list[str] = []
     if TRACE:
-        compile_args += ["-g"]
+        compile_args += ["-O1", "-g"]
         macros += [
             ("CYTHON_TRACE", "1"),
             ("CYTHON_TRACE_NOGIL", "1"),

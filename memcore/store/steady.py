@@ -427,6 +427,13 @@ class SteadySync(SteadyFields):
         return raw
 
     # --- the thread --------------------------------------------------------------------------
+    # An interrupt may have kept ``end`` from running while the environment has let go of this
+    # object. Its descriptor is closed then, and another file may have the number: before the thread
+    # reads from it, and before it reports an error, it looks whether the environment still has it.
+
+    @property
+    def _is_current(self) -> bool:
+        return not self._ended and self._env.steady_sync is self
 
     def _start(self) -> None:
         with self._mutex:
@@ -438,10 +445,10 @@ class SteadySync(SteadyFields):
 
     def _run(self) -> None:
         idle = 0.0
-        while not self._ended:
+        while self._is_current:
             if self._wake.acquire(True, self.interval_seconds):
                 self._hurry.acquire(False)  # discard a stale hurry
-                if self.uncovered < self.commits_hurry and not self._ended:
+                if self.uncovered < self.commits_hurry and self._is_current:
                     self._hurry.acquire(True, self.interval_seconds)
             try:
                 if self._timing:
@@ -455,7 +462,7 @@ class SteadySync(SteadyFields):
             except Exception as error:  # noqa: BLE001 - reported to the next writer
                 if isinstance(error.__cause__, ReadersFull):
                     continue  # retry at the next interval; the previous pin holds
-                if not (self._ended or self._env.leader.poison):
+                if self._is_current and not self._env.leader.poison:
                     self._env.leader.poison_for(error)
                 return
             if self._raw is None and self._may_rest():
@@ -469,6 +476,8 @@ class SteadySync(SteadyFields):
             self._env.steady()
 
     def _stand(self, idle_seconds: float, _: Any) -> tuple[bool, bool]:
+        if not self._is_current:  # it stays as it is while the environment is held
+            return False, True
         overtaken, covered = self._standing()
         if idle_seconds > _IDLE_SECONDS or (overtaken and covered):
             self._let_go_if_idle()

@@ -136,7 +136,9 @@ def main() -> int:
     if asked.memory:
         tempfile.tempdir = MEMORY  # of this process: what a finding keeps is kept under TMPDIR
     share, of = asked.part
-    plan = Plan(asked.long, asked.seed, asked.count, max(1, (os.cpu_count() or 1) // of), asked.thin)
+    plan = Plan(
+        asked.long, asked.seed, asked.count, max(1, (os.cpu_count() or 1) // of), asked.thin
+    )
     parts: list[Part] = []
     for name in asked.names or CHECKS:
         parts += importlib.import_module(f"{__package__}.{name}").parts(plan)

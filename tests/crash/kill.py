@@ -31,7 +31,7 @@ from .sealed import AVAILABLE, FILE, open_any
 
 PROCESSES = 3
 THREADS = 3
-KILLS_SHORT, KILLS_LONG = 10, 200
+KILLS_SHORT, KILLS_LONG = 6, 200
 """For each mode."""
 KILLS_A_FILE, KILLS_A_ROUND = 100, 25
 MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))

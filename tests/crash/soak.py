@@ -29,7 +29,7 @@ from .ledgers import Ledger, WrongError, check_common
 from .outcome import Outcome, Part, Plan, Say
 from .soak_worker import RACE
 
-SECONDS_SHORT, SECONDS_LONG = 14, 1800
+SECONDS_SHORT, SECONDS_LONG = 8, 1800
 """Shared by the modes."""
 MODES = ("full", "relaxed")
 LOOK_SECONDS = 0.25

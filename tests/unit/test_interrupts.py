@@ -183,14 +183,16 @@ CASES = [
 
 
 def chosen(points: list[Point]) -> list[Point]:
-    """A quarter of the lines at length, in short a sample; where something is held, all points.
+    """At length a quarter of the lines and all points where something is held; in short, fewer.
 
     Where something is held, it matters who called: what the caller holds differs.
     """
     held = [point for point in dict.fromkeys(points) if point[0].endswith(HOLDERS)]
     first = {point[:4]: point for point in reversed(points)}
     found = list(reversed(first.values()))
-    return list(dict.fromkeys([*held, *found[LINES if LONG else slice(None, None, SAMPLE)]]))
+    if LONG:
+        return list(dict.fromkeys([*held, *found[LINES]]))
+    return list(dict.fromkeys([*held[::3], *found[::SAMPLE]]))
 
 
 def unfinished(path: Path) -> list[str]:

@@ -253,6 +253,26 @@ def test_the_thread_ends_when_nothing_happens(path, monkeypatch) -> None:
     store.close()
 
 
+def test_a_thread_whose_end_was_interrupted_reads_no_other_file(path, monkeypatch) -> None:
+    store = open_store(path, durability="relaxed", steady_interval_ms=300)
+    store.transact(put(A))
+    thread = store._env.steady_sync._thread
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steady.SteadySync, "end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.copy_compact()
+    other = os.open(path.with_name("other"), os.O_RDWR | os.O_CREAT)  # under the closed number
+    thread.join()
+    os.close(other)
+    store.transact(put(B))
+    assert rows(store) == {A: b"1", B: b"1"}
+    store.close()
+
+
 def test_who_takes_the_write_lock_without_a_batch_lets_the_thread_rest(path, monkeypatch) -> None:
     """No batch follows that would let go of the pin."""
     store = opened(path)
