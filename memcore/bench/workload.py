@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.database import Database, open_database
-from memcore.errors import InvalidItemError, NotFoundError
+from memcore.errors import NotFoundError, SourceError
 from memcore.model import ItemKind
 from memcore.records import record
 from memcore.testing.script import random_history
@@ -104,7 +104,7 @@ def read_workload(
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidItemError: no line of the file is a conversation with messages.
+        SourceError: no line of the file is a conversation with messages.
         InvalidOptionError: an unknown pair policy or counter.
     """
     name = fsdecode(path)
@@ -120,7 +120,7 @@ def read_workload(
     if not made:
         why = f": {found.failures[0]}" if found.failures else ""
         msg = f"data: {name!r} has no conversation with messages{why}"
-        raise InvalidItemError(msg)
+        raise SourceError(msg, place=name)
     return Workload(
         source=name,
         conversations=made,

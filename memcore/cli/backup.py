@@ -7,7 +7,15 @@ import time
 
 import click
 
-from memcore.cli.options import ExitCode, json_option, reading, store_option, verb, verify_option
+from memcore.cli.options import (
+    ExitCode,
+    json_option,
+    need_directory,
+    reading,
+    store_option,
+    verb,
+    verify_option,
+)
 from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = [
@@ -28,6 +36,7 @@ def back_up(target: str, store: str, *, compact: bool, verify: bool, as_json: bo
     """
     started = time.perf_counter()
     with reading(store) as db:
+        need_directory(target)
         if os.path.lexists(target):
             complain(f"{target}: exists; a backup never overwrites")
             raise SystemExit(ExitCode.REFUSED)

@@ -121,12 +121,9 @@ def _policy(given: str | None) -> CompactionPolicy | None:
 def _check_places(place: str | None, html: str | None) -> None:
     """Refuse places that cannot be written before anything is measured."""
     if place is not None and not os.path.isdir(place):
-        msg = f"--place: {place!r} is no directory"
-        raise memcore.InvalidOptionError(msg)
+        msg = f"--place: there is no directory {place!r}"
+        raise memcore.NotFoundError(msg)
     if html is not None:
-        if not os.path.isdir(os.path.dirname(html) or "."):
-            msg = f"--html: there is no directory {os.path.dirname(html)!r}"
-            raise memcore.InvalidOptionError(msg)
         need_new(html)
 
 

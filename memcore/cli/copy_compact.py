@@ -16,7 +16,12 @@ __all__ = [
 
 @verb("copy-compact")
 @store_option
-@click.option("--durability", metavar="MODE", help="The mode from now on: full, relaxed or none.")
+@click.option(
+    "--durability",
+    type=click.Choice(("full", "relaxed", "none")),
+    metavar="MODE",
+    help="The mode from now on: full, relaxed or none.",
+)
 @click.option("--allow-unsafe", is_flag=True, help="Consent to --durability none.")
 @verify_option
 @json_option

@@ -17,6 +17,7 @@ from memcore.cli.options import (
     ExitCode,
     app_option,
     find_session,
+    need_directory,
     reading,
     redact_option,
     store_option,
@@ -44,7 +45,12 @@ _REPORT_PIECES: Final = 200
     "--to", required=True, metavar="FILE", help="The file to make; - for standard output."
 )
 @click.option(
-    "--format", "form", default="jsonl", metavar="FORMAT", help=f"One of {', '.join(EXPORTS)}."
+    "--format",
+    "form",
+    type=click.Choice(EXPORTS),
+    default="jsonl",
+    metavar="FORMAT",
+    help=f"One of {', '.join(EXPORTS)}.",
 )
 @user_option
 @app_option
@@ -130,6 +136,7 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    need_directory(to)
     problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
     if problem:
         complain(f"{to}: {problem}")

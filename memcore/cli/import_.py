@@ -18,7 +18,15 @@ import click
 
 import memcore
 from memcore import importing
-from memcore.cli.options import ExitCode, is_judged, key_options, redact_option, store_path, verb
+from memcore.cli.options import (
+    ExitCode,
+    is_judged,
+    key_options,
+    need_directory,
+    redact_option,
+    store_path,
+    verb,
+)
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_all
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
@@ -35,6 +43,8 @@ _VALUE_BYTES_MAX: Final = 256 * 1024**2
 """Of a source that may be one JSON value, which is read at once."""
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 """Around a value: a byte order mark, and white space."""
+_HEAD_BYTES: Final = 64 * 1024
+"""Of a source that is looked at before a database is made."""
 _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
@@ -87,7 +97,12 @@ class Renaming:
     help="With --from langgraph: a type that checkpoints may hold; its code will run.",
 )
 @click.option(
-    "--format", "form", default="auto", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}."
+    "--format",
+    "form",
+    type=click.Choice(("auto", *FORMATS)),
+    default="auto",
+    metavar="FORMAT",
+    help=f"auto, {', '.join(FORMATS)}.",
 )
 @click.option("--user", help="The user who owns the sessions (as exported, or default).")
 @click.option("--app", help="The application they belong to (as exported, or default).")
@@ -96,11 +111,17 @@ class Renaming:
 @redact_option
 @click.option("--prefix", default="", help="Put before every session's name.")
 @click.option(
-    "--orphans", default="keep", help="Results of conversations without their call: keep or raise."
+    "--orphans",
+    type=click.Choice(("keep", "raise")),
+    default="keep",
+    metavar="WHAT",
+    help="Results of conversations without their call: keep or raise.",
 )
 @click.option(
     "--on-conflict",
+    type=click.Choice(("error", "skip", "rename", "append")),
     default="error",
+    metavar="WHAT",
     help="If another session has the name: error, skip, rename or append.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
@@ -137,6 +158,7 @@ def import_file(
     times are kept, and a second run adds nothing. --user and --app then own what has none there.
     """
     _check_places(store, user=user, app=app)
+    need_directory(store)
     if kind is None and os.path.isdir(file):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
     if kind is None and allowed:
@@ -167,7 +189,8 @@ def import_file(
         "on_conflict": on_conflict,
         "unnamed": "stdin" if file == "-" else Path(file).stem,
     }
-    ImportOptions(**options)  # invalid ones fail before a file is created
+    ImportOptions(**options)  # invalid ones fail before a database is created
+    _need_json(file)
     opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
     _import_lines(file, store, opening, options, as_json=as_json)
 
@@ -178,6 +201,17 @@ def _is_database(file: str) -> bool:
         return False
     with open(file, "rb") as source:
         return source.read(20)[16:] == LMDB_MAGIC
+
+
+def _need_json(file: str) -> None:
+    """Refuse a file whose beginning holds no line of an object or array; a pipe is not read."""
+    if not os.path.isfile(file):
+        return
+    with open(file, "rb") as source:
+        begins = [line.strip(_BLANK)[:1] for line in source.read(_HEAD_BYTES).splitlines()]
+    if any(begins) and not {b"[", b"{"}.intersection(begins):
+        msg = f"{file}: no line at its beginning is a JSON object or array"
+        raise memcore.SourceError(msg, place=file)
 
 
 def _import_lines(

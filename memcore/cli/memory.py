@@ -24,7 +24,8 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidItemError, InvalidOptionError, SourceError
+from memcore.memory.trust import KINDS, STATUSES
 
 __all__ = [
     "verbs",
@@ -72,8 +73,13 @@ def _table(memories: list[memcore.Memory]) -> None:
 @store_option
 @user_option
 @app_option
-@click.option("--status", metavar="STATUS", help="Only those that are active, quarantined, ...")
-@click.option("--kind", metavar="KIND", help="Only facts, ...")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    metavar="STATUS",
+    help="Only those that are active, quarantined, ...",
+)
+@click.option("--kind", type=click.Choice(KINDS), metavar="KIND", help="Only facts, ...")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most this many.")
 @click.option(
     "--after",
@@ -114,6 +120,7 @@ def list_memories(
 @click.option("-k", type=click.IntRange(min=1), default=10, metavar="N", help="At most this many.")
 @click.option(
     "--mode",
+    type=click.Choice(("auto", "lexical", "hybrid", "vector")),
     default="lexical",
     metavar="MODE",
     help="lexical; or hybrid or vector, by the model WordLlama.",
@@ -166,7 +173,11 @@ def evaluate_search(
     from memcore.session import unsearched_items
 
     with questions.open("rb") as file:
-        asked = search.read_questions(iter(partial(file.readline, search.LINE_BYTES_MAX + 1), b""))
+        lines = iter(partial(file.readline, search.LINE_BYTES_MAX + 1), b"")
+        try:
+            asked = search.read_questions(lines)
+        except InvalidItemError as error:
+            raise SourceError(f"{questions}: {error}", place=str(questions)) from error
     with reading(store) as db:
         scope = db.scope(app=app, user=user)
 
@@ -487,7 +498,13 @@ def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
 @click.option("--to-app", default="default", metavar="NAME", help="In which application.")
 @user_option
 @app_option
-@click.option("--kind", multiple=True, metavar="KIND", help="Only facts, ...; may be repeated.")
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    multiple=True,
+    metavar="KIND",
+    help="Only facts, ...; may be repeated.",
+)
 @click.option(
     "--redact", default="default", metavar="POLICY", help="Redaction policy; empty: none."
 )

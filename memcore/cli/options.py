@@ -33,6 +33,7 @@ __all__ = [
     "json_option",
     "key_options",
     "need_choice",
+    "need_directory",
     "need_file",
     "need_new",
     "reading",
@@ -58,7 +59,7 @@ Exit codes:
      recount, memory extract, salvage or recover had to leave something out; erase or keys left
      something for later
   2  usage: an option is missing, unknown or out of range, or needs a package that is missing
-  3  not found: no such file or session
+  3  not found: no such file, directory or session
   4  conflict: another process holds the file, or the session changed meanwhile
   5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one; a source of
      an import that is so
@@ -175,8 +176,21 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
         raise SystemExit(ExitCode.REFUSED)
 
 
+def need_directory(path: str) -> None:
+    """Raise NotFoundError if a file to make has no directory; a server has none."""
+    place = os.path.dirname(path)
+    if not (path.startswith(SERVER_SCHEMES) or os.path.isdir(place or ".")):
+        msg = f"{path}: there is no directory {place!r}"
+        raise memcore.NotFoundError(msg)
+
+
 def need_new(path: str) -> None:
-    """End the program if a file to make exists: it is kept."""
+    """End the program if a file to make exists: it is kept.
+
+    Raises:
+        NotFoundError: it has no directory.
+    """
+    need_directory(path)
     if os.path.lexists(path):
         complain(f"{path}: exists; name a new file")
         raise SystemExit(ExitCode.REFUSED)

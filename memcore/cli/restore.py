@@ -8,7 +8,14 @@ import time
 import click
 
 import memcore
-from memcore.cli.options import ExitCode, json_option, key_options, store_option, verb
+from memcore.cli.options import (
+    ExitCode,
+    json_option,
+    key_options,
+    need_directory,
+    store_option,
+    verb,
+)
 from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = [
@@ -31,6 +38,10 @@ def restore_backup(
 
     A replaced file is kept next to it: only that file has the changes since the backup.
     """
+    if not os.path.lexists(backup):
+        msg = f"{backup}: there is no such file to restore from"
+        raise memcore.NotFoundError(msg)
+    need_directory(store)
     if os.path.lexists(store) and not (replace and yes):
         complain(f"{store}: exists; --replace --yes puts the backup in its place")
         raise SystemExit(ExitCode.REFUSED)

@@ -135,8 +135,8 @@ def test_a_wrong_policy_is_refused_and_the_field_named(tmp_path, content, named)
         (["--pairs", "openai"], 2, "openai"),
         (["--counter", "words"], 2, "words"),
         (["--only", "speed"], 2, "speed"),
-        (["--place", "nowhere"], 2, "nowhere"),
-        (["--html", "nowhere/page.html"], 2, "nowhere"),
+        (["--place", "nowhere"], 3, "nowhere"),
+        (["--html", "nowhere/page.html"], 3, "nowhere"),
         (["--budget", "0"], 2, "budget"),
     ],
 )
@@ -151,9 +151,9 @@ def test_a_file_without_a_conversation_is_refused_with_its_first_line(tmp_path) 
     path = tmp_path / "none.jsonl"
     path.write_text("[7]\n", encoding="utf-8")
     done = run(path)
-    assert done.exit_code == 6
+    assert done.exit_code == 5
     assert "line 1" in done.stderr
-    with pytest.raises(memcore.InvalidItemError, match=r"none\.jsonl"):
+    with pytest.raises(memcore.SourceError, match=r"none\.jsonl"):
         read_workload(path)
 
 

@@ -144,3 +144,11 @@ def test_messages_of_no_known_role_are_told(tmp_path) -> None:
         again = db.import_([longer], on_conflict="append")
         assert [told[:34] for told in again.unreadable] == ["line 1: the item at position 2: ro"]
         assert len(texts(db.session("f-000001"))) == 3
+
+
+def test_a_text_makes_no_database(tmp_path) -> None:
+    file, store = tmp_path / "f.md", tmp_path / "a.memcore"
+    file.write_text("# About\n\nNo conversation.\n")
+    ran = CliRunner().invoke(app, ["import", str(file), "--store", str(store)])
+    assert ran.exit_code == ExitCode.CORRUPT
+    assert not store.exists()
