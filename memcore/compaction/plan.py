@@ -317,6 +317,9 @@ def mended(
     found = rendered.repairs
     if mends:  # removing items can rebind calls without ids to different results
         found += _held(rendered.messages, apply_mends(entries, mends), rules, mode, locked)
+    if mode == "drop":  # a call that is taken out has no other id
+        gone = {each.seq for each in found if each.action == "synthesized"}
+        found = [each for each in found if each.action != "renamed" or each.seq not in gone]
     found = [_renamed(each, mode) for each in found]
     listed = {(each.action, each.seq) for each in found}
     for change in mends:

@@ -22,6 +22,7 @@ from memcore.wire.form import fitted
 from memcore.wire.message import (
     BY_NAME,
     CLASS_MASK,
+    FLAG_MODEL,
     CallSlot,
     Result,
     WireItem,
@@ -36,7 +37,7 @@ from memcore.wire.message import (
     value_at,
 )
 from memcore.wire.policy import PairPolicy
-from memcore.wire.render import lead_in_message, rename_repeated_calls, render, shape_of
+from memcore.wire.render import is_responses_item, lead_in_message, rename_repeated_calls, render
 
 __all__ = [
     "all_native",
@@ -813,6 +814,10 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
         if entry.event:  # it may abandon a call, which rendering then answers
             events.append(entry)
             continue
+        answers = reader.binding.answers[at]
+        if reader.binding.is_result(at) and answers and not any(slot for _, slot in answers):
+            reader.note("orphan", at, answers[0][0][1])  # elsewhere it might answer another kind
+            continue
         kind = reader.binding.kinds[at]
         late = kind == ItemKind.SYSTEM and led and wire in _INSTRUCTED_FIRST
         led = led or kind != ItemKind.SYSTEM
@@ -855,18 +860,36 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
     return sorted(found + events, key=lambda entry: entry.seq), reader.repairs
 
 
-def _unique(entries: list[WireItem], chars_max: int | None) -> tuple[list[WireItem], list[Repair]]:
-    """Rename calls if the id of one comes again before it is answered.
+def _told_apart(
+    entries: list[WireItem], chars_max: int | None
+) -> tuple[list[WireItem], list[Repair]]:
+    """Rename calls of OpenAI Responses that share an id with another one of their response.
 
-    Where the calls of a response are items of their own, a result would answer the later one alone;
-    in one message, both would be one call. Only such items are changed.
+    Elsewhere these are in one message, where they would be one call, whatever kinds they are.
     """
-    calls = bind(entries).calls
-    before = [slot.before for slots in calls for slot in slots]
-    if not any(slot is not None and not slot.results for slot in before):
+    binding = bind(entries)
+    clashing: set[int] = set()
+    seen: dict[str, CallSlot] = {}
+    for at, made in enumerate(binding.calls):
+        is_orphan = binding.is_result(at) and not any(slot for _, slot in binding.answers[at])
+        if binding.is_shown(at) and not binding.flags[at] & FLAG_MODEL and not is_orphan:
+            seen.clear()
+        for slot in made:
+            before = seen.setdefault(slot.key[1], slot)
+            if before is not slot and not slot.key[0] & BY_NAME:
+                clashing.update((before.at, at))
+    if not clashing:
         return entries, []
+    clashing.update(at for at, slot in binding.references if slot and slot.at in clashing)
+    results = {at for call in clashing for slot in binding.calls[call] for at in slot.results}
+    may_change = {
+        entries[at].seq for at in clashing | results if is_responses_item(entries[at].message)
+    }
     return rename_repeated_calls(
-        entries, chars_max=chars_max, is_fixed=lambda entry: shape_of(entry.message) != "responses"
+        entries,
+        chars_max=chars_max,
+        is_fixed=lambda entry: entry.seq not in may_change,
+        any_kind=True,
     )
 
 
@@ -877,12 +900,11 @@ def convert_entries(entries: Sequence[WireItem], policy: PairPolicy) -> Conversi
         InvalidItemError: a message is nested too deeply, or holds what JSON cannot express.
     """
     try:
-        chosen, repairs = _unique(list(entries), None)
+        chosen, repairs = list(entries), list[Repair]()
+        if policy.wire != "responses":
+            chosen, repairs = _told_apart(chosen, policy.id_chars_max)
         found, lost = _entries_in(chosen, policy.wire)
         repairs += lost
-        if policy.wire == "responses":
-            found, renamed = _unique(found, policy.id_chars_max)
-            repairs += renamed
         rendered = render(found, policy)
     except (RecursionError, TypeError, ValueError) as exc:
         msg = f"a message cannot be converted: {exc}"

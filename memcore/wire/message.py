@@ -132,6 +132,8 @@ def member_of(value: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 # --- Binding of results to calls over a list of entries, by the ledger's rules --------------------
 
+CLASS_SHELL: Final = 2
+"""Of local shells, whose calls have two ids."""
 CLASS_PROGRAM: Final = 7
 CLASS_SERVER: Final = 9
 CLASS_MASK: Final = 0x3F

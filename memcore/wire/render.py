@@ -20,6 +20,7 @@ from memcore.wire.message import (
     BY_NAME,
     CLASS_MASK,
     CLASS_PROGRAM,
+    CLASS_SHELL,
     FLAG_MIXED,
     FLAG_MODEL,
     SECOND,
@@ -34,6 +35,7 @@ from memcore.wire.policy import PairPolicy
 
 __all__ = [
     "Rendered",
+    "is_responses_item",
     "lead_in_message",
     "rename_repeated_calls",
     "rename_repeated_ids",
@@ -93,6 +95,7 @@ def rename_repeated_calls(
     *,
     chars_max: int | None = None,
     is_fixed: Callable[[WireItem], bool] = lambda _: False,
+    any_kind: bool = False,
 ) -> tuple[list[WireItem], list[Repair]]:
     """Give every call of OpenAI Responses items a unique id; returns the items and the repairs.
 
@@ -103,6 +106,7 @@ def rename_repeated_calls(
         chars_max: the maximum length of an id, in characters; longer ones are shortened.
         is_fixed: returns true for an item that may not change; if the id of its call occurs
             elsewhere, it is changed there.
+        any_kind: tell calls of different kinds apart by their ids, too.
     """
     found, repairs = list(entries), []
     binding = bind(entries)
@@ -111,16 +115,20 @@ def rename_repeated_calls(
     still = {at for at, entry in enumerate(entries) if is_fixed(entry)}
     fixed = {slot.at for slot in slots if still.intersection((slot.at, *slot.results))}
     fixed |= {at for at, referring in children.items() if still.intersection(referring)}
-    used = {key for slot in slots if slot.at in fixed for key in _keys(slot, entries)}
+    used: set[Key] = set()
+    for slot in slots:
+        if slot.at in fixed:
+            used |= _keys(slot, entries, any_kind=any_kind)
     for slot in slots:
         if slot.at in fixed:
             continue
-        keys, old = _keys(slot, entries), slot.key[1]
-        new = _free(slot.key, used, chars_max, again=bool(used.intersection(keys)))
+        keys, old = _keys(slot, entries, any_kind=any_kind), slot.key[1]
+        kind = 0 if any_kind else slot.key[0]
+        new = _free((kind, old), used, chars_max, again=bool(used.intersection(keys)))
         if new == old:
             used.update(keys)
             continue
-        used.add((slot.key[0], new))
+        used.add((kind, new))
         repairs.append(Repair("renamed", entries[slot.at].seq, old))
         for at in (slot.at, *slot.results):
             found[at] = found[at]._replace(message=_renamed(found[at].message, old, new))
@@ -139,11 +147,15 @@ def _children(binding: Binding) -> dict[int, list[int]]:
     return found
 
 
-def _keys(slot: CallSlot, entries: Sequence[WireItem]) -> set[Key]:
-    """All keys by which a result may answer the call, including aliases in its item."""
+def _keys(slot: CallSlot, entries: Sequence[WireItem], *, any_kind: bool = False) -> set[Key]:
+    """All keys by which a result may answer the call, including aliases in its item.
+
+    ``any_kind``: as if all calls were functions.
+    """
     opens = classify(entries[slot.at].message)[1]
     also = {(cls & ~SECOND, name) for cls, name in opens if cls & SECOND}
-    return {slot.key, *also}
+    keys = {slot.key, *also}
+    return {(0, name) for _, name in keys} if any_kind else keys
 
 
 def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
@@ -327,6 +339,8 @@ _RESPONSES_CLASSES: Final = {
 }
 _TEXT_CLASSES: Final = (0, 1)
 """Classes whose outputs are texts: functions and custom tools."""
+_LANGCHAIN_RESULTS: Final = ("tool", "function", "ToolMessageChunk", "FunctionMessageChunk")
+"""Types of LangChain's results, which have no role either."""
 _WITH_CALLER: Final = (0, 3, 4)
 """Classes whose outputs, like their calls, name the calling program."""
 
@@ -342,6 +356,11 @@ def shape_of(message: Message) -> str:
     if isinstance(message.get("parts"), list):
         return "gemini"
     return "anthropic" if _has_block(message, "tool_use") else "chat"
+
+
+def is_responses_item(message: Message) -> bool:
+    """Return whether a call or a result is an item of OpenAI Responses."""
+    return shape_of(message) == "responses" and message.get("type") not in _LANGCHAIN_RESULTS
 
 
 def _has_block(message: Message, kind: str) -> bool:
@@ -500,8 +519,11 @@ def _synthetic_output(cls: int, text: str, call: Message, *, named: bool) -> Mes
 # --- From log entries to a message list that the provider accepts ---------------------------------
 
 
-def render(entries: Sequence[WireItem], policy: PairPolicy) -> Rendered:
-    """Render the entries as a legal message list of the policy."""
+def render(entries: Sequence[WireItem], policy: PairPolicy, *, may_rename: bool = True) -> Rendered:
+    """Render the entries as a legal message list of the policy.
+
+    ``may_rename``: False if no call of OpenAI Responses may get another id.
+    """
     binding = bind(entries)
     if not policy.repairs:
         return _render_plain(entries, binding)
@@ -509,7 +531,7 @@ def render(entries: Sequence[WireItem], policy: PairPolicy) -> Rendered:
     _supersede(binding)
     renderer = _Renderer(entries, binding, policy)
     if policy.adjacency == "any_later":
-        renderer.render_anywhere()
+        renderer.render_anywhere(may_rename=may_rename)
     elif policy.adjacency == "behind":
         renderer.render_behind()
     else:
@@ -548,6 +570,8 @@ class _Renderer:
         self.binding = binding
         self.policy = policy
         self.out = Rendered()
+        self.old_ids: dict[int, str] = {}
+        """In the log, of the call that an entry makes, if it is shown under another id."""
         self.ends = binding.ends()
         self._note_left_out()
 
@@ -586,7 +610,7 @@ class _Renderer:
 
     def _synthesize(self, at: int, missing: list[CallSlot]) -> None:
         for slot in missing:
-            self._note("synthesized", at, slot.key[1])
+            self._note("synthesized", at, self.old_ids.get(at, slot.key[1]))
         for message in synthetic_results(self.entries[at].message, missing):
             self.out.write(message)
 
@@ -634,14 +658,14 @@ class _Renderer:
 
     # --- results anywhere after their call --------------------------------------------------------
 
-    def render_anywhere(self) -> None:
+    def render_anywhere(self, *, may_rename: bool) -> None:
         """Render for OpenAI Responses: outputs may come later, reasoning keeps its successor.
 
         A synthetic output follows the whole response; one without an id follows its run of calls,
         since it answers the calls of that name of the latest run in their order.
         """
         dangling = self._dangling_reasoning()
-        renamed = self._rename_overtaken()
+        renamed = self._rename_overtaken() if may_rename else set()
         waiting: list[int] = []
         nameless: list[int] = []
         behind_result = False
@@ -668,33 +692,23 @@ class _Renderer:
     def _rename_overtaken(self) -> set[int]:
         """Rename unanswered calls whose id comes again in the same response; returns the entries.
 
-        Under the old id, the synthetic output behind the response would answer the later call.
+        Under the old id, the synthetic output behind the response would answer the later call. The
+        new id depends on nothing that follows the response.
         """
-        overtaken: list[CallSlot] = []
-        waiting: set[int] = set()
-        for at in filter(self._is_kept, range(len(self.entries))):
-            if not self.binding.flags[at] & FLAG_MODEL:
-                waiting.clear()
-            for slot in self.binding.calls[at]:
-                before = slot.before
-                while before is not None and before.at in self.binding.strays:
-                    before = before.before
-                if before is not None and before.at in waiting and not before.results:
-                    overtaken.append(before)
-                if not slot.key[0] & BY_NAME:
-                    waiting.add(at)
-        overtaken = [slot for slot in overtaken if self._is_missing(slot)]
+        overtaken = self._overtaken()
         if not overtaken:
             return set()
-        slots = (slot for made in self.binding.calls for slot in made)
-        used = {key for slot in slots for key in _keys(slot, self.entries)}
-        children = _children(self.binding)
         entries, renamed = list(self.entries), set[int]()
-        for slot in overtaken:
+        children = _children(self.binding)
+        taken: dict[int, set[Key]] = {}
+        for slot, start in overtaken:
+            if start not in taken:
+                taken[start] = self._keys_taken(start)
             old = slot.key[1]
-            new = _free(slot.key, used, self.policy.id_chars_max, again=True)
-            used.add((slot.key[0], new))
+            new = _free(slot.key, taken[start], self.policy.id_chars_max, again=True)
+            taken[start].add((slot.key[0], new))
             self._note("renamed", slot.at, old)
+            self.old_ids[slot.at] = old
             slot.key = (slot.key[0], new)
             message = _renamed(entries[slot.at].message, old, new)
             entries[slot.at] = entries[slot.at]._replace(message=message)
@@ -704,6 +718,41 @@ class _Renderer:
             renamed.update((slot.at, *children.get(slot.at, ())))
         self.entries = entries
         return renamed
+
+    def _overtaken(self) -> list[tuple[CallSlot, int]]:
+        """List the calls to rename, each with the index at which its response starts."""
+        found: dict[int, tuple[CallSlot, int]] = {}
+        calls = self.binding.calls
+        if not any(slot.before or slot.key[0] == CLASS_SHELL for made in calls for slot in made):
+            return []
+        latest: dict[Key, CallSlot] = {}  # of the response
+        start = 0
+        for at in filter(self._is_kept, range(len(self.entries))):
+            if not self.binding.flags[at] & FLAG_MODEL:
+                latest.clear()
+                start = at + 1
+            for slot in calls[at]:
+                # Only calls of local shells have two ids.
+                is_shell = slot.key[0] == CLASS_SHELL
+                for key in _keys(slot, self.entries) if is_shell else (slot.key,):
+                    before = latest.get(key, slot)
+                    latest[key] = slot
+                    if before is not slot and self._is_missing(before) and not key[0] & BY_NAME:
+                        found[before.at] = (before, start)
+        return [
+            each for each in found.values() if is_responses_item(self.entries[each[0].at].message)
+        ]
+
+    def _keys_taken(self, start: int) -> set[Key]:
+        """Keys of the calls of the response at ``start``, and of those that are open there."""
+        taken: set[Key] = set()
+        for at, made in enumerate(self.binding.calls):
+            if at >= start and self._is_kept(at) and not self.binding.flags[at] & FLAG_MODEL:
+                break
+            for slot in made:
+                if at >= start or not slot.results or slot.results[-1] >= start:
+                    taken |= _keys(slot, self.entries)
+        return taken
 
     def _is_kept(self, at: int) -> bool:
         """Return whether the entry is shown, and not a result without its call."""

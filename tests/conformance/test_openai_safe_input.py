@@ -296,6 +296,13 @@ def test_a_filter_with_a_budget_counts_the_instructions():
     assert way(asked).instructions == "x" * 2000
 
 
+def test_new_calls_that_share_an_id_are_sent_once_and_as_they_are():
+    first, second = ({**call("a"), "arguments": f'{{"n":{n}}}'} for n in (1, 2))
+    new = [first, second, output("a"), user("next")]
+    asked = safe_session_input_callback([user()], new)
+    assert [item for item in asked if item in new] == new
+
+
 def test_a_budget_that_cannot_be_met_is_a_warning_and_the_smallest_window(caplog):
     new = [user("x" * 4000)]
     way = safe_session_input_callback(budget_tokens=100, counter="bytes/4")

@@ -34,7 +34,7 @@ _ENOUGH = 3
 
 def parts(plan: Plan) -> list[Part]:
     """The controls, then all workloads in all modes, as often as it takes."""
-    enough = 0 if plan.long else _ENOUGH
+    enough = 0 if plan.long and plan.thin == 1 else _ENOUGH
     found = [
         Part(
             f"power control {name} {plan.seed}, {enough}",

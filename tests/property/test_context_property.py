@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from typing import Any
 
@@ -14,7 +15,7 @@ import memcore
 import strategies
 from legality import found_wrong, plain
 from memcore.context import lead_in_cost
-from memcore.wire import POLICIES
+from memcore.wire import POLICIES, WireItem, bind
 from messages import attempt, illegal, recount
 from oracle import RESULT, SYSTEM, Event, classify
 
@@ -67,15 +68,18 @@ def clashing_calls(draw: Any) -> dict[str, Any]:
     """An item of OpenAI Responses that makes or answers a call under one of two ids."""
     call_id = draw(st.sampled_from("ab"))
     kind = draw(st.sampled_from(("function_call", "custom_tool_call", "program", "output")))
+    mark = str(
+        draw(st.integers(10**9, 10**18))
+    )  # by which each call and each output is known again
     if kind == "program":
-        return {"type": kind, "id": call_id, "call_id": call_id, "code": "x", "fingerprint": "f"}
+        return {"type": kind, "id": call_id, "call_id": call_id, "code": mark, "fingerprint": "f"}
     if kind == "output":
         what = draw(st.sampled_from(("function_call_output", "custom_tool_call_output")))
-        return {"type": what, "call_id": call_id, "output": draw(st.sampled_from("xyz"))}
+        return {"type": what, "call_id": call_id, "output": mark}
     item: dict[str, Any] = {"type": kind, "call_id": call_id, "name": "f"}
     if kind == "custom_tool_call":
-        return item | {"input": "x"}
-    item["arguments"] = "{}"
+        return item | {"input": mark}
+    item["arguments"] = json.dumps({"n": mark})
     if draw(st.booleans()):
         item["caller"] = {"type": "program", "caller_id": draw(st.sampled_from("ab"))}
     return item
@@ -95,6 +99,18 @@ clashing = st.lists(
 )
 
 
+def answers_of(messages: list[dict[str, Any]]) -> dict[str, str | None]:
+    """The output of each call in a list, None if there is none or memcore wrote it."""
+    binding = bind([WireItem(at, message) for at, message in enumerate(messages)])
+    marks = [re.search(r"\d{10,}", json.dumps(message)) for message in messages]
+    found = {}
+    for at, made in enumerate(binding.calls):
+        if made and (mark := marks[at]) is not None:
+            answer = marks[made[0].results[-1]] if made[0].results else None
+            found[mark.group()] = None if answer is None else answer.group()
+    return found
+
+
 @relaxed
 @given(clashing, st.integers(0, 100))
 def test_calls_of_one_response_may_share_an_id(messages, share):
@@ -103,6 +119,8 @@ def test_calls_of_one_response_may_share_an_id(messages, share):
     assert memcore.validate(whole.messages, policy) == []
     assert found_wrong(whole.messages, messages, policy) == []
     assert memcore.fit(whole.messages, policy=policy).messages == whole.messages
+    answers, left = answers_of(messages), answers_of(whole.messages)
+    assert left == {call: answers[call] for call in left}  # no call has another one's output
     budget = whole.tokens * share // 100 + 1
     context = attempt(memcore.fit, messages, budget, policy=policy)
     if isinstance(context, memcore.Context):
@@ -112,6 +130,8 @@ def test_calls_of_one_response_may_share_an_id(messages, share):
         made = memcore.convert(messages, to=wire)
         assert memcore.validate(made.messages, wire) == []
         assert found_wrong(made.messages, messages, wire) == []
+        told = json.dumps(made.messages)
+        assert all(told.count(answer) == 1 for answer in left.values() if answer is not None)
 
 
 def reckon(messages: list[dict[str, Any]], policy: str) -> tuple[int, dict[int, int]]:

@@ -231,6 +231,52 @@ def test_calls_of_one_response_with_one_id_stay_two_calls():
         assert actions(made).count("renamed") == actions(made).count("synthesized") == 1
 
 
+def test_calls_of_two_kinds_with_one_id_stay_two_calls():
+    history = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "x"},
+        {"type": "function_call_output", "call_id": "c", "output": "one"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "two"},
+    ]
+    made = memcore.convert(history, to="anthropic")
+    calling, answering = made.messages[-2:]
+    assert [each["id"] for each in calling["content"]] == ["c", "c_2"]
+    assert [(each["tool_use_id"], each["content"]) for each in answering["content"]] == [
+        ("c", "one"), ("c_2", "two"),
+    ]  # fmt: skip
+
+
+def test_the_result_of_another_format_stays_with_its_call():
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    result = {"type": "tool", "tool_call_id": "c", "content": "done"}
+    history = [call, call, result, {"role": "user", "content": "hello"}]
+    made = memcore.convert(history, to="openai_responses")
+    ids = [each.get("call_id") for each in made.messages]
+    assert ids == ["c_2", "c", "c_2", "c", None]
+    assert made.messages[3]["output"] == "done"
+    assert result in memcore.convert(history, to="langchain").messages
+
+
+def test_ids_that_come_again_in_other_responses_stay():
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "done"}
+    user = {"role": "user", "content": "hello"}
+    turn = [user, call, output]
+    made = memcore.convert([*turn, *turn, user, call, user], to="openai_chat")
+    assert actions(made) == ["synthesized"]
+
+
+def test_a_result_of_another_kind_answers_nothing():
+    history = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "lost"},
+        {"role": "user", "content": "hello"},
+    ]
+    made = memcore.convert(history, to="openai_chat")
+    assert "lost" not in json.dumps(made.messages)
+    assert sorted(actions(made)) == ["orphan", "synthesized"]
+
+
 _FIELDS = (
     "role", "type", "content", "parts", "text", "id", "name", "tool_calls", "function", "output",
     "arguments", "functionCall", "functionResponse", "response", "call_id", "tool_use_id", "args",

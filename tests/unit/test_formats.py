@@ -375,6 +375,38 @@ def test_an_overtaken_program_takes_its_calls_along():
     assert (output["call_id"], output["caller"]) == ("a", caller)
 
 
+def test_the_new_id_depends_on_nothing_behind_the_response():
+    first = shown([user(), fn("a"), fn("a"), user()], "openai_responses")
+    later = [user(), fn("a"), fn("a"), user(), fn("a_2"), out("a_2"), user()]
+    assert shown(later, "openai_responses")[: len(first)] == first
+
+
+def test_an_id_that_is_taken_is_not_given_again():
+    messages = [user(), fn("a_2"), fn("a"), fn("a"), out("a"), user(), out("a_2"), user()]
+    assert [m.get("call_id") for m in shown(messages, "openai_responses")] == [
+        None, "a_2", "a_3", "a", "a_3", "a", None, "a_2", None,
+    ]  # fmt: skip
+
+
+def test_both_ids_of_a_local_shell_s_call_are_looked_at():
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    one, two = (
+        {"type": "local_shell_call", "id": a, "call_id": b, "action": action, "status": "completed"}
+        for a, b in (("i", "c"), ("c", "d"))
+    )
+    first, second, *answers, _ = shown([user(), one, two, user()], "openai_responses")[1:]
+    assert first == {**one, "id": "c_2", "call_id": "c_2"}
+    assert second == two
+    assert [each["call_id"] for each in answers] == ["c_2", "d"]
+
+
+def test_a_message_of_another_format_is_not_given_an_id():
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = {"role": "assistant", "content": None, "tool_calls": [call]}
+    entries = [WireItem(at, m) for at, m in enumerate([user(), chat, fn("a"), out("a"), user()])]
+    assert render(entries, POLICIES["openai_responses"]).messages[1] is chat
+
+
 def test_calls_that_may_still_be_answered_keep_their_id():
     messages = [user(), fn("a"), fn("a")]
     assert shown(messages, "openai_responses") == messages

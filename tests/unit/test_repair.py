@@ -106,6 +106,17 @@ def test_synthesize_keeps_the_calls(broken):
 
 
 @pytest.mark.parametrize("mode", ["drop", "synthesize"])
+def test_a_call_that_is_taken_out_has_its_own_id(db, mode):
+    session = db.session("s", policy="openai_responses")
+    asks = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": "ok"}
+    session.extend([user(), asks, asks, output, user()])
+    found = [(each.action, each.call_id) for each in session.repair(mode).repairs]
+    renamed = [("renamed", "a"), ("synthesized", "a")]
+    assert found == ([("dropped", "a")] if mode == "drop" else renamed)
+
+
+@pytest.mark.parametrize("mode", ["drop", "synthesize"])
 def test_a_second_repair_finds_nothing(broken, mode):
     broken.repair(mode)
     again = broken.repair(mode)

@@ -462,7 +462,7 @@ class _Fitting:
             chars_max=_ID_CHARS_MAX,
             is_fixed=lambda entry: entry.seq >= self.frame.fixed_from,
         )
-        found = render(chosen, _POLICY)
+        found = render(chosen, _POLICY, may_rename=False)  # new input stays as it is
         found.sources = [None if at is None else places[at] for at in found.sources]
         tokens = sum(map(self._cost, found.messages, found.sources))
         return found, tokens
