@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from threading import Event
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from memcore.errors import InternalError, InvalidUpdateError, NotFoundError
@@ -24,6 +25,7 @@ from memcore.state.rows import (
     values_at,
 )
 from memcore.state.schema import APP, USER, StateRequest, Trace, Update, asked
+from memcore.store.commit import release
 from memcore.store.interface import NAMES, ReadTxn, Store, Txn
 
 __all__ = [
@@ -92,15 +94,18 @@ class Watching:
         """
         checked_optional_seconds("timeout_seconds", timeout_seconds)
         until = None if timeout_seconds is None else _now() + timeout_seconds
-        woken = Event()
-        with self.listening(woken.set) as look:
+        # Not an Event: whoever commits calls the listener, and has the lead; an interrupt in
+        # ``Event.set`` may leave the Event locked, where its next call would wait for ever.
+        bell = allocate_lock()
+        bell.acquire()
+        with self.listening(partial(release, bell)) as look:
             while True:
-                woken.clear()
+                bell.acquire(False)
                 found = look(since)
                 left = STATE_LOOK_SECONDS if until is None else until - _now()
                 if found is not None or left <= 0:
                     return found
-                woken.wait(min(left, STATE_LOOK_SECONDS))
+                bell.acquire(True, min(left, STATE_LOOK_SECONDS))
 
     def run(self, since: int) -> Iterator[StateChanges]:
         """Yield every change from a counter on.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock, get_ident
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from threading import Thread
@@ -96,8 +96,18 @@ def wake_futures(calls: Iterable[WriteRequest]) -> None:
             loop.call_soon_threadsafe(deliver, settled)
 
 
-def deliver(calls: Iterable[WriteRequest]) -> None:
+def deliver(calls: Sequence[WriteRequest]) -> None:
     """Settle the futures of completed calls, on their loop's thread."""
+    try:
+        _deliver(calls)
+    except BaseException:  # an interrupt: the others are settled when the loop goes on
+        left = next((call.future for call in calls if call.future is not None), None)
+        if left is not None:
+            left.get_loop().call_soon(deliver, calls)
+        raise
+
+
+def _deliver(calls: Sequence[WriteRequest]) -> None:
     for call in calls:
         future = call.future
         if future is None or future.done():

@@ -635,17 +635,19 @@ def _record_of(
 
 
 def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:
-    env.next_key = key  # a thread that opens the path meanwhile must get this environment
-    env.detach(again=True, keep=True)  # in case attaching below fails; the caller closes ``lock``
     failed: OSError | None = None
     try:
+        env.next_key = key  # a thread that opens the path meanwhile must get this environment
+        env.detach(again=True, keep=True)  # if attaching below fails; the caller closes ``lock``
         need_unmapped(env.path)
         put_in_place(temporary, env.path)
     except _UnflushedError as error:
         failed = error
     finally:
         fcntl.flock(lock, fcntl.LOCK_SH)  # if the old file stayed, ``attach`` needs to lock it
-        env.attach(read_only=False)
+        if env.raw is None:  # else an interrupt kept it from being detached
+            env.attach(read_only=False)
+        env.next_key = None
     if failed is not None:
         env.leader.poison = (
             f"{env.path}: was replaced, but its directory could not be flushed ({failed.strerror});"
@@ -743,11 +745,26 @@ def restore_file(
         with held_alone(target) as old, beside(target, like=old) as (temporary, fd):
             copy_snapshot(env, fd, temporary, compact=False, owner=owner)
             prove(fd, temporary, target, judge)
-            if kept is not None:
-                os.link(target, kept)
-            put_in_place(temporary, target)
+            try:
+                if kept is not None:
+                    os.link(target, kept)
+                put_in_place(temporary, target)
+            except BaseException:
+                drop_second_name(target, kept)
+                raise
     except OSError as error:
         raise refusal(error, target) from error
+
+
+def drop_second_name(path: str, kept: str | None) -> None:
+    """Remove ``kept`` if it names the file at ``path``, which was to be replaced and was not.
+
+    A database with two names is refused by every opening.
+    """
+    if kept is not None:
+        with suppress(OSError):
+            if os.path.samefile(path, kept):
+                os.unlink(kept)
 
 
 # --- Blanking the redo slots: they hold second copies of the last commits, erased data included ---

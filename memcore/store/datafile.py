@@ -63,6 +63,7 @@ __all__ = [
     "publish",
     "refuse_network",
     "replace_empty",
+    "take_whole",
     "temporary_name",
 ]
 
@@ -510,24 +511,32 @@ class exclusively:  # noqa: N801 - used as a function
         self._path = path
 
     def __enter__(self) -> None:
-        fd, path = self._fd, self._path
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            require_same(fd, path)
-        except BlockingIOError as error:
-            # A failed conversion may have dropped the shared lock: reacquire it, then check whether
-            # the file was replaced in between.
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            require_same(fd, path)
-            raise StoreLockedError(
-                f"{path}: another process has the store open; close it there first"
-            ) from error
-        except BaseException:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            raise
+        take_whole(self._fd, self._path)
 
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+
+def take_whole(fd: int, path: str) -> None:
+    """Upgrade the shared flock on a file to an exclusive one.
+
+    Raises:
+        StoreLockedError: another process has the store open, or the file was replaced.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        require_same(fd, path)
+    except BlockingIOError as error:
+        # A failed conversion may have dropped the shared lock: reacquire it, then check whether the
+        # file was replaced in between.
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        require_same(fd, path)
+        raise StoreLockedError(
+            f"{path}: another process has the store open; close it there first"
+        ) from error
+    except BaseException:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        raise
 
 
 def require_same(fd: int, path: str) -> None:

@@ -61,10 +61,11 @@ _leaked: list[Any] = []
 class ForkHandler:
     """Fork handlers of one environment: before a fork, and after it in the parent and the child."""
 
-    __slots__ = ("_claimed", "_env", "_quiet", "reopening")
+    __slots__ = ("_asked", "_claimed", "_env", "_quiet", "reopening")
 
     def __init__(self, env: Environment) -> None:
         self._env = env
+        self._asked = False
         self._claimed: WriteRequest | None = None
         self._quiet = False
         self.reopening = RLock()
@@ -72,6 +73,7 @@ class ForkHandler:
     def quiesce(self, patience_seconds: float) -> None:
         """Wait for transactions of other threads to end before a fork, with a timeout."""
         env = self._env
+        self._asked = True
         self._claimed = env.queue.claim(patience_seconds)
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
         if env.raw is not None and self._claimed is not None and ended:
@@ -80,12 +82,15 @@ class ForkHandler:
             self._quiet = True
 
     def resume(self) -> None:
-        """Admit transactions again, in the parent, after a fork."""
+        """Admit transactions again, in the parent, after a fork; once."""
+        if not self._asked:
+            return
         self._quiet = False
         self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             self._env.queue.release(claimed)
+        self._asked = False
 
     def forget(self) -> None:
         """Discard the parent's state in the child; the next use reopens the file.
@@ -108,8 +113,9 @@ class ForkHandler:
         if fd >= 0:
             os.close(fd)
         self._claimed = None
-        self._quiet = False
+        self._asked = self._quiet = False
         self.reopening = RLock()
+        env.alone = RLock()  # a thread of the parent may have held it
         env.queue.reset()
 
 
@@ -270,6 +276,8 @@ class Environment(EnvironmentFields):
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
         self.private = False
+        self.alone = RLock()
+        """Held by the thread that locks the file exclusively."""
         self.closing = False
         self.handles = {}
         """Weak references to the handles, by ``id``."""

@@ -15,7 +15,7 @@ from memcore.codec import keys
 from memcore.errors import InternalError, StoreLockedError
 from memcore.limits import FORMAT_VERSION, MAP_BYTES_DEFAULT, PIECE_ROWS
 from memcore.store import lmdb as binding
-from memcore.store.copy import Judge, compact_file
+from memcore.store.copy import Judge, compact_file, drop_second_name
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.encryption import CLOSED_KINDS, RowCipher, is_content, number_of
 from memcore.store.environment import Environment
@@ -106,9 +106,15 @@ def migrate_file(path: str, *, keep: str | None, judge: Judge | None, look: bool
             raise InternalError("an environment without a format record")
         if look or found.version >= FORMAT_VERSION:
             return found.version
-        if keep is not None:
-            os.link(path, keep)
-        env.queue.call(lambda _: compact_file(env, version=FORMAT_VERSION, judge=judge), job=True)
+        try:
+            if keep is not None:
+                os.link(path, keep)
+            env.queue.call(
+                lambda _: compact_file(env, version=FORMAT_VERSION, judge=judge), job=True
+            )
+        except BaseException:
+            drop_second_name(path, keep)
+            raise
         return found.version
     finally:
         env.shut()

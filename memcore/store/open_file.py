@@ -30,6 +30,7 @@ from memcore.store.datafile import (
     drop_pages,
     inspect,
     is_cramped,
+    is_name_of,
     need_one_name,
     never_still,
     newest_meta,
@@ -326,6 +327,8 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
     finally:
         # C functions only, as in ``copy.beside``.
         try:
+            if is_name_of(name, os.stat(temporary)):  # interrupted before the name was durable
+                sync_directory(name)
             os.unlink(temporary)
         except OSError:
             pass

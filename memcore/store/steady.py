@@ -35,6 +35,7 @@ from memcore.errors import (
     OutcomeUnknownError,
     StorageError,
     StoreAccessError,
+    StoreFullError,
     StoreLockedError,
 )
 from memcore.limits import STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
@@ -459,6 +460,8 @@ class SteadySync(SteadyFields):
                 self._look_around(idle)
             except ClosedError:
                 return
+            except (MemoryError, StoreFullError):
+                continue  # no flush failed: at the next interval, or by a commit that waits for it
             except Exception as error:  # noqa: BLE001 - reported to the next writer
                 if isinstance(error.__cause__, ReadersFull):
                     continue  # retry at the next interval; the previous pin holds

@@ -6,8 +6,8 @@ import fcntl
 import os
 import stat
 from _thread import allocate_lock, get_ident, start_new_thread
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import field
 from functools import partial
 from threading import RLock
@@ -41,7 +41,7 @@ from memcore.limits import (
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, KeyProvider, KeyRing, Secret, key_provider
 from memcore.records import record
-from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
+from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, newest_meta, take_whole
 from memcore.store.environment import Environment, forgotten
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.lmdb import RawEnv, already_open
@@ -180,7 +180,7 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for env in _known():
         env.fork.resume()
-    if _fork.pop():
+    if _fork and _fork.pop():
         opening.lock.release()
 
 
@@ -191,11 +191,11 @@ def _after_fork_in_child() -> None:
         env.fork.forget()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)
+os.register_at_fork(before=_before_fork)
+for _ in range(2):
+    # A signal that arrives during the fork is raised in the first of these hooks, and what a hook
+    # raises is only printed: the second one then does its work. After a first one it does nothing.
+    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 # --- Unlocking a file: whether it is encrypted, and the vault that a key opens --------------------
@@ -687,6 +687,38 @@ def _secret_row(txn: ReadTxn) -> bytes | None:
     return txn.get(SECRET_KEY)
 
 
+class KeptOut:
+    """Keeps all other processes out of an environment's file, within a block.
+
+    A process has one flock on a file, however many of its threads ask for it: ``alone`` makes them
+    take turns. Not a generator, as ``datafile.exclusively``; and it is the descriptor that the
+    environment has at the end whose lock is given back.
+    """
+
+    __slots__ = ("_env",)
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+
+    def __enter__(self) -> None:
+        env = self._env
+        env.alone.acquire()
+        try:
+            env.hold(lambda _: None)  # the child of a fork reopens here
+            take_whole(env.fd, env.path)
+        except BaseException:
+            env.alone.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        env = self._env
+        try:
+            if env.fd >= 0:
+                fcntl.flock(env.fd, fcntl.LOCK_SH)
+        finally:
+            env.alone.release()
+
+
 class LmdbStore:
     """Handle of an open store; handles of the same file share its environment and queue.
 
@@ -839,9 +871,10 @@ class LmdbStore:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
-        return env.queue.call(
-            lambda _: package.compact_file(env, durability=durability, judge=judge), job=True
-        )
+        with env.alone:  # before the lead, which whoever holds it needs, too
+            return env.queue.call(
+                lambda _: package.compact_file(env, durability=durability, judge=judge), job=True
+            )
 
     def wipe_records(self) -> None:
         """Wipe the contents of the last commits from the redo slots; stored data is unaffected."""
@@ -902,21 +935,13 @@ class LmdbStore:
         """
         return self.environment().needs_recovery()
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> KeptOut:
         """Lock the file exclusively, keeping all other processes out.
 
         Raises:
             StoreLockedError: another process has it open.
         """
-        env = self.environment()
-        env.hold(lambda _: None)  # the child of a fork reopens here
-        try:
-            with exclusively(env.fd, env.path):
-                yield
-        finally:
-            if env.fd >= 0:
-                fcntl.flock(env.fd, fcntl.LOCK_SH)  # an interrupt may have left it exclusive
+        return KeptOut(self.environment())
 
     def close(self) -> None:
         """Release the handle; the last one waits for pending work and closes the file."""

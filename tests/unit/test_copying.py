@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from interrupts import Interrupt
@@ -575,6 +576,22 @@ def test_restoring_beside_and_in_place(db, path, tmp_path) -> None:
     twice = memcore.restore(backup, path, replace=True)
     assert twice.kept not in (None, report.kept)
     assert memcore.restore(backup, path, replace=True, keep=False).kept is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_restore_that_fails_leaves_the_target_one_name(
+    db, path, tmp_path, monkeypatch, error
+) -> None:
+    backup = tmp_path / "backup"
+    db.backup(backup)
+    db.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "put_in_place", Mock(side_effect=error))
+        with pytest.raises((KeyboardInterrupt, StoreFullError)):
+            memcore.restore(backup, path, replace=True)
+    assert path.stat().st_nlink == 1
+    with memcore.open(path) as again:
+        assert len(again.session("chat")) == 20
 
 
 def test_a_ruined_target_can_be_replaced(db, path, tmp_path) -> None:

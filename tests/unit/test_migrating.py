@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,6 +81,15 @@ def test_a_migration_that_fails_leaves_the_old_file(old, monkeypatch):
             memcore.migrate(old, keep=False)
     assert old.read_bytes() == before
     assert memcore.migrate(old, keep=False).version == FORMAT_VERSION
+
+
+def test_a_migration_that_fails_leaves_the_old_file_one_name(old, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(replacing, "prove", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            memcore.migrate(old)
+    assert old.stat().st_nlink == 1
+    assert Path(memcore.migrate(old).kept).exists()
 
 
 def test_a_file_that_is_open_is_not_migrated(old):

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -22,7 +23,7 @@ from memcore.errors import (
     StoreFullError,
 )
 from memcore.store import open_store, redo_log
-from memcore.store.commit import copy_of
+from memcore.store.commit import copy_of, deliver
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.open_file import recover
 from memcore.store.redo_log import RedoLog
@@ -811,3 +812,25 @@ def test_an_error_is_copied_with_what_it_tells():
     copy = copy_of(failure, failure)
     assert copy is not failure
     assert (str(copy), copy.epoch, copy.current) == ("taken over", 1, 2)
+
+
+def test_an_interrupt_between_two_futures_leaves_none_pending() -> None:
+    """The loop's thread delivers what others committed; an interrupt leaves the loop there."""
+
+    class Interrupted(asyncio.Future):
+        def set_result(self, result):
+            super().set_result(result)
+            raise KeyboardInterrupt
+
+    loop = asyncio.new_event_loop()
+    calls = [
+        SimpleNamespace(future=kind(loop=loop), error=None, result=number)
+        for number, kind in enumerate((Interrupted, asyncio.Future, asyncio.Future))
+    ]
+    futures = [call.future for call in calls]
+    with pytest.raises(KeyboardInterrupt):
+        deliver(calls)
+    assert [future.done() for future in futures] == [True, False, False]
+    loop.run_until_complete(asyncio.wait(futures))
+    loop.close()
+    assert [future.result() for future in futures] == [0, 1, 2]

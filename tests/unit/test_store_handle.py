@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,10 +17,35 @@ from memcore.errors import (
     StoreAccessError,
     StoreFullError,
 )
-from memcore.store import open_store
+from memcore.store import datafile, open_file, open_store
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"
+
+
+def test_a_compaction_waits_for_whoever_keeps_other_processes_out(path) -> None:
+    """They share one flock: its end would let other processes in, and their commits be lost."""
+    store = open_store(path)
+    store.transact(lambda txn: txn.put(A, b"1"))
+    with store.exclusive():
+        compaction = threading.Thread(target=store.copy_compact)
+        compaction.start()
+        compaction.join(0.3)
+        assert compaction.is_alive()
+        store.transact(lambda txn: txn.put(B, b"2"))
+    compaction.join()
+    assert rows(store) == {A: b"1", B: b"2"}
+    store.close()
+
+
+def test_an_interrupt_before_a_new_name_is_durable_flushes_it(path, monkeypatch) -> None:
+    flushed = Mock()
+    monkeypatch.setattr(datafile, "sync_directory", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(open_file, "sync_directory", flushed)
+    with pytest.raises(KeyboardInterrupt):
+        open_store(path)
+    flushed.assert_called_once()
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_what_was_written_is_read_back(store) -> None:

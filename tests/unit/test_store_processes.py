@@ -234,6 +234,27 @@ def test_parent_and_child_both_write_after_a_fork(store) -> None:
     assert rows(store) == {A: b"53"}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("hook", ["resume", "forget"])
+def test_an_interrupt_in_a_fork_is_done_with_by_the_second_hook(store, monkeypatch, hook) -> None:
+    """What a hook raises is printed, and the program goes on."""
+    handler = type(store._env.fork)
+    work, interrupts = getattr(handler, hook), [KeyboardInterrupt()]
+
+    def interrupted(self):
+        if interrupts:
+            raise interrupts.pop()
+        work(self)
+
+    monkeypatch.setattr(handler, hook, interrupted)
+    assert in_child(lambda: add(store)) == 0
+    add(store)
+    other = threading.Thread(target=add, args=[store])
+    other.start()
+    other.join()
+    assert rows(store) == {A: b"3"}
+
+
 def test_a_fork_amid_other_threads_traffic(store) -> None:
     stop = threading.Event()
 

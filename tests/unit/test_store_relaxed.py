@@ -434,6 +434,25 @@ def test_a_thread_that_fails_poisons(path, monkeypatch) -> None:
     store.close()
 
 
+def test_a_thread_that_lacks_memory_tries_again(path, monkeypatch) -> None:
+    store = open_store(path, durability="relaxed", steady_interval_ms=100)
+    store.transact(put(A))  # makes the first point itself
+    newest, failures = steady.SteadyLog.newest, [MemoryError()]
+
+    def lack(self):
+        if failures:
+            raise failures.pop()
+        return newest(self)
+
+    monkeypatch.setattr(steady.SteadyLog, "newest", lack)
+    thread = store._env.steady_sync._thread
+    while store.stats()["unsteady_commits"]:
+        thread.join(0.001)
+    assert not failures
+    store.transact(put(B))
+    store.close()
+
+
 def test_what_a_killed_process_left_is_covered(path, reboot) -> None:
     opened(path).close()
     child = os.fork()
