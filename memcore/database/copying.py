@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from memcore.codec import keys
 from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Counter
 from memcore.codec.values import open_number
+from memcore.database.database import Database
 from memcore.database.open import open_database
-from memcore.errors import CorruptStoreError, InvalidOptionError
+from memcore.errors import CorruptStoreError, InvalidOptionError, StorageError
 from memcore.files import put_private
 from memcore.maintenance.check import check_database
 from memcore.maintenance.salvage import put_rows
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyReport", "copy_store"]
 
 Progress: TypeAlias = Callable[[int, int], None]
+_PATIENCE_SECONDS: Final = 0.2
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024**2
 _COUNTERS: Final = (
@@ -84,8 +87,26 @@ def copy_store(
         raise InvalidOptionError(f"{to}: exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:
         store = db._engine.store  # noqa: SLF001 - as the other modules of this package
+        _need_all(db, store)
         total = max(store.stats()["entries"], 1)
         return store.read(partial(_copy, store, to, total=total, progress=progress))
+
+
+def _need_all(db: Database, store: Store) -> None:
+    """Refuse a file whose last commit waits to be redone, as behind a power cut.
+
+    Raises:
+        StorageError: it does. A commit in progress looks the same, but not for long.
+    """
+    before = store.stats()["last_txnid"] if db.needs_recovery else None
+    if before is None:
+        return
+    time.sleep(_PATIENCE_SECONDS)
+    if db.needs_recovery and store.stats()["last_txnid"] == before:
+        raise StorageError(
+            f"{store.path}: its last commit was interrupted and is not in what a copy reads: open "
+            "the file once for writing, then copy it"
+        )
 
 
 def _copy(
@@ -161,7 +182,8 @@ def _to_server(
     with filling(address, record, secret) as made:
         written = _fill(made, txn, counted)
         if _fill(made, txn, _CopyProgress(1, None)):
-            raise CorruptStoreError(f"{address}: the copy differs from {store.path}: copy it again")
+            msg = f"{made.path}: the copy differs from {store.path}: copy it again"
+            raise CorruptStoreError(msg)
         made.finish()
     return CopyReport(store.path, made.path, counted.rows, written)
 

@@ -181,6 +181,10 @@ def _open_file(
     """Open the store in a file, in memory or on a server."""
     if file.startswith(SERVER_SCHEMES):
         return _open_server(file, read_only=read_only, create=create, **options)
+    scheme, separator, _ = file.partition("://")
+    if separator and scheme.replace("+", "").isalnum():  # no echo: it may hold a password
+        msg = f"path: memcore knows no {scheme}:// addresses; a server's is postgresql://..."
+        raise InvalidOptionError(msg)
     if file != ":memory:":
         _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     return open_store(file, read_only=read_only, create=create and not read_only, **options)

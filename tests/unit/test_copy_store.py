@@ -63,6 +63,18 @@ def use(path: str | Path) -> None:
         assert db.check() == []
 
 
+def test_a_file_whose_last_commit_waits_is_not_copied(path, tmp_path, monkeypatch):
+    """As behind a power cut: what a copy reads lacks that commit."""
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    with monkeypatch.context() as patch:
+        patch.setattr(memcore.Database, "needs_recovery", True)
+        with pytest.raises(StorageError, match="open the file once for writing"):
+            memcore.copy_store(path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert memcore.copy_store(path, tmp_path / "copy").rows
+
+
 def test_there_and_back(path, address, tmp_path):
     with memcore.open(path) as db:
         fill(db)

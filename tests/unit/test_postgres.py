@@ -36,6 +36,7 @@ from memcore.retention import erasure
 from memcore.rows import names
 from memcore.store.postgres import schema
 from memcore.store.postgres import server as server_module
+from memcore.store.postgres import store as store_module
 from memcore.store.postgres.partitions import partition_of, partition_of_range
 from memcore.store.postgres.store import PostgresStore
 
@@ -125,6 +126,29 @@ def test_the_password_is_nowhere_to_be_seen(server):
     with pytest.raises(StoreAccessError) as caught:
         memcore.open(address.replace("tester:", "nobody:"))
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://ada:s3%cret@127.0.0.1:1/db",
+        "postgresql://ada:x#s3%cret@127.0.0.1:1/db",
+        "postgresql://ada:x#s3/cret@127.0.0.1:1/db",
+        "postgresql+psycopg://ada:s3cret@127.0.0.1:1/db",
+        "POSTGRESQL://ada:s3cret@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db#s3%20cret",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_not_repeated(address):
+    with pytest.raises(InvalidOptionError) as caught:
+        memcore.open(address)
+    assert "s3" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_session_that_was_idle_for_long_is_a_lost_connection():
+    assert server_module.is_transient(psycopg.errors.IdleSessionTimeout())
+    assert server_module.may_repeat(psycopg.errors.SerializationFailure())
 
 
 def test_an_address_need_not_name_a_host_before_the_database(server):
@@ -311,6 +335,77 @@ def test_a_commit_that_was_lost_is_repeated_and_can_never_arrive(db, losing):
         with inner.connection() as connection:
             assert connection.execute(inner.sql(schema.COMMIT), values, binary=True).fetchall()
     assert texts(session) == ["first", "second"]
+
+
+def test_an_interrupt_while_the_fate_is_found_out_repeats_nothing(db, losing, monkeypatch):
+    session, other = db.session("s", user="u"), db.session("other", user="u")
+    session.append(hello("first"))
+    other.append(hello("first"))
+    losing[0].append("after")
+    sleeps, inner = [KeyboardInterrupt()], db._engine.store._server
+    fetched, lost = inner.ask, [psycopg.OperationalError("again")]
+
+    def asked(connection, query, values):
+        if query is inner.sql(schema.SETTLE) and lost:
+            raise lost.pop()
+        return fetched(connection, query, values)
+
+    def pause(_):
+        if sleeps:
+            raise sleeps.pop()
+
+    monkeypatch.setattr(inner, "ask", asked)
+    monkeypatch.setattr(store_module, "sleep", pause)
+    waiting = threading.Thread(target=other.append, args=[hello("once")])
+
+    def append():
+        db._engine.store.transact(lambda _: start(waiting, db._engine.store.queue))
+
+    with pytest.raises(KeyboardInterrupt):
+        append()
+    waiting.join()
+    assert not lost
+    assert not sleeps
+    assert texts(other) == ["first", "once"]
+
+
+def test_a_server_that_went_back_is_read_anew(server, address, db):
+    """It counts the same versions again, with other rows: "relaxed", or a standby took over.
+
+    The counts of a session that is open stay those of the lost items: these are as long.
+    """
+    session = db.session("s", user="u")
+    session.append(hello("first"))
+    name = address.partition("#")[2]
+    with admin(server) as connection:
+        for table in ("parts", "rows"):
+            connection.execute(f"create table public.{name}_{table} as table {name}.{table}")
+        session.append(hello("1111"))
+        assert texts(session) == ["first", "1111"]
+        for table in ("parts", "rows"):
+            connection.execute(f"truncate {name}.{table}")
+            connection.execute(f"insert into {name}.{table} table public.{name}_{table}")
+            connection.execute(f"drop table public.{name}_{table}")
+        with memcore.open(address) as later:
+            later.session("s", user="u").append(hello("2222"))
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where pid <> "
+            "pg_backend_pid() and application_name = 'memcore'"
+        )
+    assert texts(session) == ["first", "2222"]
+    assert session.append(hello("third")).seq == 3
+    assert texts(session) == ["first", "2222", "third"]
+
+
+def test_what_a_closure_asks_of_another_database_is_its_own_error(db):
+    def refused(_):
+        raise psycopg.errors.UniqueViolation("of another database")
+
+    store = db._engine.store
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        store.transact(refused)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        store.read(refused)
 
 
 def test_an_outcome_that_nobody_knows_is_said_to_be_unknown(db, losing):

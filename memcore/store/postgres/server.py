@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +67,9 @@ __all__ = [
     "Server",
     "ServerReader",
     "Wide",
+    "is_of_store",
     "is_transient",
+    "may_repeat",
     "transaction",
     "translate",
 ]
@@ -81,6 +83,8 @@ _NUMBERS: Final = 1000
 _ROWS_FETCHED: Final = 256
 _ROWS_FETCHED_MORE: Final = 4
 """Each further trip of a scan fetches this many times as many rows."""
+_BYTES_FETCHED: Final = 16 * 1024**2
+"""Of values, at about most, in one answer."""
 _ROWS_FETCHED_MAX: Final = 1 << 16
 _CLOCK_SECONDS: Final = 300.0
 
@@ -147,8 +151,27 @@ def translate(error: BaseException, path: str) -> BaseException:
     return error
 
 
-_LOST_STATES: Final = ("08", "57P01", "57P02", "57P03", "25P03", "25P04")
+_OF_STORE: Final = "memcore asked this"
+
+
+def noted(error: psycopg.Error) -> psycopg.Error:
+    """Note in an error of the driver that it is the store's: a closure may have a server, too."""
+    error.add_note(_OF_STORE)
+    return error
+
+
+def is_of_store(error: psycopg.Error) -> bool:
+    """Return True if a statement of the store raised the error."""
+    return _OF_STORE in getattr(error, "__notes__", ())
+
+
+_LOST_STATES: Final = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
 """SQL states, or their classes, of connections that are lost: with these nothing is refused."""
+
+
+def may_repeat(error: BaseException) -> bool:
+    """Return True if nothing was stored, and the next attempt may succeed."""
+    return isinstance(error, pg.SerializationFailure | pg.DeadlockDetected) or is_transient(error)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -223,6 +246,8 @@ class CachedReader:
     def __init__(self, server: Server, connection: Connection[Any] | None = None) -> None:
         self._server = server
         self._connection = connection
+        self.life = server.life
+        """Of the cache that is read: in another one, the same versions may be of other rows."""
         self.used: dict[bytes, int] = {}
         self._proven: dict[bytes, int] = {}
 
@@ -323,7 +348,7 @@ class CachedReader:
             if found is None:
                 count = min(step, left) if left > 0 else step
                 self._fetch(name, None, ((start, stop, count, reverse),))
-                step *= _ROWS_FETCHED_MORE
+                step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX)
                 continue
             for row in found[0]:
                 yield row
@@ -341,9 +366,13 @@ class CachedReader:
 
     def is_current(self) -> bool:
         """Return True if everything that was read is of one state, and still stored."""
-        if all(self._proven.get(name) == version for name, version in self.used.items()):
+        if self.life == self._server.life and all(
+            self._proven.get(name) == version for name, version in self.used.items()
+        ):
             return True  # the last fetch compared all of it
         versions = self._server.fetch(None, list(self.used), [], [], self._connection)
+        if self.life != self._server.life:
+            return False
         stale = [name for name, version in self.used.items() if versions.get(name, 0) != version]
         self._server.drop(stale, versions)
         return not stale
@@ -381,7 +410,8 @@ class ServerReader:
                 stop = found[-1][0]
             else:
                 start = behind(found[-1][0])
-            step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX)
+            mean = sum(len(value) for _, value in found) // len(found) + 1
+            step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX, _BYTES_FETCHED // mean + 1)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on."""
@@ -542,12 +572,19 @@ class Server:
         """
         url, _, name = address.partition("#")  # urldefrag would take "///" for "/"
         self.name = name or _SCHEMA_DEFAULT
-        if len(self.name.encode()) > SCHEMA_BYTES_MAX:
-            raise InvalidOptionError(f"the schema's name has more than {SCHEMA_BYTES_MAX} bytes")
+        # Neither message quotes anything: it may be a password.
+        if len(self.name.encode()) > SCHEMA_BYTES_MAX or set(self.name) & set("@/:%"):
+            raise InvalidOptionError(
+                f"the schema's name, behind #, has more than {SCHEMA_BYTES_MAX} bytes, or one of "
+                "@ / : %; in a password, # is written %23"
+            )
         try:
             given = conninfo_to_dict(url)
-        except psycopg.ProgrammingError as error:
-            raise InvalidOptionError(f"the address cannot be read: {error}") from error
+        except psycopg.ProgrammingError:
+            raise InvalidOptionError(
+                "the address cannot be read: expected postgresql://USER:PASSWORD@HOST:PORT/NAME; "
+                "in a password, % is written %25, @ %40, / %2F and # %23"
+            ) from None
         # Without these a call would wait for hours for a server that went away without a word.
         options: dict[str, Any] = {**_CONNECTION, **given}
         self.address = make_conninfo(**options)
@@ -556,6 +593,8 @@ class Server:
         self._size = size
         self._sql: dict[str, Composed] = {}
         self.trips = 0
+        self.life = 0
+        """How often the cache was begun anew."""
         self._clock_ns = 0
         self._clock_read = 0.0
         self._reset()
@@ -593,24 +632,24 @@ class Server:
             StorageError: it fails.
         """
         try:
-            with closing(
-                psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
-            ) as connection:
-                yield connection
+            made = psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
             raise StoreAccessError(
                 f"{self.path}: cannot be reached: {str(error).strip()}; check the address, the "
                 "role and that the server runs"
             ) from error
-        except psycopg.Error as error:
-            raise translate(error, self.path) from error
+        with closing(made) as connection:
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise translate(error, self.path) from error
 
     @contextmanager
     def connection(self) -> Generator[Connection[Any], None, None]:
         """Lend a connection of the pool; broken ones are replaced."""
         pool = self._pool
         if self._is_closed:
-            raise PoolClosed("the store was closed")
+            raise noted(PoolClosed("the store was closed"))
         if pool is None:
             with self.lock:
                 pool = self._pool
@@ -620,15 +659,31 @@ class Server:
                         timeout=PATIENCE_SECONDS, name=f"memcore-{self.name}",
                         kwargs={"autocommit": True, "prepare_threshold": None},
                     )  # fmt: skip
-        with pool.connection() as lent:
+        with ExitStack() as stack:
+            try:
+                lent = stack.enter_context(pool.connection())
+            except psycopg.Error as error:
+                raise noted(error) from None
             yield lent
+
+    def begin_anew(self) -> None:
+        """Forget what is cached, after a connection was lost: the server may have gone back."""
+        with self.lock:
+            self.life += 1
+            self._parts.clear()
+            self._bytes = 0
 
     def ask(
         self, connection: Connection[Any], query: Composed, values: tuple[Any, ...]
     ) -> list[Any]:
         """Run one statement, a trip to the server, and return its rows."""
         self.trips += 1
-        return connection.execute(query, values, binary=True).fetchall()
+        try:
+            return connection.execute(query, values, binary=True).fetchall()
+        except psycopg.Error as error:
+            if is_transient(error):
+                self.begin_anew()
+            raise noted(error) from None
 
     def close(self) -> None:
         """Close all connections."""
@@ -724,8 +779,8 @@ class Server:
             try:
                 with self.connection() as connection:
                     return self.ask(connection, query, values)
-            except LOST as error:
-                if not is_transient(error) or monotonic() > until:
+            except psycopg.Error as error:
+                if not may_repeat(error) or monotonic() > until:
                     raise
                 sleep(PAUSE_SECONDS)
 
@@ -762,11 +817,15 @@ class Server:
                 self._bytes -= self._parts.popitem(last=False)[1].size
 
     def drop(self, names: list[bytes], versions: dict[bytes, int]) -> None:
-        """Drop partitions that are older than these versions."""
+        """Drop partitions that have other versions than these.
+
+        A later one, too: a server that crashed may have gone back ("relaxed", another server that
+        took over), and counts the same versions again.
+        """
         with self.lock:
             for name in names:
                 part = self._parts.get(name)
-                if part is not None and part.version < versions.get(name, 0):
+                if part is not None and part.version != versions.get(name, 0):
                     self._bytes -= self._parts.pop(name).size
 
     def apply(self, used: dict[bytes, int], writes: dict[bytes, dict[bytes, bytes | None]]) -> None:
@@ -774,10 +833,10 @@ class Server:
         with self.lock:
             for name, rows in writes.items():
                 part = self._parts.get(name)
-                if part is None or part.version > used[name]:
+                if part is None:
                     continue
                 self._bytes -= part.size
-                if part.version < used[name]:
+                if part.version != used[name]:
                     del self._parts[name]
                     continue
                 part.version += 1
@@ -859,7 +918,12 @@ ALONE: Final = WRITING.replace("row exclusive", "exclusive")
 def transaction(server: Server, begin: str) -> Generator[Connection[Any], None, None]:
     """Lend a connection with an open transaction, which is rolled back unless it was committed."""
     with server.connection() as connection:
-        connection.execute(server.sql(begin))
+        try:
+            connection.execute(server.sql(begin))
+        except psycopg.Error as error:
+            if is_transient(error):
+                server.begin_anew()
+            raise noted(error) from None
         try:
             yield connection
         finally:

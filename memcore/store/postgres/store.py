@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 import psycopg
-from psycopg import errors as pg
 from psycopg import sql
 from psycopg_pool import PoolClosed, PoolTimeout
 
@@ -52,7 +51,6 @@ from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import is_rarely_written, needs_barrier, partition_of
 from memcore.store.postgres.server import (
     ALONE,
-    LOST,
     PATIENCE_SECONDS,
     PAUSE_SECONDS,
     READING,
@@ -66,7 +64,9 @@ from memcore.store.postgres.server import (
     Server,
     ServerReader,
     Wide,
+    is_of_store,
     is_transient,
+    may_repeat,
     transaction,
     translate,
 )
@@ -195,7 +195,7 @@ class PostgresLeader(BatchRunner):
                 if isinstance(error, Exception) and monotonic() > until:
                     self._fail(batch, error)
             except Exception as error:  # noqa: BLE001 - it goes to the callers
-                if not _may_repeat(error) or monotonic() > until:
+                if not may_repeat(error) or monotonic() > until:
                     self._fail(batch, error)
                 else:
                     sleep(PAUSE_SECONDS)
@@ -288,8 +288,12 @@ class PostgresLeader(BatchRunner):
         try:
             call.result = call.fn(txn)
             call.error = txn.failed  # set if the closure swallowed the error
-        except (psycopg.Error, Rerun, Wide, NumbersNeeded):
+        except (Rerun, Wide, NumbersNeeded):
             raise  # of what it reads, not of the closure: the batch runs again, or fails as a whole
+        except psycopg.Error as error:
+            if is_of_store(error):
+                raise
+            call.error = error
         except Exception as error:  # noqa: BLE001 - its caller's
             call.error = error
         except BaseException as error:
@@ -340,7 +344,7 @@ class PostgresLeader(BatchRunner):
         while not batch.decided:
             try:
                 if not is_stored:
-                    self._need_stored(values, writes, held)
+                    self._need_stored(values, writes, held, reader.life)
                     is_stored = True
                 if interrupt is None:
                     self._server.apply(reader.used, writes)
@@ -359,14 +363,14 @@ class PostgresLeader(BatchRunner):
             raise interrupt
 
     def _need_stored(
-        self, values: Values, writes: dict[bytes, Any], held: Connection[Any] | None
+        self, values: Values, writes: dict[bytes, Any], held: Connection[Any] | None, life: int
     ) -> None:
         """Send a commit.
 
         Raises:
             Conflict: partitions have moved, and nothing is stored.
         """
-        lost = self._send(values, held)
+        lost = self._send(values, held, life)
         if lost:
             self._server.drop([name for name, _ in lost], dict(lost))
             raise Conflict([n for n in values[0] if n in writes or not is_rarely_written(n)])
@@ -384,11 +388,15 @@ class PostgresLeader(BatchRunner):
         is_refusal = isinstance(error, Exception)
         if is_refusal and (is_stored or not is_transient(error)):
             raise error  # the server refused it, it was never sent, or it is stored and more failed
-        if not (is_stored or self._settle(error, *sent)):
-            if is_refusal:
-                raise Conflict([]) from error
-            raise error
-        return None if is_refusal else error
+        interrupt = None if is_refusal else error
+        if not is_stored:
+            is_stored, again = self._settle(error, *sent)
+            interrupt = again or interrupt
+        if is_stored:
+            return interrupt
+        if interrupt is not None:
+            raise interrupt
+        raise Conflict([]) from error
 
     def _values(
         self,
@@ -411,12 +419,20 @@ class PostgresLeader(BatchRunner):
             self.is_relaxed,
         )
 
-    def _send(self, values: Values, held: Connection[Any] | None) -> list[tuple[bytes, int]]:
-        """Commit; returns the partitions that have moved, with their versions."""
+    def _send(
+        self, values: Values, held: Connection[Any] | None, life: int
+    ) -> list[tuple[bytes, int]]:
+        """Commit; returns the partitions that have moved, with their versions.
+
+        Raises:
+            Conflict: a connection was lost since the first read, so that versions prove nothing.
+        """
         server = self._server
         query = server.sql(schema.COMMIT)
         if held is None:
             with server.connection() as connection:
+                if life != server.life:
+                    raise Conflict([])
                 return server.ask(connection, query, values)
         lost = server.ask(held, query, values)
         # Of a transaction that failed the server says ROLLBACK, without an error.
@@ -430,8 +446,11 @@ class PostgresLeader(BatchRunner):
         values: Values,
         writes: dict[bytes, Any],
         held: Connection[Any] | None,
-    ) -> bool:
-        """Return True if a commit is stored whose answer was lost; if not, make sure it never is.
+    ) -> tuple[bool, BaseException | None]:
+        """Find out if a commit is stored whose answer was lost; if not, make sure it never is.
+
+        Returns that, and the last interrupt that came meanwhile: it waits until the fate is known,
+        for what is undecided would run again.
 
         The statement may still be on its way to the server. If it has not arrived, the versions are
         counted up, so that it will find that they have moved.
@@ -443,26 +462,27 @@ class PostgresLeader(BatchRunner):
         versions = dict(zip(values[0], values[1], strict=True))
         names = sorted(writes)
         asked = (names, [versions[name] for name in names], values[3])
-        found = None
+        found = interrupt = None
         while found is None and monotonic() < until:
             try:
+                server.forget_all(names)
                 if held is not None:
                     held.close()  # if its transaction is open, settling would wait for its locks
-                with server.connection() as connection:
-                    found = server.ask(connection, server.sql(schema.SETTLE), asked)[0][0]
-            except LOST:  # lost again, or its locks are held by the commit itself
-                sleep(PAUSE_SECONDS)
-            except Exception:
-                raise
+                try:
+                    with server.connection() as connection:
+                        found = server.ask(connection, server.sql(schema.SETTLE), asked)[0][0]
+                except PoolClosed:
+                    break
+                except Exception:  # noqa: BLE001 - lost again, locked by the commit, a standby
+                    sleep(PAUSE_SECONDS)
             except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
-                error = again
-        server.forget_all(names)
+                interrupt = again
         if found is None or found < 0:
             raise OutcomeUnknownError(
                 f"{self.env.path}: the connection was lost within a commit ({error}), and whether "
                 "it is stored cannot be found out: read what is stored before you repeat it"
             ) from error
-        return bool(found)
+        return bool(found), interrupt
 
     def _fail(self, batch: WriteBatch, error: Exception) -> None:
         """Fail every undecided call of a batch with the batch's error."""
@@ -473,6 +493,8 @@ class PostgresLeader(BatchRunner):
         batch.decided = True
 
     def _typed(self, error: BaseException) -> BaseException:
+        if isinstance(error, psycopg.Error) and not is_of_store(error):
+            return error  # of what the closure asked of another database
         typed = translate(error, self.env.path)
         if typed is not error:
             typed.__cause__ = error
@@ -486,11 +508,6 @@ def _kind(name: bytes, writes: dict[bytes, Any]) -> str:
     if name in writes:
         return _WRITTEN
     return _UNLOCKED if is_rarely_written(name) else _SHARED
-
-
-def _may_repeat(error: Exception) -> bool:
-    """Return True if nothing was stored, and the next attempt may succeed."""
-    return isinstance(error, pg.SerializationFailure | pg.DeadlockDetected) or is_transient(error)
 
 
 def _by_partition(rows: dict[bytes, bytes | None]) -> dict[bytes, dict[bytes, bytes | None]]:
@@ -630,6 +647,8 @@ class PostgresStore(EnvironmentFields):
                     break
             return self._read_on_server(fn)
         except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            if isinstance(error, psycopg.Error) and not is_of_store(error):
+                raise  # of what ``fn`` asked of another database
             raise translate(error, self.path) from error
 
     def _read_with(self, reader: CachedReader, fn: Callable[[ReadTxn], T]) -> T:
@@ -661,7 +680,7 @@ class PostgresStore(EnvironmentFields):
                 with transaction(self._server, READING) as connection:
                     return self._read(ServerReader(self._server, connection), fn)
             except psycopg.Error as error:
-                if not is_transient(error) or monotonic() > until:
+                if not (is_of_store(error) and may_repeat(error)) or monotonic() > until:
                     raise
                 sleep(PAUSE_SECONDS)
 
