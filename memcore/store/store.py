@@ -695,19 +695,20 @@ class KeptOut:
     environment has at the end whose lock is given back.
     """
 
-    __slots__ = ("_env",)
+    __slots__ = ("_alone", "_env")
 
     def __init__(self, env: Environment) -> None:
         self._env = env
+        self._alone = env.alone  # the child of a fork has another one
 
     def __enter__(self) -> None:
         env = self._env
-        env.alone.acquire()
+        self._alone.acquire()
         try:
             env.hold(lambda _: None)  # the child of a fork reopens here
             take_whole(env.fd, env.path)
         except BaseException:
-            env.alone.release()
+            self._alone.release()
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -716,7 +717,7 @@ class KeptOut:
             if env.fd >= 0:
                 fcntl.flock(env.fd, fcntl.LOCK_SH)
         finally:
-            env.alone.release()
+            self._alone.release()
 
 
 class LmdbStore:

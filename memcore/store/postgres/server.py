@@ -594,7 +594,7 @@ class Server:
         self._sql: dict[str, Composed] = {}
         self.trips = 0
         self.life = 0
-        """How often the cache was begun anew."""
+        """Number of times that the cache was begun anew."""
         self._clock_ns = 0
         self._clock_read = 0.0
         self._reset()
