@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -347,12 +348,19 @@ def _is_covered(txn: ReadTxn) -> bool:
 def _begin(store: Store, recorder: Recorder) -> None:
     if store.transact(lambda txn: _begin_empty(txn, store, recorder)):
         return
-    with nullcontext() if store.path == ":memory:" else store.exclusive():
-        store.transact(lambda txn: _flag(txn, store, recorder))
-        start: bytes | None = b"\x01"
-        while start is not None:
-            start = store.transact(lambda txn, start=start: _cover(txn, recorder.chainer, start))  # type: ignore[misc]
-        store.transact(lambda txn: record_event(txn, 0, COVERED, {}))
+    if store.path == ":memory:":
+        _cover_all(store, recorder)
+    else:
+        store.exclusive(partial(_cover_all, store, recorder))
+
+
+def _cover_all(store: Store, recorder: Recorder) -> None:
+    """Turn auditing on, and record all that is there."""
+    store.transact(lambda txn: _flag(txn, store, recorder))
+    start: bytes | None = b"\x01"
+    while start is not None:
+        start = store.transact(lambda txn, start=start: _cover(txn, recorder.chainer, start))  # type: ignore[misc]
+    store.transact(lambda txn: record_event(txn, 0, COVERED, {}))
 
 
 def _begin_empty(txn: Txn, store: Store, recorder: Recorder) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -208,7 +209,10 @@ def _need_json(file: str) -> None:
     if not os.path.isfile(file):
         return
     with open(file, "rb") as source:
-        begins = [line.strip(_BLANK)[:1] for line in source.read(_HEAD_BYTES).splitlines()]
+        head = source.read(_HEAD_BYTES)
+    if head[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        return  # each line is told of
+    begins = [line.strip(_BLANK)[:1] for line in head.splitlines()]
     if any(begins) and not {b"[", b"{"}.intersection(begins):
         msg = f"{file}: no line at its beginning is a JSON object or array"
         raise memcore.SourceError(msg, place=file)

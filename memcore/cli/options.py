@@ -15,7 +15,7 @@ from memcore import errors
 from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
-from memcore.store.interface import SERVER_SCHEMES
+from memcore.store.interface import SERVER_SCHEMES, need_known_address
 
 if "help" not in click.Argument.__init__.__code__.co_varnames:
     raise ImportError("click 8.5 or later is needed", name="click")
@@ -178,7 +178,8 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
 
 def need_directory(path: str) -> None:
     """Raise NotFoundError if a file to make has no directory; a server has none."""
-    place = os.path.dirname(path)
+    need_known_address(path)
+    place = os.path.dirname(os.path.expanduser(path))
     if not (path.startswith(SERVER_SCHEMES) or os.path.isdir(place or ".")):
         msg = f"{path}: there is no directory {place!r}"
         raise memcore.NotFoundError(msg)

@@ -38,7 +38,7 @@ def restore_backup(
 
     A replaced file is kept next to it: only that file has the changes since the backup.
     """
-    if not os.path.lexists(backup):
+    if not os.path.lexists(os.path.expanduser(backup)):
         msg = f"{backup}: there is no such file to restore from"
         raise memcore.NotFoundError(msg)
     need_directory(store)

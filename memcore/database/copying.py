@@ -24,7 +24,7 @@ from memcore.session.engine import Engine
 from memcore.store import build_detached, open_detached
 from memcore.store.copy import beside, prove
 from memcore.store.datafile import FORMAT_KEY, Format, publish
-from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store
+from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store, need_known_address
 from memcore.store.transaction import is_audited, stored
 from memcore.tokens import get_counter
 
@@ -83,6 +83,7 @@ def copy_store(
         StorageError: the file or the server failed.
     """
     from_, to = checked_path("source", source), checked_path("target", target)
+    need_known_address(to)
     if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
         raise InvalidOptionError(f"{to}: exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:

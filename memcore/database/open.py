@@ -29,7 +29,7 @@ from memcore.session import Engine, resume_removals
 from memcore.session.engine import Oversize, size_guard
 from memcore.store import Store, open_store
 from memcore.store.datafile import refuse_network
-from memcore.store.interface import SERVER_SCHEMES
+from memcore.store.interface import SERVER_SCHEMES, need_known_address
 from memcore.store.store import access_of, check_mode
 from memcore.store.transaction import is_audited
 from memcore.telemetry import Telemetry, bound, opening
@@ -181,10 +181,7 @@ def _open_file(
     """Open the store in a file, in memory or on a server."""
     if file.startswith(SERVER_SCHEMES):
         return _open_server(file, read_only=read_only, create=create, **options)
-    scheme, separator, _ = file.partition("://")
-    if separator and scheme.replace("+", "").isalnum():  # no echo: it may hold a password
-        msg = f"path: memcore knows no {scheme}:// addresses; a server's is postgresql://..."
-        raise InvalidOptionError(msg)
+    need_known_address(file)
     if file != ":memory:":
         _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     return open_store(file, read_only=read_only, create=create and not read_only, **options)

@@ -61,11 +61,12 @@ _leaked: list[Any] = []
 class ForkHandler:
     """Fork handlers of one environment: before a fork, and after it in the parent and the child."""
 
-    __slots__ = ("_asked", "_claimed", "_env", "_quiet", "reopening")
+    __slots__ = ("_claimed", "_env", "_quiet", "_thread", "reopening")
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._asked = False
+        self._thread = 0
+        """The thread that forks."""
         self._claimed: WriteRequest | None = None
         self._quiet = False
         self.reopening = RLock()
@@ -73,7 +74,7 @@ class ForkHandler:
     def quiesce(self, patience_seconds: float) -> None:
         """Wait for transactions of other threads to end before a fork, with a timeout."""
         env = self._env
-        self._asked = True
+        self._thread = get_ident()
         self._claimed = env.queue.claim(patience_seconds)
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
         if env.raw is not None and self._claimed is not None and ended:
@@ -82,15 +83,16 @@ class ForkHandler:
             self._quiet = True
 
     def resume(self) -> None:
-        """Admit transactions again, in the parent, after a fork; once."""
-        if not self._asked:
+        """Admit transactions again, in the parent, after a fork of this thread; once."""
+        if self._thread != get_ident():
             return
         self._quiet = False
         self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             self._env.queue.release(claimed)
-        self._asked = False
+        if self._thread == get_ident():  # else another thread was waiting to fork
+            self._thread = 0
 
     def forget(self) -> None:
         """Discard the parent's state in the child; the next use reopens the file.
@@ -113,7 +115,7 @@ class ForkHandler:
         if fd >= 0:
             os.close(fd)
         self._claimed = None
-        self._asked = self._quiet = False
+        self._quiet, self._thread = False, 0
         self.reopening = RLock()
         env.alone = RLock()  # a thread of the parent may have held it
         env.queue.reset()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from memcore.errors import InvalidOptionError
 from memcore.limits import PAGE_BYTES, PIECE_PAGES, PIECE_ROWS
 
 if TYPE_CHECKING:
@@ -90,6 +90,21 @@ T = TypeVar("T")
 
 SERVER_SCHEMES: Final = ("postgresql://", "postgres://")
 """Beginnings of the address of a store on a server, which stands in place of a path."""
+
+
+def need_known_address(path: str) -> None:
+    """Refuse addresses of other kinds, whose text is not repeated: it may hold a password.
+
+    Raises:
+        InvalidOptionError: it is one, and no path.
+    """
+    scheme, separator, _ = path.partition("://")
+    is_scheme = scheme[:1].isalpha() and all(each.isalnum() or each in "+.-" for each in scheme)
+    if separator and is_scheme and not path.startswith(SERVER_SCHEMES):
+        raise InvalidOptionError(
+            f"memcore knows no addresses {scheme}://; that of a store on a server begins with "
+            f"{SERVER_SCHEMES[0]}"
+        )
 
 
 class MapMovedError(Exception):
@@ -287,8 +302,8 @@ class Store(Protocol):
     def alone(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock; nothing is committed."""
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        """Keep all other processes out."""
+    def exclusive(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` while all other processes are kept out."""
 
     def check(self) -> list[str]:
         """Verify the structure below the rows; an empty list means clean."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 from memcore.codec import keys
@@ -156,17 +157,30 @@ def reseal(
     made = store.transact(lambda _: vault.renew(scope))
     done = _walk(store, vault, scope, 0, progress).values
     try:
-        with store.exclusive():
-            # Rows that other transactions wrote in the meantime.
-            done, unreadable = _walk(store, vault, scope, done, progress)
-            if unreadable:
-                return done, False
-            store.make_durable()  # a power failure must not bring back values under retired keys
-            # Not "all but the current one": another thread may have begun a rotation meanwhile,
-            # whose key is newer, and then values written by this one still need this one's key.
-            store.transact(lambda _: vault.retire(scope, below=made))
+        return store.exclusive(
+            partial(_retire, store, vault, scope, done=done, made=made, progress=progress)
+        )
     except StoreLockedError:
         return done, False
+
+
+def _retire(
+    store: Store,
+    vault: RowCipher,
+    scope: int,
+    *,
+    done: int,
+    made: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[int, bool]:
+    """Re-encrypt what other transactions wrote in the meantime, and destroy the older keys."""
+    done, unreadable = _walk(store, vault, scope, done, progress)
+    if unreadable:
+        return done, False
+    store.make_durable()  # a power failure must not bring back values under retired keys
+    # Not "all but the current one": another thread may have begun a rotation meanwhile, whose key
+    # is newer, and then values written by this one still need this one's key.
+    store.transact(lambda _: vault.retire(scope, below=made))
     return done, True
 
 

@@ -105,7 +105,7 @@ class _OpenLock:
 
 environments: WeakSet[Environment] = WeakSet()
 opening = _OpenLock()
-_fork: list[bool] = []
+_fork: list[tuple[int, bool]] = []
 """Non-empty during a fork; the entry records whether ``opening`` was acquired."""
 
 
@@ -172,7 +172,7 @@ def _close_for_nobody(env: Environment) -> None:
 
 
 def _before_fork() -> None:
-    _fork.append(opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS))
+    _fork.append((get_ident(), opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS)))
     for env in _known():
         env.fork.quiesce(_FORK_PATIENCE_SECONDS)
 
@@ -180,8 +180,13 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for env in _known():
         env.fork.resume()
-    if _fork and _fork.pop():
-        opening.lock.release()
+    me = get_ident()
+    for place, (thread, locked) in enumerate(_fork):
+        if thread == me:
+            del _fork[place]
+            if locked:
+                opening.lock.release()
+            break
 
 
 def _after_fork_in_child() -> None:
@@ -687,39 +692,6 @@ def _secret_row(txn: ReadTxn) -> bytes | None:
     return txn.get(SECRET_KEY)
 
 
-class KeptOut:
-    """Keeps all other processes out of an environment's file, within a block.
-
-    A process has one flock on a file, however many of its threads ask for it: ``alone`` makes them
-    take turns. Not a generator, as ``datafile.exclusively``; and it is the descriptor that the
-    environment has at the end whose lock is given back.
-    """
-
-    __slots__ = ("_alone", "_env")
-
-    def __init__(self, env: Environment) -> None:
-        self._env = env
-        self._alone = env.alone  # the child of a fork has another one
-
-    def __enter__(self) -> None:
-        env = self._env
-        self._alone.acquire()
-        try:
-            env.hold(lambda _: None)  # the child of a fork reopens here
-            take_whole(env.fd, env.path)
-        except BaseException:
-            self._alone.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        env = self._env
-        try:
-            if env.fd >= 0:
-                fcntl.flock(env.fd, fcntl.LOCK_SH)
-        finally:
-            self._alone.release()
-
-
 class LmdbStore:
     """Handle of an open store; handles of the same file share its environment and queue.
 
@@ -872,6 +844,7 @@ class LmdbStore:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
+        self._need_outside(env)
         with env.alone:  # before the lead, which whoever holds it needs, too
             return env.queue.call(
                 lambda _: package.compact_file(env, durability=durability, judge=judge), job=True
@@ -936,13 +909,31 @@ class LmdbStore:
         """
         return self.environment().needs_recovery()
 
-    def exclusive(self) -> KeptOut:
-        """Lock the file exclusively, keeping all other processes out.
+    def exclusive(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` with the file locked exclusively, keeping all other processes out.
+
+        A process has one flock on a file, however many of its threads ask for it: they take turns.
+        Not a context manager: an interrupt at its end would leave everybody locked out.
 
         Raises:
             StoreLockedError: another process has it open.
         """
-        return KeptOut(self.environment())
+        env = self.environment()
+        self._need_outside(env)
+        with env.alone:
+            env.hold(lambda _: None)  # the child of a fork reopens here
+            try:
+                take_whole(env.fd, env.path)
+                return fn()
+            finally:
+                if env.fd >= 0:
+                    fcntl.flock(env.fd, fcntl.LOCK_SH)
+
+    @staticmethod
+    def _need_outside(env: Environment) -> None:
+        """Refuse within a transaction: whoever holds ``alone`` may wait for it to end."""
+        if env.queue.led_here or get_ident() in env.barrier.live:
+            raise InternalError("a lock on the file was asked for inside a transaction")
 
     def close(self) -> None:
         """Release the handle; the last one waits for pending work and closes the file."""

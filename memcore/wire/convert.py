@@ -24,6 +24,7 @@ from memcore.wire.message import (
     CLASS_MASK,
     FLAG_MODEL,
     CallSlot,
+    Key,
     Result,
     WireItem,
     bind,
@@ -861,23 +862,28 @@ def _entries_in(entries: Sequence[WireItem], wire: str) -> tuple[list[WireItem],
 
 
 def _told_apart(
-    entries: list[WireItem], chars_max: int | None
+    entries: list[WireItem], chars_max: int | None, *, joined: bool
 ) -> tuple[list[WireItem], list[Repair]]:
     """Rename calls of OpenAI Responses that share an id with another one of their response.
 
-    Elsewhere these are in one message, where they would be one call, whatever kinds they are.
+    ``joined``: they will be in one message, where they would be one call, whatever kinds they are;
+    False: they stay items, and clash only if the first has no result before the other one.
     """
     binding = bind(entries)
     clashing: set[int] = set()
-    seen: dict[str, CallSlot] = {}
+    seen: dict[Key, CallSlot] = {}
     for at, made in enumerate(binding.calls):
         is_orphan = binding.is_result(at) and not any(slot for _, slot in binding.answers[at])
         if binding.is_shown(at) and not binding.flags[at] & FLAG_MODEL and not is_orphan:
             seen.clear()
         for slot in made:
-            before = seen.setdefault(slot.key[1], slot)
-            if before is not slot and not slot.key[0] & BY_NAME:
+            key = (0 if joined else slot.key[0], slot.key[1])
+            before = seen.setdefault(key, slot)
+            if before is slot or slot.key[0] & BY_NAME:
+                continue
+            if joined or not before.results:
                 clashing.update((before.at, at))
+            seen[key] = slot
     if not clashing:
         return entries, []
     clashing.update(at for at, slot in binding.references if slot and slot.at in clashing)
@@ -889,7 +895,7 @@ def _told_apart(
         entries,
         chars_max=chars_max,
         is_fixed=lambda entry: entry.seq not in may_change,
-        any_kind=True,
+        any_kind=joined,
     )
 
 
@@ -902,9 +908,12 @@ def convert_entries(entries: Sequence[WireItem], policy: PairPolicy) -> Conversi
     try:
         chosen, repairs = list(entries), list[Repair]()
         if policy.wire != "responses":
-            chosen, repairs = _told_apart(chosen, policy.id_chars_max)
+            chosen, repairs = _told_apart(chosen, policy.id_chars_max, joined=True)
         found, lost = _entries_in(chosen, policy.wire)
         repairs += lost
+        if policy.wire == "responses":
+            found, renamed = _told_apart(found, policy.id_chars_max, joined=False)
+            repairs += renamed
         rendered = render(found, policy)
     except (RecursionError, TypeError, ValueError) as exc:
         msg = f"a message cannot be converted: {exc}"

@@ -562,6 +562,37 @@ def _supersede(binding: Binding) -> None:
             del slot.results[:-1]
 
 
+class _Names:
+    """Ids for calls that give up theirs, not used by a call that is open where they are."""
+
+    def __init__(
+        self, binding: Binding, entries: Sequence[WireItem], chars_max: int | None
+    ) -> None:
+        self._chars_max = chars_max
+        self._calls: dict[Key, list[CallSlot]] = {}
+        self._times: dict[tuple[Key, int], int] = {}
+        """By key and response, the number of the last name given."""
+        for made in binding.calls:
+            for slot in made:
+                for key in _keys(slot, entries) if slot.key[0] == CLASS_SHELL else (slot.key,):
+                    self._calls.setdefault(key, []).append(slot)
+
+    def free(self, key: Key, start: int, end: int) -> str:
+        """Return the next free id for a call of the response from ``start`` to ``end``."""
+        while True:
+            times = self._times[key, start] = self._times.get((key, start), 1) + 1
+            found = _fitting(f"{key[1]}_{times}", self._chars_max)
+            if not any(_is_open(slot, start, end) for slot in self._calls.get((key[0], found), ())):
+                return found
+
+
+def _is_open(slot: CallSlot, start: int, end: int) -> bool:
+    """Return whether a call is one of a response, or an earlier one not answered before it."""
+    if slot.at >= start:
+        return slot.at < end
+    return not slot.results or slot.results[-1] >= start
+
+
 class _Renderer:
     """One rendering pass."""
 
@@ -700,13 +731,10 @@ class _Renderer:
             return set()
         entries, renamed = list(self.entries), set[int]()
         children = _children(self.binding)
-        taken: dict[int, set[Key]] = {}
-        for slot, start in overtaken:
-            if start not in taken:
-                taken[start] = self._keys_taken(start)
+        names = _Names(self.binding, self.entries, self.policy.id_chars_max)
+        for slot, start, end in overtaken:
             old = slot.key[1]
-            new = _free(slot.key, taken[start], self.policy.id_chars_max, again=True)
-            taken[start].add((slot.key[0], new))
+            new = names.free(slot.key, start, end)
             self._note("renamed", slot.at, old)
             self.old_ids[slot.at] = old
             slot.key = (slot.key[0], new)
@@ -719,17 +747,20 @@ class _Renderer:
         self.entries = entries
         return renamed
 
-    def _overtaken(self) -> list[tuple[CallSlot, int]]:
-        """List the calls to rename, each with the index at which its response starts."""
-        found: dict[int, tuple[CallSlot, int]] = {}
+    def _overtaken(self) -> list[tuple[CallSlot, int, int]]:
+        """List the calls to rename, each with the indices of its response: start and end."""
         calls = self.binding.calls
         if not any(slot.before or slot.key[0] == CLASS_SHELL for made in calls for slot in made):
             return []
+        found: dict[int, tuple[CallSlot, int, int]] = {}
         latest: dict[Key, CallSlot] = {}  # of the response
+        here: list[CallSlot] = []  # overtaken in it
         start = 0
         for at in filter(self._is_kept, range(len(self.entries))):
             if not self.binding.flags[at] & FLAG_MODEL:
+                found.update((slot.at, (slot, start, at)) for slot in here)
                 latest.clear()
+                here.clear()
                 start = at + 1
             for slot in calls[at]:
                 # Only calls of local shells have two ids.
@@ -738,21 +769,11 @@ class _Renderer:
                     before = latest.get(key, slot)
                     latest[key] = slot
                     if before is not slot and self._is_missing(before) and not key[0] & BY_NAME:
-                        found[before.at] = (before, start)
+                        here.append(before)
+        found.update((slot.at, (slot, start, len(self.entries))) for slot in here)
         return [
             each for each in found.values() if is_responses_item(self.entries[each[0].at].message)
         ]
-
-    def _keys_taken(self, start: int) -> set[Key]:
-        """Keys of the calls of the response at ``start``, and of those that are open there."""
-        taken: set[Key] = set()
-        for at, made in enumerate(self.binding.calls):
-            if at >= start and self._is_kept(at) and not self.binding.flags[at] & FLAG_MODEL:
-                break
-            for slot in made:
-                if at >= start or not slot.results or slot.results[-1] >= start:
-                    taken |= _keys(slot, self.entries)
-        return taken
 
     def _is_kept(self, at: int) -> bool:
         """Return whether the entry is shown, and not a result without its call."""

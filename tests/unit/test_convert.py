@@ -252,7 +252,7 @@ def test_the_result_of_another_format_stays_with_its_call():
     history = [call, call, result, {"role": "user", "content": "hello"}]
     made = memcore.convert(history, to="openai_responses")
     ids = [each.get("call_id") for each in made.messages]
-    assert ids == ["c_2", "c", "c_2", "c", None]
+    assert ids == ["c", "c_2", "c", "c_2", None]
     assert made.messages[3]["output"] == "done"
     assert result in memcore.convert(history, to="langchain").messages
 

@@ -425,8 +425,7 @@ def test_an_opening_that_fails_leaves_nothing_open(path, inject, point, name) ->
         open_store(path)
     inject("")
     store = open_store(path)
-    with store.exclusive():
-        pass
+    store.exclusive(lambda: None)
     store.close()
 
 

@@ -333,13 +333,12 @@ def test_an_opening_waits_for_an_exclusive_holder(path, holder, monkeypatch, opt
 def test_exclusive_needs_to_be_alone(path, holder) -> None:
     store = open_store(path)
     process = holder("sh")
-    with pytest.raises(StoreLockedError), store.exclusive():
-        pass
+    with pytest.raises(StoreLockedError):
+        store.exclusive(lambda: None)
     process.communicate()
-    with store.exclusive(), pytest.raises(subprocess.CalledProcessError):
-        subprocess.run(
-            [sys.executable, "-c", OPENER, str(path)], check=True, stderr=subprocess.DEVNULL
-        )
+    command = [sys.executable, "-c", OPENER, str(path)]
+    with pytest.raises(subprocess.CalledProcessError):
+        store.exclusive(lambda: subprocess.run(command, check=True, stderr=subprocess.DEVNULL))
     subprocess.run([sys.executable, "-c", OPENER, str(path)], check=True)
     store.close()
 
@@ -357,8 +356,8 @@ def test_a_replaced_file_is_noticed_by_exclusive(path) -> None:
     store = open_store(path)
     store.backup(path.with_name("copy"))
     os.replace(path.with_name("copy"), path)
-    with pytest.raises(StoreLockedError, match="replaced"), store.exclusive():
-        pass
+    with pytest.raises(StoreLockedError, match="replaced"):
+        store.exclusive(lambda: None)
     store.close()
     open_store(path).close()
 

@@ -27,12 +27,15 @@ def test_a_compaction_waits_for_whoever_keeps_other_processes_out(path) -> None:
     """They share one flock: its end would let other processes in, and their commits be lost."""
     store = open_store(path)
     store.transact(lambda txn: txn.put(A, b"1"))
-    with store.exclusive():
-        compaction = threading.Thread(target=store.copy_compact)
+    compaction = threading.Thread(target=store.copy_compact)
+
+    def look() -> None:
         compaction.start()
         compaction.join(0.3)
         assert compaction.is_alive()
         store.transact(lambda txn: txn.put(B, b"2"))
+
+    store.exclusive(look)
     compaction.join()
     assert rows(store) == {A: b"1", B: b"2"}
     store.close()
@@ -402,8 +405,12 @@ def test_stats_count_pages_and_entries(store) -> None:
 def test_flush_and_exclusive(store) -> None:
     store.transact(lambda txn: txn.put(A, b"1"))
     store.flush()
-    with store.exclusive():
-        store.transact(lambda txn: txn.put(B, b"2"))
+    store.exclusive(lambda: store.transact(lambda txn: txn.put(B, b"2")))
+    for ask in (store.copy_compact, lambda: store.exclusive(lambda: None)):
+        with pytest.raises(InternalError, match="inside a transaction"):
+            store.read(lambda _, ask=ask: ask())
+        with pytest.raises(InternalError, match="inside a transaction"):
+            store.transact(lambda _, ask=ask: ask())
     assert rows(store) == {A: b"1", B: b"2"}
 
 

@@ -573,10 +573,10 @@ class Server:
         url, _, name = address.partition("#")  # urldefrag would take "///" for "/"
         self.name = name or _SCHEMA_DEFAULT
         # Neither message quotes anything: it may be a password.
-        if len(self.name.encode()) > SCHEMA_BYTES_MAX or set(self.name) & set("@/:%"):
+        if len(self.name.encode()) > SCHEMA_BYTES_MAX or set(self.name) & set("@%"):
             raise InvalidOptionError(
-                f"the schema's name, behind #, has more than {SCHEMA_BYTES_MAX} bytes, or one of "
-                "@ / : %; in a password, # is written %23"
+                f"the schema's name, behind #, has more than {SCHEMA_BYTES_MAX} bytes, or @ or %; "
+                "in a password, # is written %23"
             )
         try:
             given = conninfo_to_dict(url)
@@ -638,6 +638,8 @@ class Server:
                 f"{self.path}: cannot be reached: {str(error).strip()}; check the address, the "
                 "role and that the server runs"
             ) from error
+        except psycopg.Error as error:
+            raise translate(error, self.path) from error
         with closing(made) as connection:
             try:
                 yield connection
@@ -927,9 +929,13 @@ def transaction(server: Server, begin: str) -> Generator[Connection[Any], None, 
         try:
             yield connection
         finally:
-            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                with suppress(psycopg.Error):
+            if connection.broken:
+                server.begin_anew()
+            elif connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                try:
                     connection.execute("rollback")
+                except psycopg.Error:
+                    server.begin_anew()
 
 
 def _address_of(given: dict[str, Any], name: str) -> str:

@@ -67,6 +67,7 @@ from memcore.store.postgres.server import (
     is_of_store,
     is_transient,
     may_repeat,
+    noted,
     transaction,
     translate,
 )
@@ -436,7 +437,14 @@ class PostgresLeader(BatchRunner):
                 return server.ask(connection, query, values)
         lost = server.ask(held, query, values)
         # Of a transaction that failed the server says ROLLBACK, without an error.
-        if not lost and held.execute("commit").statusmessage != "COMMIT":
+        if lost:
+            return lost
+        try:
+            said = held.execute("commit").statusmessage
+        except psycopg.Error as error:
+            server.begin_anew()
+            raise noted(error) from None
+        if said != "COMMIT":
             raise StorageError("the server rolled the transaction back")
         return lost
 
