@@ -156,6 +156,6 @@ def test_bad_files_end_with_a_message(store, capsys, tmp_path) -> None:
     assert run(capsys, *asked)[0] == 3
     file.write_bytes(b"x" * (LINE_BYTES_MAX + 10))
     code, _, error = run(capsys, *asked)
-    assert (code, "line 1" in error) == (6, True)
+    assert (code, "line 1" in error) == (5, True)
     file.write_bytes(b"")
-    assert run(capsys, *asked)[0] == 6
+    assert run(capsys, *asked)[0] == 5
