@@ -56,10 +56,12 @@ __all__, __getattr__, __dir__ = face(
             "NotFoundError OptedOutError OrphanResultError OutcomeUnknownError OutpacedError "
             "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
             "SourceError StaleParentError StateSchemaError StorageError StoreAccessError "
-            "StoreFormatError StoreFullError StoreLockedError SummarizerError TamperedError "
+            "StoreFormatError StoreFullError StoreLockedError SummarizerError "
+            "SupersededError TamperedError "
             "UndecodableError UnreadableItemsError UntrustedTypeError WrongKeyError"
         ),
         "database.copying": "CopyReport copy_store",
+        "database.warm": "Promotion WarmStatus promote",
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",
         "maintenance.salvage": "SalvageReport SalvagedSession salvage",
         "memory": (

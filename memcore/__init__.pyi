@@ -31,6 +31,9 @@ from memcore.database.database import KeyStatus as KeyStatus
 from memcore.database.database import Rotation as Rotation
 from memcore.database.stats import Branch as Branch
 from memcore.database.stats import Difference as Difference
+from memcore.database.warm import Promotion as Promotion
+from memcore.database.warm import WarmStatus as WarmStatus
+from memcore.database.warm import promote as promote
 from memcore import errors as errors
 from memcore.errors import AccessDeniedError as AccessDeniedError
 from memcore.errors import AuditError as AuditError
@@ -78,6 +81,7 @@ from memcore.errors import StoreFormatError as StoreFormatError
 from memcore.errors import StoreFullError as StoreFullError
 from memcore.errors import StoreLockedError as StoreLockedError
 from memcore.errors import SummarizerError as SummarizerError
+from memcore.errors import SupersededError as SupersededError
 from memcore.errors import TamperedError as TamperedError
 from memcore.errors import UndecodableError as UndecodableError
 from memcore.errors import UnreadableItemsError as UnreadableItemsError
@@ -331,6 +335,7 @@ __all__ = [
     "Pressure",
     "Private",
     "Profile",
+    "Promotion",
     "ProtectedKeys",
     "ReadOnlyError",
     "Recall",
@@ -380,6 +385,7 @@ __all__ = [
     "SummarizerError",
     "SummaryRequest",
     "SummaryStyle",
+    "SupersededError",
     "SweepReport",
     "TamperedError",
     "TermScore",
@@ -392,6 +398,7 @@ __all__ = [
     "UntrustedTypeError",
     "View",
     "Violation",
+    "WarmStatus",
     "WriteContext",
     "WriteGuard",
     "WrongKeyError",
@@ -413,6 +420,7 @@ __all__ = [
     "migrate",
     "open",
     "policy_mapping",
+    "promote",
     "read_policy",
     "restore",
     "safe_cuts",

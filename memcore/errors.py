@@ -28,6 +28,7 @@ MemcoreError
 │   ├── HeldError              what was to be deleted is under a legal hold
 │   ├── DemandError            the file requires a redaction policy or guard that was not given
 │   ├── OptedOutError          the user opted out of long-term memory
+│   ├── SupersededError        the file's warm copy was promoted, or follows another file
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
 │   ├── KeyNeededError         the database is encrypted, and no key was given
@@ -104,6 +105,7 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "SummarizerError",
+    "SupersededError",
     "TamperedError",
     "UndecodableError",
     "UnreadableItemsError",
@@ -294,6 +296,10 @@ class FencedError(CallerError):
         super().__init__(message)
         self.epoch = epoch
         self.current = current
+
+
+class SupersededError(CallerError):
+    """The store lives on elsewhere: its warm copy was promoted, or follows another file."""
 
 
 class ReadOnlyError(CallerError):

@@ -25,6 +25,7 @@ from memcore.blobs import BlobRef, BlobStore
 from memcore.database import Database, Scope, open_database
 from memcore.database.database import KeyStatus, Rotation
 from memcore.database.stats import Branch, Difference
+from memcore.database.warm import WarmStatus
 from memcore.kv import KeyValue
 from memcore.kv.namespace import (
     Change,
@@ -535,6 +536,27 @@ class AsyncDatabase:
     async def flush(self) -> None:
         """Flush everything committed so far to the device."""
         await asyncio.to_thread(self._database.flush)
+
+    async def ship(
+        self,
+        *,
+        timeout_seconds: float | None = 30.0,
+    ) -> None:
+        """Wait until everything committed before this call is in the warm copy.
+
+        Args:
+            timeout_seconds: the longest wait; None: no limit.
+
+        Raises:
+            InvalidOptionError: the database was opened without ``warm``.
+            SupersededError: the copy was promoted.
+            StorageError: it did not get there in time; the file has it, and it is shipped later.
+        """
+        await asyncio.to_thread(self._database.ship, timeout_seconds=timeout_seconds)
+
+    async def warm_status(self) -> WarmStatus | None:
+        """Return the state of the warm copy; None without one."""
+        return await asyncio.to_thread(self._database.warm_status)
 
     async def verify_audit(
         self,

@@ -44,6 +44,7 @@ VERBS: Final = {
     "export": Verb("export", "export_sessions", "Write sessions as JSON lines or as a table."),
     "bundle": Verb("bundle", "bundle_session", "Write a minimal reproduction of a failure."),
     "copy": Verb("copy_store", "copy_store", "Copy a store: from a file to a server, or back."),
+    "promote": Verb("copy_store", "promote_copy", "Make the warm copy of a file a store."),
     "fork": Verb("session", "fork_session", "Create a session that shares another's history."),
     "checkpoint": Verb("session", "save_checkpoint", "Save a session's current position."),
     "rewind": Verb("session", "rewind_session", "Take a session back to a position."),
@@ -83,7 +84,7 @@ SECTIONS: Final = {
     "Sessions": "fork checkpoint rewind compact uncompact delete kv state memory",
     "Repair": "repair recover recount",
     "Privacy and retention": "redact erase hold retention sweep prune audit keys demand",
-    "Maintenance": "check doctor backup restore copy-compact salvage migrate",
+    "Maintenance": "check doctor backup restore promote copy-compact salvage migrate",
     "More": "mcp bench demo",
 }
 """The verbs by purpose, as ``--help`` lists them."""

@@ -1,18 +1,28 @@
-"""``memcore copy``: a whole store into a new one of either kind, a file or a server."""
+"""``memcore copy`` and ``promote``: a store into another one, and a warm copy into a store."""
 
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 
 import click
 
 import memcore
-from memcore.cli.options import json_option, need_file, need_new, verb
+from memcore.cli.options import (
+    dry_run_option,
+    json_option,
+    need_choice,
+    need_file,
+    need_new,
+    verb,
+    yes_option,
+)
 from memcore.cli.output import emit_json, escape, progress
 from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "copy_store",
+    "promote_copy",
 ]
 
 
@@ -35,3 +45,24 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
         emit_json("copy", dataclasses.asdict(done))
         return
     print(escape(f"{done.source} -> {done.target}: {done.rows:,} rows, compared"))
+
+
+@verb("promote")
+@click.argument("address", metavar="ADDRESS", help="The warm copy: postgresql://HOST/NAME#SCHEMA.")
+@dry_run_option
+@yes_option
+@json_option
+def promote_copy(address: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Make the warm copy of a file a store of its own, which --store takes from then on.
+
+    The file refuses writes as soon as it reaches the server: make sure first that nobody writes to
+    a file that does not. This cannot be taken back.
+    """
+    need_choice(dry_run, yes, see="what it holds", do="promote it")
+    done = memcore.promote(address, dry_run=dry_run)
+    if as_json:
+        emit_json("promote", dataclasses.asdict(done) | {"promoted": yes})
+        return
+    what = "is a store of its own now" if yes else "is a warm copy"
+    taken = datetime.fromtimestamp(done.taken_at, UTC)
+    print(escape(f"{done.path}: {what}; it holds its file of {taken:%Y-%m-%d %H:%M:%S} UTC"))

@@ -80,6 +80,7 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.DuplicateRequestError, ExitCode.CONFLICT),
     (errors.LeaseHeldError, ExitCode.CONFLICT),
     (errors.FencedError, ExitCode.CONFLICT),
+    (errors.SupersededError, ExitCode.CONFLICT),
     (errors.OutpacedError, ExitCode.CONFLICT),
     (errors.StaleParentError, ExitCode.CONFLICT),
     (errors.StoreLockedError, ExitCode.CONFLICT),

@@ -22,12 +22,15 @@ except ImportError:
     from hashlib import blake2b
 
 __all__ = [
+    "COUNTERS",
     "KIND_U64_2",
     "LONG_NAME",
+    "OF_ONE_FILE",
     "OWNER_KEY",
     "SECRET_KEY",
     "U32",
     "U64",
+    "WARM_KEY",
     "Care",
     "Counter",
     "Kind",
@@ -131,6 +134,7 @@ class Care:
     DEMAND: Final = 0x07
     SECRET: Final = 0x08
     OWNER: Final = 0x09
+    WARM: Final = 0x0A
 
 
 class Row:
@@ -207,6 +211,13 @@ class Counter:
     GRAPH_NAMESPACE: Final = 0x06
     DATA_KEY: Final = 0x07
     """Not a counter of its own: the newest data key that the file has seen (``RowCipher.note``)."""
+
+
+COUNTERS: Final = (
+    Counter.SCOPE, Counter.SESSION, Counter.NAMESPACE, Counter.THREAD, Counter.POOL,
+    Counter.GRAPH_NAMESPACE,
+)  # fmt: skip
+"""Counters of a store that is not encrypted."""
 
 
 # --- Numbers in keys: big-endian u64, so that byte order is numeric order -------------------------
@@ -468,6 +479,10 @@ OWNER_KEY: Final = care_rows(0, Care.OWNER)
 It is specific to one data file: it is blank in a copy, and no audit chain records it."""
 SECRET_KEY: Final = care_rows(0, Care.SECRET)
 """Row of a secret that is waiting for space for its file; also specific to one data file."""
+WARM_KEY: Final = care_rows(0, Care.WARM)
+"""Row that names what the file's warm copy follows; also specific to one data file."""
+OF_ONE_FILE: Final = frozenset((OWNER_KEY, SECRET_KEY, WARM_KEY))
+"""Rows that no copy in another store has."""
 
 
 def audit_rows(scope: int, session: int) -> bytes:

@@ -144,6 +144,7 @@ ROWS: Final = (
             ("demand", Care.DEMAND, "scope row", False, True),
             ("secret", Care.SECRET, "scope row", False, False),
             ("owner", Care.OWNER, "scope row", False, False),
+            ("warm copy", Care.WARM, "scope row", False, False),
         )
     ),
     *(

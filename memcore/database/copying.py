@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore.codec import keys
-from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Counter
+from memcore.codec.keys import COUNTERS, OF_ONE_FILE
 from memcore.codec.values import open_number
 from memcore.database.database import Database
 from memcore.database.open import open_database
@@ -29,7 +29,7 @@ from memcore.store.transaction import is_audited, stored
 from memcore.tokens import get_counter
 
 if TYPE_CHECKING:
-    from memcore.store.postgres.store import Filling
+    from memcore.store.postgres.copies import Filling
 
 __all__ = ["CopyReport", "copy_store"]
 
@@ -37,11 +37,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 _PATIENCE_SECONDS: Final = 0.2
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024**2
-_COUNTERS: Final = (
-    Counter.SCOPE, Counter.SESSION, Counter.NAMESPACE, Counter.THREAD, Counter.POOL,
-    Counter.GRAPH_NAMESPACE,
-)  # fmt: skip
-_OF_ONE_FILE: Final = frozenset((SECRET_KEY, OWNER_KEY))
 _FIRST: Final = b"\x02"
 _END: Final = b"\xff"
 """All rows but the counters lie between these keys."""
@@ -149,7 +144,7 @@ class _CopyProgress:
 
 def _counters(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, int]]:
     """Yield the rows of the counters and their numbers."""
-    for which in _COUNTERS:
+    for which in COUNTERS:
         key = keys.counter(which)
         value = txn.get(key)
         if value is not None:
@@ -161,7 +156,7 @@ def _batches(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, byt
     start, size = _FIRST, 0
     batch: list[tuple[bytes, bytes]] = []
     for row in txn.scan(_FIRST, _END):
-        if row[0] in _OF_ONE_FILE:
+        if row[0] in OF_ONE_FILE:
             continue
         batch.append(row)
         size += len(row[1])
@@ -175,7 +170,7 @@ def _batches(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, byt
 def _to_server(
     store: Store, address: str, record: Format, txn: ReadTxn, counted: _CopyProgress
 ) -> CopyReport:
-    from memcore.store.postgres.store import filling  # noqa: PLC0415 - an optional dependency
+    from memcore.store.postgres.copies import filling  # noqa: PLC0415 - an optional dependency
 
     durability = "relaxed" if record.durability == "relaxed" else "full"
     record = record._replace(durability=durability)

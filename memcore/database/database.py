@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memcore.audit.verify import AuditedEntry, AuditReport
     from memcore.compaction import CompactionPolicy
     from memcore.database.stats import Branch, Difference
+    from memcore.database.warm import WarmCopy, WarmStatus
     from memcore.exchange.lines import Title
     from memcore.exchange.load import Imported
     from memcore.maintenance.backup import CompactReport
@@ -194,9 +195,10 @@ _NOTEBOOK_SESSIONS: Final = 50
 class Database:
     """An open memcore file. Use it as a context manager or close it explicitly."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, warm: WarmCopy | None = None) -> None:
         self._engine = engine
         self._sweepers: set[Sweeper] = set()
+        self._warm = warm
         self.audit_sweep: AuditSweep | None = None if engine.audit is None else _cut
         """Removes audit entries that have expired under a rule; None keeps them all."""
 
@@ -267,6 +269,8 @@ class Database:
         self._stop_sweepers()
         try:
             self._engine.write_uses()
+            if self._warm is not None:
+                self._warm.close()
         finally:
             self._engine.unwritten.clear()
             self._engine.store.close()
@@ -589,6 +593,28 @@ class Database:
     def flush(self) -> None:
         """Flush everything committed so far to the device."""
         self._engine.store.flush()
+
+    # --- warm copy --------------------------------------------------------------------------------
+
+    def ship(self, *, timeout_seconds: float | None = 30.0) -> None:
+        """Wait until everything committed before this call is in the warm copy.
+
+        Args:
+            timeout_seconds: the longest wait; None: no limit.
+
+        Raises:
+            InvalidOptionError: the database was opened without ``warm``.
+            SupersededError: the copy was promoted.
+            StorageError: it did not get there in time; the file has it, and it is shipped later.
+        """
+        if self._warm is None:
+            msg = "ship: the database has no warm copy; open it with warm="
+            raise InvalidOptionError(msg)
+        self._warm.ship(checked_optional_seconds("timeout_seconds", timeout_seconds))
+
+    def warm_status(self) -> WarmStatus | None:
+        """Return the state of the warm copy; None without one."""
+        return None if self._warm is None else self._warm.status()
 
     # --- export and import ------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from memcore.audit import Audit
     from memcore.compaction import CompactionPolicy
     from memcore.compaction.reducers import Embed
+    from memcore.database.warm import WarmCopy
     from memcore.privacy.keyring import Key
     from memcore.retention import RetentionRule
     from memcore.search import Embedder
@@ -82,6 +83,7 @@ def open_database(
     item_bytes: int | None = None,
     oversize: Oversize | None = None,
     access_counts: bool = False,
+    warm: str | None = None,
     telemetry: Any = None,
 ) -> Database:
     """Open a memcore file; create it if it is missing.
@@ -131,6 +133,8 @@ def open_database(
             texts are stored separately and only their ends shown), or a function that summarizes a
             long text.
         access_counts: count how often sessions and items are read (``Session.accessed``).
+        warm: the address of a schema on a server that keeps a warm copy of the file, which
+            ``memcore.promote`` makes a store of its own (docs/postgres.md); needs psycopg.
         telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or a list.
 
     Raises:
@@ -139,6 +143,7 @@ def open_database(
         NotFoundError: the file is missing, and ``create`` or ``read_only`` forbids creating it.
         DemandError: the file requires another redaction, or a custom guard or redactor not given.
         AuditError: the file is audited, and ``audit`` is missing or has another key.
+        SupersededError: the warm copy was promoted, or follows another file.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
     file = checked_path("path", path)
@@ -157,8 +162,9 @@ def open_database(
     admitted = session.admission(redact, guard)
     sizes = size_guard(item_bytes, oversize)
     rules = None if retention is None else retaining.retention_rules(retention)
+    _check_warm(warm)
     if file.startswith(SERVER_SCHEMES):
-        _refuse_of_files(key=key, audit=audit)
+        _refuse_of_files(key=key, audit=audit, warm=warm)
     store = _open_file(
         file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
         durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
@@ -169,7 +175,9 @@ def open_database(
             store, by, preset, recount, rule, embed, model,
             size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
         )  # fmt: skip
-        return bound(_opened(store, engine, rules, admitted, telemetry), store, telemetry)
+        _begin(store, engine, rules, admitted, telemetry)
+        copy = None if warm is None else _followed(store, warm)
+        return bound(Database(engine, copy), store, telemetry)
     except BaseException:  # an interrupt as well: nothing else would close the store
         store.close()
         raise
@@ -199,6 +207,34 @@ def _refuse_of_files(**given: object) -> None:
             raise InvalidOptionError(msg)
 
 
+def _check_warm(warm: object) -> None:
+    if warm is not None and not (isinstance(warm, str) and warm.startswith(SERVER_SCHEMES)):
+        msg = "warm: expected the address of a schema on a server, postgresql://HOST/NAME#SCHEMA"
+        raise InvalidOptionError(msg)
+
+
+def _followed(store: Store, address: str) -> WarmCopy:
+    """Start a warm copy.
+
+    Raises:
+        InvalidOptionError, SupersededError
+        ImportError: psycopg is not installed.
+    """
+    from memcore.database.warm import WarmCopy  # noqa: PLC0415 - few files have one
+
+    try:
+        made = WarmCopy(store, address)
+    except ImportError as exc:
+        raise _without_psycopg(exc) from exc
+    made.start()
+    return made
+
+
+def _without_psycopg(error: ImportError) -> ImportError:
+    msg = f'a store on a server needs psycopg: pip install "memcore-db[postgres]" ({error})'
+    return ImportError(msg, name=error.name)
+
+
 def _open_server(address: str, *, read_only: bool, create: bool, **options: Any) -> Store:
     """Open a store in PostgreSQL.
 
@@ -209,8 +245,7 @@ def _open_server(address: str, *, read_only: bool, create: bool, **options: Any)
     try:
         from memcore.store.postgres.store import PostgresStore  # noqa: PLC0415 - an optional dependency
     except ImportError as exc:
-        msg = f'a store on a server needs psycopg: pip install "memcore-db[postgres]" ({exc})'
-        raise ImportError(msg, name=exc.name) from exc
+        raise _without_psycopg(exc) from exc
     durability = options["durability"]
     store: Store = PostgresStore(address, read_only=read_only, create=create, durability=durability)
     return store
@@ -247,14 +282,14 @@ def _check_objects(embed: object, audit: object) -> None:
         raise InvalidOptionError(msg)
 
 
-def _opened(
+def _begin(
     store: Store,
     engine: Engine,
     rules: Rules,
     admitted: Admission,
     told: Telemetry | None,
-) -> Database:
-    """Finish opening: start the audit, resume interrupted deletions, create the handle.
+) -> None:
+    """Start the audit and resume interrupted deletions.
 
     Raises:
         AuditError: the file is audited under another key, or no key was given.
@@ -277,7 +312,6 @@ def _opened(
             retaining.Retention(engine).set(rules)
         if engine.access is not None and engine.audit is not None:
             engine.access.tell_also(partial(_chain_access, store))
-    return Database(engine)
 
 
 def _chain_access(store: Store, request: AccessRequest, allowed: bool) -> None:

@@ -19,7 +19,16 @@ from memcore._fast import record_spans
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of, unpack_header
 from memcore.codec import keys
-from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Care, Counter, Kind, Row, ThreadRow
+from memcore.codec.keys import (
+    OWNER_KEY,
+    SECRET_KEY,
+    WARM_KEY,
+    Care,
+    Counter,
+    Kind,
+    Row,
+    ThreadRow,
+)
 from memcore.codec.table import ROWS, find, numbers_in
 from memcore.codec.values import (
     FLAG_BLOB,
@@ -58,6 +67,7 @@ from memcore.session.content_filter import is_demand
 from memcore.session.engine import is_uses_row
 from memcore.state import header_key, is_moment, is_state_row
 from memcore.state.rows import StateHeader, unpack_moment
+from memcore.store.changes import WARM_ROW_BYTES
 from memcore.store.encryption import SECRET_ROW_BYTES
 from memcore.store.page_scan import Confidence, PageScan, RowCandidate
 
@@ -220,7 +230,9 @@ def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     return (unpack_checkpoint(key, body, value[1]).checkpoint.state or 0) <= _NUMBER_MAX
 
 
-_BYTES_OF: Final = {OWNER_KEY: OWNER_BYTES, SECRET_KEY: SECRET_ROW_BYTES}
+_BYTES_OF: Final = {
+    OWNER_KEY: OWNER_BYTES, SECRET_KEY: SECRET_ROW_BYTES, WARM_KEY: WARM_ROW_BYTES,
+}  # fmt: skip
 
 
 def _is_care(key: bytes, value: bytes, body: bytes) -> bool:

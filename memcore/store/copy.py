@@ -20,7 +20,7 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore._fast import page_rule
-from memcore.codec.keys import OWNER_KEY, SECRET_KEY
+from memcore.codec.keys import OWNER_KEY, SECRET_KEY, WARM_KEY
 from memcore.codec.values import HEADER_BYTES, seal_value
 from memcore.errors import (
     CorruptStoreError,
@@ -456,14 +456,15 @@ def copy_snapshot(
             binding.amend(temporary, {OWNER_KEY: seal_value(OWNER_KEY, owner)})
 
 
-# Rows specific to one data file: the owner of its key file, and a secret waiting for space. A key
-# and its value are adjacent in the file, so they are searched for and overwritten in place,
-# including stale copies: a write through LMDB would leave the previous page in the free list.
+# Rows specific to one data file: the owner of its key file, a secret waiting for space, the marks
+# of its warm copy. A key and its value are adjacent in the file, so they are searched for and
+# overwritten in place, including stale copies: a write through LMDB would leave the previous page
+# in the free list.
 
 
 def _blank_own(fd: int, path: str) -> None:
     """Blank a copy's rows that are specific to the source."""
-    for key, value in binding.rows_of(path, (OWNER_KEY, SECRET_KEY)).items():
+    for key, value in binding.rows_of(path, (OWNER_KEY, SECRET_KEY, WARM_KEY)).items():
         body = value[HEADER_BYTES:]
         _overwrite(fd, key + value, key + seal_value(key, bytes(len(body))))
         if key == SECRET_KEY:

@@ -53,6 +53,7 @@ __all__ = [
     "is_network",
     "leftovers",
     "lies_in_memory",
+    "meta_of",
     "meta_page",
     "mount_of",
     "need_one_name",
@@ -323,20 +324,29 @@ def parse_meta(head: bytes, page: int) -> Meta:
     number, _, flags, _, _ = _PAGE_HEADER.unpack_from(head, start)
     first = start + PAGE_HEADER_BYTES
     image = head[first : first + META_IMAGE_BYTES]
-    (magic, version, _, _,
-     psize, free_flags, free_depth, free_branch, free_leaf, free_over, free_entries, free_root,
-     _, main_flags, main_depth, main_branch, main_leaf, main_over, entries, main_root,
-     last_page, txnid) = _META.unpack(image)  # fmt: skip
+    magic, version = _META.unpack(image)[:2]
+    meta = meta_of(image)
     if magic != _MAGIC:
         raise DamageError(f"meta page {page} has no LMDB magic")
     if version != _DATA_VERSION:
         raise DamageError(f"meta page {page} has data version {version}, expected {_DATA_VERSION}")
     if number != page or flags != _META_PAGE:
         raise DamageError(f"meta page {page} is marked as page {number} with flags {flags:#x}")
-    if psize != PAGE_BYTES:
-        raise DamageError(f"meta page {page} says {psize} bytes a page, expected {PAGE_BYTES}")
-    if txnid and txnid & 1 != page:
-        raise DamageError(f"meta page {page} carries transaction {txnid} of the other page")
+    if meta.page_bytes != PAGE_BYTES:
+        raise DamageError(
+            f"meta page {page} says {meta.page_bytes} bytes a page, expected {PAGE_BYTES}"
+        )
+    if meta.txnid and meta.txnid & 1 != page:
+        raise DamageError(f"meta page {page} carries transaction {meta.txnid} of the other page")
+    return meta
+
+
+def meta_of(image: bytes) -> Meta:
+    """Return the fields of a meta image, unchecked."""
+    (_, _, _, _,
+     psize, free_flags, free_depth, free_branch, free_leaf, free_over, free_entries, free_root,
+     _, main_flags, main_depth, main_branch, main_leaf, main_over, entries, main_root,
+     last_page, txnid) = _META.unpack(image)  # fmt: skip
     return Meta(
         txnid, last_page, main_root, main_depth, main_flags, main_branch + main_leaf + main_over,
         entries, free_root, free_depth, free_flags, free_branch + free_leaf + free_over,

@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import ref
+from weakref import WeakSet, ref
 
 from memcore import store
 from memcore._fast import EnvironmentFields, file_size
@@ -34,11 +34,12 @@ from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
 from memcore.store.open_file import Attachment, FileKey, attach, walked
 from memcore.store.redo_log import RedoLog
-from memcore.store.steady import SteadySync
+from memcore.store.steady import SteadySync, image_of
 from memcore.store.transaction import Snapshot
 
 if TYPE_CHECKING:
     from memcore.store.audit_log import Recorder
+    from memcore.store.changes import ChangeFeed
     from memcore.store.encryption import RowCipher
 
 __all__ = [
@@ -100,7 +101,9 @@ class ForkHandler:
         The descriptor is closed; the parent keeps its flock through its own descriptor.
         """
         env = self._env
-        pinned = None if env.steady_sync is None else env.steady_sync.forget()
+        pinned = [] if env.steady_sync is None else [env.steady_sync.forget()]
+        for feed in list(env.feeds):
+            pinned += feed.forget()
         if self._quiet and env.raw is not None:
             env.raw.close()  # the frame of a thread that no longer exists may reference it forever
         elif env.raw is not None:
@@ -231,6 +234,7 @@ class ReaderBarrier:
 
 
 _MAP_MARGIN_BYTES: Final = 256 * 1024
+_PIN_TRIES: Final = 64
 _COMMITS_KEPT: Final = 1
 """Commits after a snapshot that cannot overwrite its pages even though no writer sees its reader.
 
@@ -281,6 +285,9 @@ class Environment(EnvironmentFields):
         self.alone = RLock()
         """Held by the thread that locks the file exclusively."""
         self.closing = False
+        self.superseded = ""
+        """Why nobody may write to the file any more, though nothing is wrong with it."""
+        self.feeds: WeakSet[ChangeFeed] = WeakSet()
         self.handles = {}
         """Weak references to the handles, by ``id``."""
         self.barrier = ReaderBarrier()
@@ -373,6 +380,8 @@ class Environment(EnvironmentFields):
             try:  # an interrupt in one step must not skip the others
                 if steady_sync is not None:
                     steady_sync.end()
+                for feed in list(self.feeds):
+                    feed.let_go()
             finally:
                 try:
                     if raw is not None:
@@ -589,10 +598,42 @@ class Environment(EnvironmentFields):
             self.detach(settle=False, again=True)
             raise
 
+    def pin(self) -> tuple[Any, bytes]:
+        """Return a reader of the newest snapshot, and that snapshot's meta image.
+
+        Its pages are not overwritten until the reader is aborted. Only for the thread that has the
+        lead, or inside ``hold``; ``unpin`` aborts it, so whoever keeps it is told there.
+
+        Raises:
+            MapResized: another process grew the map; follow it first.
+        """
+        tries = 0
+        while True:
+            try:
+                reader = self.mapped().begin()
+                try:
+                    image = image_of(self.fd, reader.id())
+                except BaseException:
+                    reader.abort()
+                    raise
+                if image is not None:
+                    return reader, image
+                reader.abort()  # others committed meanwhile: there is a newer snapshot
+                tries += 1
+                if not tries % _PIN_TRIES:
+                    # A writer killed between writing its meta page and updating LMDB's lock table
+                    # hides its commit from readers until the next writer takes the lock.
+                    self.mapped().begin(write=True).abort()
+            except ReadersFull:
+                if not self.mapped().reader_check():
+                    raise
+
     def unpin(self) -> None:
-        """Release a relaxed file's snapshot before the map is replaced. Needs the lead."""
+        """Abort all pinned readers: the map is about to be replaced. Needs the lead."""
         if self.steady_sync is not None:
             self.steady_sync.let_go()
+        for feed in list(self.feeds):
+            feed.let_go()
 
     def is_prompt(self) -> bool:
         """Return True if a commit now would not wait for a device. Only a hint without the lead."""

@@ -15,9 +15,9 @@ fills its run of pages exactly.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct, unpack_from
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from memcore._fast import TreeWalk
 from memcore.errors import StoreAccessError
@@ -29,12 +29,15 @@ __all__ = [
     "LeafEntry",
     "LeafRow",
     "RawPage",
+    "ReadPage",
     "Tree",
     "TreeWalk",
     "damage",
     "free_lists",
     "free_pages",
+    "leaves_apart",
     "pages_of",
+    "rows_of",
     "walk_of",
 ]
 
@@ -264,3 +267,57 @@ def pages_of(data: bytes) -> tuple[int, ...]:
     """Return the pages in a free list, highest first."""
     count = int.from_bytes(data[:_ENTRY_BYTES], "little")
     return unpack_from(f"<{count}Q", data, _ENTRY_BYTES)
+
+
+# --- What two trees of one file do not share ------------------------------------------------------
+# LMDB copies a page before it changes it. A page that two trees have in common, by number, is the
+# same in both, and so is everything below it: it has one parent in each, at one height above the
+# leaves. So whole subtrees are left out without being read.
+
+ReadPage: TypeAlias = Callable[[int], RawPage]
+
+
+def leaves_apart(read: ReadPage, old: Tree | None, new: Tree) -> tuple[list[int], list[int]]:
+    """Return the leaves that only ``old`` has and those that only ``new`` has, in key order.
+
+    Raises:
+        DamageError: a page is not what the page above it says.
+    """
+    trees = (old, new)
+    height = max(0 if tree is None else tree.depth for tree in trees)
+    apart: list[list[int]] = [[], []]
+    while height:
+        for pages, tree in zip(apart, trees, strict=True):
+            if tree is not None and tree.depth == height:
+                pages.append(tree.root)
+        shared = set(apart[0]).intersection(apart[1])
+        apart = [[page for page in pages if page not in shared] for pages in apart]
+        height -= 1
+        if height:
+            apart = [
+                [child for page in pages for child in _children(read, page)] for pages in apart
+            ]
+    return apart[0], apart[1]
+
+
+def _children(read: ReadPage, number: int) -> list[int]:
+    page = read(number)
+    found = page.children() if page.is_a(BRANCH, number) else [None]
+    if None in found:
+        raise DamageError(f"page {number} is no branch of the data")
+    return [child.page for child in found if child is not None]
+
+
+def rows_of(read: ReadPage, leaves: Iterable[int]) -> Iterator[tuple[LeafEntry, RawPage]]:
+    """Yield the rows of leaves, each with its page.
+
+    Raises:
+        DamageError: a page is no leaf.
+    """
+    for number in leaves:
+        page = read(number)
+        found = page.nodes() if page.is_a(LEAF, number) else [None]
+        for entry in found:
+            if entry is None:
+                raise DamageError(f"page {number} is no leaf of the data")
+            yield entry, page

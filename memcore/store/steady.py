@@ -256,7 +256,6 @@ def settle(fd: int, run: RedoArea, path: str, *, read_only: bool) -> None:
 # pages freed since from being reused, so this bounds the growth of the file.
 
 _IDLE_SECONDS: Final = 10.0
-_TRIES: Final = 64
 
 
 class SteadySync(SteadyFields):
@@ -366,7 +365,10 @@ class SteadySync(SteadyFields):
         self._timing = False  # a commit from here on requests the next point
         made = self._made
         last = self._log.newest()
-        pin, image = self._begin()
+        try:
+            pin, image = self._env.pin()
+        except MapResized as error:
+            raise MapMovedError from error
         try:
             txnid = pin.id()
             os.fdatasync(self._fd)  # the snapshot, and the previous record
@@ -381,31 +383,6 @@ class SteadySync(SteadyFields):
             if pin is not None:
                 pin.abort()
                 pin = None
-
-    def _begin(self) -> tuple[Any, bytes]:
-        """Return a reader of the current snapshot, and that snapshot's meta image."""
-        tries = 0
-        while True:
-            try:
-                pin = self._env.mapped().begin()
-                try:
-                    image = image_of(self._fd, pin.id())
-                except BaseException:
-                    pin.abort()
-                    raise
-                if image is not None:
-                    return pin, image
-                pin.abort()  # others committed meanwhile: there is a newer snapshot
-                tries += 1
-                if not tries % _TRIES:
-                    # A writer killed between writing its meta page and updating LMDB's lock table
-                    # hides its commit from readers until the next writer takes the lock.
-                    self._env.mapped().begin(write=True).abort()
-            except MapResized as error:
-                raise MapMovedError from error
-            except ReadersFull:
-                if not self._env.mapped().reader_check():
-                    raise
 
     def let_go(self) -> None:
         """Drop the pin: the map is about to be replaced, or the process is about to fork."""

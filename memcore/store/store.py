@@ -29,6 +29,7 @@ from memcore.errors import (
     StorageError,
     StoreAccessError,
     StoreFullError,
+    SupersededError,
     uncopied,
 )
 from memcore.faces import logger
@@ -700,8 +701,8 @@ class LmdbStore:
     """
 
     __slots__ = (
-        "__weakref__", "_durability", "_env", "file_id", "path", "read_only", "secret", "seed",
-        "vault",
+        "__weakref__", "_bars_writes", "_durability", "_env", "file_id", "path", "read_only",
+        "secret", "seed", "vault",
     )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
@@ -709,6 +710,7 @@ class LmdbStore:
         record = _format(env)
         self.path = env.path
         self.read_only = read_only
+        self._bars_writes = read_only or bool(env.superseded)
         self._durability = record.durability
         self.file_id = record.seed
         self.vault = env.vault
@@ -766,14 +768,14 @@ class LmdbStore:
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit it, and return the result."""
         env = self._env
-        if env is None or self.read_only:
+        if env is None or self._bars_writes:
             self._refuse_write()
         return env.queue.call(fn, makes_room=makes_room)
 
     def alone(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock; nothing is committed."""
         env = self.environment()
-        if self.read_only:
+        if self._bars_writes:
             self._refuse_write()
         return env.queue.call(lambda _: env.while_nobody_writes(fn), job=True)
 
@@ -787,7 +789,7 @@ class LmdbStore:
         future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future completes after the commit."""
-        if self.read_only:
+        if self._bars_writes:
             self._refuse_write()
         queue = self.environment().queue
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
@@ -840,7 +842,7 @@ class LmdbStore:
             Size of the file before and after, in bytes.
         """
         env = self.environment()
-        if self.read_only:
+        if self._bars_writes:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
@@ -970,7 +972,18 @@ class LmdbStore:
     def _refuse_closed(self) -> NoReturn:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
+    def supersede(self, why: str) -> None:
+        """Refuse writes through all handles of this process from now on, with SupersededError."""
+        env = self.environment()
+        env.superseded = why
+        for handle in list(env.handles.values()):
+            found = handle()
+            if isinstance(found, LmdbStore):
+                found._bars_writes = True  # noqa: SLF001 - of its own class
+
     def _refuse_write(self) -> NoReturn:
         if self._env is None:
             self._refuse_closed()
+        if self._env.superseded:
+            raise SupersededError(f"{self.path}: {self._env.superseded}")
         raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")

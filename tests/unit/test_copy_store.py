@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from stores import fill, use
 
 import memcore
 from memcore.database import copying
@@ -19,7 +20,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreLockedError,
 )
-from memcore.store.postgres.store import Filling
+from memcore.store.postgres.copies import Filling
 
 _numbers = itertools.count()
 
@@ -29,38 +30,9 @@ def address(server) -> str:
     return server.address(f"copy{next(_numbers)}")
 
 
-def fill(db: memcore.Database) -> None:
-    for user in ("ann", "ben"):
-        for n in range(3):
-            session = db.session(f"s{n}", user=user)
-            session.extend([{"role": "user", "content": f"{user} {k}"} for k in range(120)])
-            session.checkpoint("half")
-        db.session("s0", user=user).fork("forked")
-        db.scope(user=user).kv("notes").put("key", {"value": list(range(50))})
-        db.scope(user=user).blobs.put(b"blob " * 60_000)
-        db.scope(user=user).memory.remember("likes tea", by="operator")
-    db.session("gone", user="ann").append({"role": "user", "content": "x"})
-    db.delete_session("gone", user="ann")
-
-
 def rows(path: str | Path) -> list[tuple[bytes, bytes]]:
     with memcore.open(path, create=False) as db:
         return db._engine.store.read(lambda txn: list(txn.scan(b"\x02", b"\xff")))
-
-
-def use(path: str | Path) -> None:
-    """What is copied goes on: new numbers, old histories, no finding."""
-    with memcore.open(path, create=False) as db:
-        session = db.session("s1", user="ben")
-        assert [item.message["content"] for item in session.items()] == [
-            f"ben {k}" for k in range(120)
-        ]
-        session.append({"role": "assistant", "content": "more"})
-        db.session("new", user="ann").append({"role": "user", "content": "new"})
-        db.session("first", user="new user").append({"role": "user", "content": "new"})
-        assert db.scope(user="ann").blobs
-        assert db.scope(user="ann").kv("notes").get("key") == {"value": list(range(50))}
-        assert db.check() == []
 
 
 def test_a_file_whose_last_commit_waits_is_not_copied(path, tmp_path, monkeypatch):

@@ -12,19 +12,23 @@ from typing import Final
 __all__ = [
     "COMMIT",
     "CREATE",
+    "DIGEST",
     "FIGURES",
     "FILLING",
     "FILL_DELETE",
+    "FILL_GONE",
     "FILL_NUMBER",
     "FILL_PUT",
     "FILL_STORE",
     "FINISH",
     "FLUSH",
+    "FOLLOWED",
     "FUNCTIONS",
     "GET",
     "IS_FILLING",
     "IS_THERE",
     "LAST_NUMBER",
+    "MARK_KEY",
     "NUMBERS",
     "OPENED",
     "READ",
@@ -33,6 +37,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "SETTLE",
     "STAND_IN_LINE",
+    "UNFOLLOWED",
     "VERSIONS",
 ]
 
@@ -41,6 +46,9 @@ SCHEMA_VERSION: Final = 1
 
 FILLING: Final = 0
 """Version of a store into which a copy is under way, or was cut short."""
+
+MARK_KEY: Final = b"\x00warm"
+"""Key of a warm copy's mark (``copies.py``); no closure can write a key that begins with 00."""
 
 CREATE: Final = """
 create schema if not exists {schema};
@@ -206,6 +214,23 @@ FILL_NUMBER: Final = """
 insert into {schema}.parts values (%b, %s)
   on conflict (p) do update set version = greatest({schema}.parts.version, excluded.version)
 """
+
+FILL_GONE: Final = "delete from {schema}.rows where k = any(%b::bytea[])"
+DIGEST: Final = """
+select sha256(coalesce(string_agg(
+  int4send(length(k)) || k || int4send(length(v)) || v, ''::bytea order by k), ''::bytea))
+from {schema}.rows where k >= %b and k < %b
+"""
+"""Digest of the rows of a range: lengths as big-endian u32, keys and values."""
+
+FOLLOWED: Final = """
+select s.version, (select t.v from {schema}.rows t where t.k = %b),
+  set_config('idle_in_transaction_session_timeout', '10000', true)
+from {schema}.store s for update of s
+"""
+"""Begin a shipment: nobody else ships or promotes until its end, nor for ever if it hangs."""
+
+UNFOLLOWED: Final = "delete from {schema}.rows where k = %b"
 
 READ: Final = """
 select * from {schema}.read_1(%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int[],

@@ -623,16 +623,15 @@ class Server:
 
     # --- connections -------------------------------------------------------------------------
 
-    @contextmanager
-    def reached(self) -> Generator[Connection[Any], None, None]:
-        """Open a connection of its own, with errors that say what is wrong with the address.
+    def connected(self) -> Connection[Any]:
+        """Open a connection outside of the pool, with errors that say what is wrong.
 
         Raises:
             StoreAccessError: the server cannot be reached, or refuses the role.
             StorageError: it fails.
         """
         try:
-            made = psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
+            return psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
             raise StoreAccessError(
                 f"{self.path}: cannot be reached: {str(error).strip()}; check the address, the "
@@ -640,7 +639,15 @@ class Server:
             ) from error
         except psycopg.Error as error:
             raise translate(error, self.path) from error
-        with closing(made) as connection:
+
+    @contextmanager
+    def reached(self) -> Generator[Connection[Any], None, None]:
+        """Lend a connection of its own.
+
+        Raises:
+            StoreAccessError, StorageError: as for ``connected``.
+        """
+        with closing(self.connected()) as connection:
             try:
                 yield connection
             except psycopg.Error as error:

@@ -41,7 +41,6 @@ from memcore.errors import (
     StorageError,
     StoreAccessError,
     StoreFormatError,
-    StoreLockedError,
 )
 from memcore.privacy.keyring import Secret
 from memcore.store.commit import CommitQueue, WriterNeeded, copy_of, stored_alone
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-__all__ = ["CONNECTIONS_MAX", "Filling", "PostgresStore", "filling"]
+__all__ = ["CONNECTIONS_MAX", "PostgresStore"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RawReads)
@@ -600,7 +599,13 @@ class PostgresStore(EnvironmentFields):
                 server.make(connection, _new_record(durability or "full"), os.urandom(32))
             found = connection.execute(server.sql(schema.OPENED)).fetchall()
             row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
+            mark = connection.execute(server.sql(schema.GET), (schema.MARK_KEY,)).fetchone()
         version, secret, server_ms, is_replica = found[0]
+        if mark is not None:
+            raise StoreAccessError(
+                f"{self.path}: is the warm copy of a file; 'memcore promote' makes it a store of "
+                "its own, and the file then refuses writes"
+            )
         if version == schema.FILLING:
             raise StoreAccessError(
                 f"{self.path}: a copy into it is under way or was cut short: run 'memcore copy' "
@@ -826,81 +831,3 @@ def _never() -> bool:
 def _new_record(durability: str) -> bytes:
     now_ms = clock_us() // 1000
     return Format.new(durability=durability, seed=os.urandom(16), created_ms=now_ms).pack()
-
-
-# --- A store filled from another one: in key order, and continued if it was cut short -------------
-
-
-class Filling:
-    """A store that nobody can open until it is finished."""
-
-    def __init__(self, server: Server, connection: Connection[Any]) -> None:
-        self._server = server
-        self._connection = connection
-        self.path = server.path
-        """Address without its password."""
-
-    def replace(self, start: bytes, stop: bytes, rows: list[tuple[bytes, bytes]]) -> int:
-        """Make ``start <= key < stop`` hold these rows; returns the number of rows that changed."""
-        server, connection = self._server, self._connection
-        keys = [key for key, _ in rows]
-        with connection.transaction():
-            self._need_filling()
-            gone = connection.execute(
-                server.sql(schema.FILL_DELETE), (start, stop, keys), binary=True
-            )
-            put = connection.execute(
-                server.sql(schema.FILL_PUT), (keys, [value for _, value in rows]), binary=True
-            )
-        return gone.rowcount + put.rowcount
-
-    def _need_filling(self) -> None:
-        found = self._connection.execute(self._server.sql(schema.IS_FILLING)).fetchone()
-        if found is None:
-            msg = f"{self.path}: another copy into it was faster; nothing more was written"
-            raise StorageError(msg)
-
-    def count_from(self, counter: bytes, number: int) -> None:
-        """Have a counter give out only larger numbers."""
-        self._connection.execute(self._server.sql(schema.FILL_NUMBER), (counter, number))
-
-    def finish(self) -> None:
-        """Let everybody open the store."""
-        with self._connection.transaction():
-            self._need_filling()
-            self._connection.execute(self._server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
-
-
-@contextmanager
-def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, None, None]:
-    """Create a store to be filled, or go on with one whose filling was cut short.
-
-    Raises:
-        InvalidOptionError: there is a store already, or the beginning of another one's copy.
-        StoreLockedError: another copy into it is under way.
-        StoreAccessError: the server cannot be reached.
-        StorageError: it fails; the next call goes on.
-    """
-    server = Server(address, size=1)
-    with server.reached() as connection:
-        taken = connection.execute(
-            "select pg_try_advisory_lock(hashtext(%s))", (f"copy {server.name}",)
-        ).fetchone()
-        if taken is None or not taken[0]:
-            raise StoreLockedError(f"{server.path}: another copy into it is under way")
-        if not server.is_there(connection):
-            server.make(connection, record.pack(), secret, version=schema.FILLING)
-        found = connection.execute(server.sql(schema.OPENED)).fetchall()
-        if found[0][0] != schema.FILLING:
-            msg = f"{server.path}: there is a store already; copy into a new schema"
-            raise InvalidOptionError(msg)
-        row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
-        if row is None or Format.unpack(row[0], server.path).seed != record.seed:
-            msg = f"{server.path}: holds the beginning of another store's copy; drop its schema"
-            raise InvalidOptionError(msg)
-        with connection.transaction():  # they may have changed since a copy that was cut short
-            connection.execute(server.sql(schema.FILL_STORE), (secret,))
-            connection.execute(
-                server.sql(schema.FILL_PUT), ([FORMAT_KEY], [record.pack()]), binary=True
-            )
-        yield Filling(server, connection)

@@ -1,0 +1,466 @@
+"""Copies on a server: filled once from another store, or kept warm by a file that they follow.
+
+Nobody can open a copy until it is finished. A warm copy is never finished but by ``promote``, and
+every shipment to it is one transaction, so it always is one state of its file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
+
+import psycopg
+
+from memcore.codec import keys
+from memcore.codec.keys import COUNTERS, OF_ONE_FILE
+from memcore.codec.values import clock_us, open_number
+from memcore.errors import (
+    InvalidOptionError,
+    NotFoundError,
+    StorageError,
+    StoreLockedError,
+    SupersededError,
+)
+from memcore.store.datafile import FORMAT_KEY, Format
+from memcore.store.postgres import schema
+from memcore.store.postgres.server import Server, translate
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from memcore.store.changes import Changes
+
+__all__ = ["Filling", "Mark", "MarkMovedError", "WarmTarget", "filling", "promoted"]
+
+FIRST: Final = b"\x02"
+END: Final = b"\xff"
+"""All rows but the counters and the store's own lie between these keys."""
+_BATCH_ROWS: Final = 4096
+_BATCH_BYTES: Final = 16 * 1024**2
+_LENGTH = Struct(">I")
+
+
+# --- A store filled from another one: in key order, and continued if it was cut short -------------
+
+
+class Filling:
+    """A store that nobody can open until it is finished."""
+
+    def __init__(self, server: Server, connection: Connection[Any]) -> None:
+        self._server = server
+        self._connection = connection
+        self.path = server.path
+        """Address without its password."""
+
+    def replace(self, start: bytes, stop: bytes, rows: list[tuple[bytes, bytes]]) -> int:
+        """Make ``start <= key < stop`` hold these rows; returns the number of rows that changed."""
+        server, connection = self._server, self._connection
+        keys = [key for key, _ in rows]
+        with connection.transaction():
+            self._need_filling()
+            gone = connection.execute(
+                server.sql(schema.FILL_DELETE), (start, stop, keys), binary=True
+            )
+            put = connection.execute(
+                server.sql(schema.FILL_PUT), (keys, [value for _, value in rows]), binary=True
+            )
+        return gone.rowcount + put.rowcount
+
+    def _need_filling(self) -> None:
+        found = self._connection.execute(self._server.sql(schema.IS_FILLING)).fetchone()
+        if found is None:
+            msg = f"{self.path}: another copy into it was faster; nothing more was written"
+            raise StorageError(msg)
+
+    def count_from(self, counter: bytes, number: int) -> None:
+        """Have a counter give out only larger numbers."""
+        self._connection.execute(self._server.sql(schema.FILL_NUMBER), (counter, number))
+
+    def finish(self) -> None:
+        """Let everybody open the store."""
+        with self._connection.transaction():
+            self._need_filling()
+            self._connection.execute(self._server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
+
+
+@contextmanager
+def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, None, None]:
+    """Create a store to be filled, or go on with one whose filling was cut short.
+
+    Raises:
+        InvalidOptionError: there is a store already, or the beginning of another one's copy.
+        StoreLockedError: another copy into it is under way.
+        StoreAccessError: the server cannot be reached.
+        StorageError: it fails; the next call goes on.
+    """
+    server = Server(address, size=1)
+    with server.reached() as connection:
+        _take_lock(server, connection, "another copy into it is under way")
+        if not server.is_there(connection):
+            server.make(connection, record.pack(), secret, version=schema.FILLING)
+        found = connection.execute(server.sql(schema.OPENED)).fetchall()
+        if found[0][0] != schema.FILLING:
+            msg = f"{server.path}: there is a store already; copy into a new schema"
+            raise InvalidOptionError(msg)
+        _need_of(server, connection, record)
+        if _mark(server, connection) is not None:
+            msg = f"{server.path}: is the warm copy of a file; 'memcore promote' ends that"
+            raise InvalidOptionError(msg)
+        with connection.transaction():  # they may have changed since a copy that was cut short
+            connection.execute(server.sql(schema.FILL_STORE), (secret,))
+            connection.execute(
+                server.sql(schema.FILL_PUT), ([FORMAT_KEY], [record.pack()]), binary=True
+            )
+        yield Filling(server, connection)
+
+
+def _take_lock(server: Server, connection: Connection[Any], why: str) -> None:
+    """Take the lock of a copy, which lasts as long as the connection.
+
+    Raises:
+        StoreLockedError: another process has it.
+    """
+    query = "select pg_try_advisory_lock(hashtext(%s))"
+    taken = connection.execute(query, (f"copy {server.name}",)).fetchone()
+    if taken is None or not taken[0]:
+        raise StoreLockedError(f"{server.path}: {why}")
+
+
+def _need_of(server: Server, connection: Connection[Any], record: Format) -> None:
+    """Refuse the copy of another store.
+
+    Raises:
+        InvalidOptionError
+    """
+    row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
+    if row is None or Format.unpack(row[0], server.path).seed != record.seed:
+        msg = f"{server.path}: holds the copy of another store, or its beginning; drop its schema"
+        raise InvalidOptionError(msg)
+
+
+# --- A warm copy: follows a file, shipment by shipment --------------------------------------------
+
+_MARK = Struct("<16sQQ?")
+
+
+class Mark(NamedTuple):
+    """State of a warm copy."""
+
+    follower: bytes
+    """16 random bytes, which the file has in a row, too."""
+    txnid: int
+    """Commit of the file up to which it goes."""
+    taken_us: int
+    """Time at which that was read from the file."""
+    is_whole: bool
+    """False: it is filled for the first time."""
+
+
+class MarkMovedError(Exception):
+    """Somebody else shipped to the copy meanwhile; nothing was written."""
+
+
+_targets: WeakSet[WarmTarget] = WeakSet()
+_left: list[Any] = []
+"""Connections of the parent of a fork: closing them here would end the parent's sessions."""
+
+
+def _after_fork_in_child() -> None:
+    for target in list(_targets):
+        target.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class WarmTarget:
+    """A copy on a server that follows a file; one process at a time ships to it.
+
+    Not thread-safe. Errors of the driver are raised as those of memcore, and end the connection.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Read the address; connect later.
+
+        Raises:
+            InvalidOptionError: it cannot be read.
+        """
+        self._server = Server(address, size=1)
+        self.path = self._server.path
+        """Address without its password."""
+        self._connection: Connection[Any] | None = None
+        self.mark: Mark | None = None
+        """The mark of the copy when it was last looked at; None: it has none."""
+        self.version = schema.FILLING
+        """Version of the copy's tables; that of a store which can be opened is greater."""
+        _targets.add(self)
+
+    @property
+    def is_connected(self) -> bool:
+        """True if this process may ship."""
+        return self._connection is not None
+
+    def connect(self, record: Format, secret: bytes | None) -> None:
+        """Become the process that ships; make the schema if there is none.
+
+        Raises:
+            StoreLockedError: another process ships; ``mark`` is that of the copy.
+            InvalidOptionError: it is the copy of another store.
+            StoreAccessError: the server cannot be reached, or refuses the role.
+            StorageError: it fails.
+        """
+        self.disconnect()
+        connection = self._server.connected()
+        try:
+            with self._told():
+                self._begin(connection, record, secret)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _begin(self, connection: Connection[Any], record: Format, secret: bytes | None) -> None:
+        server = self._server
+        if not server.is_there(connection):
+            key = secret or os.urandom(32)
+            server.make(connection, _shipped(record).pack(), key, version=schema.FILLING)
+        _need_of(server, connection, record)
+        self.version = connection.execute(server.sql(schema.OPENED)).fetchall()[0][0]
+        self.mark = _mark(server, connection)
+        if self.version == schema.FILLING:
+            _take_lock(server, connection, "another process ships to it")
+            self.mark = _mark(server, connection)  # that process may have shipped meanwhile
+
+    def disconnect(self) -> None:
+        """Let other processes ship. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def forget(self) -> None:
+        """Leave the connection to the parent, in the child of a fork."""
+        _left.append(self._connection)
+        self._connection = None
+
+    def look(self) -> None:
+        """Look whether the copy still is what this process left.
+
+        Raises:
+            SupersededError, MarkMovedError, StorageError: as for ``ship``.
+        """
+        with self._shipping():
+            pass
+
+    def ship(self, changes: Changes, secret: bytes | None, follower: bytes) -> None:
+        """Make the copy hold the state of the file that ``changes`` lead to; all of it or nothing.
+
+        A copy that is filled for the first time goes on where it was cut short.
+
+        Raises:
+            SupersededError: the copy was promoted.
+            MarkMovedError: another process shipped meanwhile.
+            SnapshotLostError, CorruptStoreError: the changes cannot be read.
+            StorageError: the server failed; connect again, and see by ``mark`` what it holds.
+        """
+        mark = Mark(follower, changes.txnid, clock_us(), is_whole=True)
+        special: list[tuple[bytes, bytes | None]] = []
+        is_first = self.mark is None or not self.mark.is_whole
+        if changes.is_whole and is_first:
+            with self._shipping() as connection:
+                self._put_mark(connection, mark._replace(is_whole=False))
+            self.mark = mark._replace(is_whole=False)
+            with self._told():
+                self._compare(changes, special)
+            with self._shipping() as connection:
+                self._end(connection, special, secret, mark)
+        else:
+            with self._shipping() as connection:
+                if changes.is_whole:
+                    self._compare(changes, special)
+                else:
+                    self._apply(connection, changes, special)
+                self._end(connection, special, secret, mark)
+        self.mark = mark
+
+    @contextmanager
+    def _told(self) -> Generator[None, None, None]:
+        """Raise errors of the driver as those of memcore, and end the connection."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self.disconnect()
+            raise translate(error, self.path) from error
+
+    @contextmanager
+    def _shipping(self) -> Generator[Connection[Any], None, None]:
+        """Open a transaction in which nobody else ships or promotes."""
+        server, connection = self._server, self._connection
+        if connection is None:
+            raise StorageError(f"{self.path}: the connection was lost")
+        with self._told(), connection.transaction():
+            found = connection.execute(server.sql(schema.FOLLOWED), (schema.MARK_KEY,), binary=True)
+            version, value, _ = found.fetchall()[0]
+            if version != schema.FILLING:
+                raise SupersededError(f"{self.path}: was promoted: the store lives on there")
+            if (None if value is None else Mark(*_MARK.unpack(value))) != self.mark:
+                raise MarkMovedError
+            yield connection
+
+    def _put_mark(self, connection: Connection[Any], mark: Mark) -> None:
+        query = self._server.sql(schema.FILL_PUT)
+        connection.execute(query, ([schema.MARK_KEY], [_MARK.pack(*mark)]), binary=True)
+
+    def _end(
+        self,
+        connection: Connection[Any],
+        special: list[tuple[bytes, bytes | None]],
+        secret: bytes | None,
+        mark: Mark,
+    ) -> None:
+        """Write the format record, the counters, the secret and the mark."""
+        server = self._server
+        for key, value in special:
+            if key == FORMAT_KEY:
+                record = _shipped(Format.unpack(value, self.path))
+                connection.execute(
+                    server.sql(schema.FILL_PUT), ([key], [record.pack()]), binary=True
+                )
+            elif key in _COUNTER_KEYS and value is not None:
+                number = open_number(key, value)
+                connection.execute(server.sql(schema.FILL_NUMBER), (key, number))
+        if secret is not None:
+            connection.execute(server.sql(schema.FILL_STORE), (secret,))
+        self._put_mark(connection, mark)
+
+    def _compare(self, changes: Changes, special: list[tuple[bytes, bytes | None]]) -> None:
+        """Compare the copy with all rows, range by range, and replace what differs."""
+        server, connection = self._server, self._connection
+        if connection is None:
+            raise StorageError(f"{self.path}: the connection was lost")
+        into = Filling(server, connection)
+        for start, stop, batch in _ranges(_shippable(changes, special.append)):
+            query = server.sql(schema.DIGEST)
+            found = connection.execute(query, (start, stop), binary=True).fetchone()
+            if found is None or bytes(found[0]) != _digest(batch):
+                into.replace(start, stop, batch)
+
+    def _apply(
+        self,
+        connection: Connection[Any],
+        changes: Changes,
+        special: list[tuple[bytes, bytes | None]],
+    ) -> None:
+        """Write what changed."""
+        put, gone = self._server.sql(schema.FILL_PUT), self._server.sql(schema.FILL_GONE)
+        for batch in _batches(_shippable(changes, special.append)):
+            rows = [row for row in batch if row[1] is not None]
+            lost = [key for key, value in batch if value is None]
+            if rows:
+                values = [key for key, _ in rows], [value for _, value in rows]
+                connection.execute(put, values, binary=True)
+            if lost:
+                connection.execute(gone, (lost,), binary=True)
+
+
+_COUNTER_KEYS: Final = frozenset(keys.counter(which) for which in COUNTERS)
+
+
+def _mark(server: Server, connection: Connection[Any]) -> Mark | None:
+    row = connection.execute(server.sql(schema.GET), (schema.MARK_KEY,), binary=True).fetchone()
+    return None if row is None else Mark(*_MARK.unpack(row[0]))
+
+
+def _shipped(record: Format) -> Format:
+    """Return the format record of a copy: a server has no mode without durability."""
+    durability = "relaxed" if record.durability == "relaxed" else "full"
+    return record._replace(durability=durability)
+
+
+def _shippable(
+    changes: Iterable[tuple[bytes, bytes | None]],
+    special: Callable[[tuple[bytes, bytes | None]], None],
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the changes of rows; those of counters and the store's own go to ``special``."""
+    for change in changes:
+        if change[0] < FIRST:
+            special(change)
+        elif change[0] not in OF_ONE_FILE:
+            yield change
+
+
+def _batches(
+    changes: Iterable[tuple[bytes, bytes | None]],
+) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    batch: list[tuple[bytes, bytes | None]] = []
+    size = 0
+    for key, value in changes:
+        batch.append((key, value))
+        size += len(key) + len(value or b"")
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _ranges(
+    rows: Iterable[tuple[bytes, bytes | None]],
+) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, bytes]]]]:
+    """Yield ranges that cover all keys, each with the rows in it."""
+    start = FIRST
+    for batch in _batches(rows):
+        stop = keys.behind(batch[-1][0])
+        yield start, stop, batch  # type: ignore[misc]  # no value is None: these are all rows
+        start = stop
+    yield start, END, []
+
+
+def _digest(rows: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the digest of rows as the server computes it (``schema.DIGEST``)."""
+    found = sha256()
+    for key, value in rows:
+        found.update(_LENGTH.pack(len(key)) + key + _LENGTH.pack(len(value)))
+        found.update(value)
+    return found.digest()
+
+
+def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark]:
+    """Make a warm copy a store of its own; return its path and its last mark.
+
+    With ``dry_run`` it stays what it is.
+
+    Raises:
+        NotFoundError: there is no such schema.
+        InvalidOptionError: it is no warm copy, or was never filled to the end.
+        StoreAccessError: the server cannot be reached.
+        StorageError: the server failed, or a shipment did not end.
+    """
+    server = Server(address, size=1)
+    with server.reached() as connection:
+        if not server.is_there(connection):
+            raise NotFoundError(f"{server.path}: there is no such store on the server")
+        with connection.transaction():
+            connection.execute("set local lock_timeout = 20000")
+            query = server.sql(schema.FOLLOWED)
+            version, value, _ = connection.execute(
+                query, (schema.MARK_KEY,), binary=True
+            ).fetchall()[0]
+            if version != schema.FILLING:
+                msg = f"{server.path}: is a store of its own already"
+                raise InvalidOptionError(msg)
+            if value is None:
+                msg = f"{server.path}: is no warm copy; a 'memcore copy' into it was cut short"
+                raise InvalidOptionError(msg)
+            mark = Mark(*_MARK.unpack(value))
+            if not mark.is_whole:
+                msg = f"{server.path}: was never filled to the end, and lacks sessions"
+                raise InvalidOptionError(msg)
+            if not dry_run:
+                connection.execute(server.sql(schema.UNFOLLOWED), (schema.MARK_KEY,), binary=True)
+                connection.execute(server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
+    return server.path, mark

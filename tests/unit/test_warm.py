@@ -1,0 +1,581 @@
+"""Warm copies: a file, its copy on a server, and what becomes of both."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from stores import fill, use
+
+import memcore
+from memcore.codec.keys import OF_ONE_FILE, WARM_KEY
+from memcore.database import warm
+from memcore.errors import (
+    ClosedError,
+    InvalidOptionError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+    StoreAccessError,
+    SupersededError,
+)
+from memcore.store.postgres import copies
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def address(server) -> str:
+    return server.address(f"warm{next(_numbers)}")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    """Rounds follow each other at once, and a failed one is tried again soon."""
+    monkeypatch.setattr(warm, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(warm, "WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(warm, "PAUSE_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(warm, "IDLE_SECONDS", 0.05)
+
+
+@pytest.fixture
+def sql(server) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        yield connection
+
+
+def in_file(db: memcore.Database) -> list[tuple[bytes, bytes]]:
+    found = db._engine.store.read(lambda txn: list(txn.scan(b"\x02", b"\xff")))
+    return [row for row in found if row[0] not in OF_ONE_FILE]
+
+
+def in_copy(sql: psycopg.Connection, address: str) -> list[tuple[bytes, bytes]]:
+    query = f"select k, v from {address.partition('#')[2]}.rows where k >= '\\x02' order by k"
+    return sql.execute(query, binary=True).fetchall()
+
+
+def say(session: memcore.Session, text: str) -> None:
+    session.append({"role": "user", "content": text})
+
+
+def texts(session: memcore.Session) -> list[str]:
+    return [item.message["content"] for item in session.items()]
+
+
+# --- what it promises -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_a_copy_is_promoted_and_goes_on(path, address, sql, durability):
+    with memcore.open(path, durability=durability, warm=address) as db:
+        fill(db)
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+        status = db.warm_status()
+        assert status is not None
+        assert (status.state, status.behind, status.error) == ("shipping", 0, None)
+        say(db.session("s1", user="ben"), "late")
+        db.session("s1", user="ben").undo()
+        db.delete_session("s2", user="ann")
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+        held = in_file(db)
+    done = memcore.promote(address)
+    assert done.taken_at == pytest.approx(status.taken_at, abs=60)
+    with memcore.open(address) as db:
+        assert in_file(db) == held
+        assert db.durability == durability
+        assert db.check() == []
+    use(address)
+
+
+def test_closing_ships_the_rest(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "last words")
+        held = in_file(db)
+    assert in_copy(sql, address) == held
+
+
+def test_it_is_shipped_without_being_asked(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        while in_copy(sql, address) != in_file(db):
+            pass
+
+
+def test_any_history_arrives(path, address, sql):
+    """Random changes, and a copy that equals the file whenever it says so."""
+    chance = random.Random(20)
+    with memcore.open(path, durability="relaxed", map_bytes=1024**2, warm=address) as db:
+        for step in range(300):
+            name, user = f"s{chance.randrange(8)}", chance.choice(["ann", "ben"])
+            session = db.session(name, user=user)
+            match chance.randrange(10):
+                case 0 | 1 | 2 | 3:
+                    session.extend([{"role": "user", "content": "x" * chance.randrange(3000)}] * 3)
+                case 4:
+                    if session.exists():
+                        session.undo()
+                case 5:
+                    db.delete_session(name, user=user)
+                case 6:
+                    notes = db.scope(user="ann").kv("notes")
+                    notes.put(f"k{step % 7}", {"value": "y" * chance.randrange(9000)})
+                case 7:
+                    db.scope(user="ben").blobs.put(chance.randbytes(chance.randrange(200_000)))
+                case 8:
+                    if session.exists() and chance.random() < 0.5:
+                        session.fork(f"f{step}")
+                case 9:
+                    db.ship()
+                    assert in_copy(sql, address) == in_file(db)
+        db.copy_compact()
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+        db.erase(user="ann")
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert db.check() == []
+
+
+def test_from_an_event_loop(path, address, sql):
+    async def run() -> None:
+        async with await memcore.aio.open(path, warm=address) as db:
+            session = db.session("s")
+            await asyncio.gather(
+                *(session.append({"role": "user", "content": f"{n}"}) for n in range(20))
+            )
+            await db.ship()
+            status = await db.warm_status()
+            assert status is not None
+            assert status.state == "shipping"
+
+    asyncio.run(run())
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert len(texts(db.session("s"))) == 20
+
+
+def test_without_one(path, address):
+    with memcore.open(path) as db:
+        assert db.warm_status() is None
+        with pytest.raises(InvalidOptionError, match="open it with warm="):
+            db.ship()
+
+
+# --- one file, one copy ---------------------------------------------------------------------------
+
+
+def test_a_promotion_ends_writing_to_the_file(path, address):
+    with memcore.open(path, warm=address) as db, memcore.open(path) as other:
+        session = db.session("s")
+        say(session, "x")
+        db.ship()
+        memcore.promote(address)
+        with pytest.raises(SupersededError, match="was promoted"):
+            db.ship()
+        for handle in (session, other.session("s"), db.session("new")):
+            with pytest.raises(SupersededError, match="was promoted"):
+                say(handle, "y")
+        assert texts(session) == ["x"]
+        status = db.warm_status()
+        assert status is not None
+        assert status.state == "superseded"
+        with pytest.raises(InvalidOptionError, match="is a store of its own already"):
+            memcore.promote(address)
+    with pytest.raises(SupersededError, match="the store lives on there"):
+        memcore.open(path, warm=address)
+    with memcore.open(path) as db:  # without the copy, it is the user's own decision
+        say(db.session("s"), "y")
+
+
+def test_an_idle_file_learns_of_a_promotion(path, address):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        db.ship()
+        memcore.promote(address)
+        with pytest.raises(SupersededError):
+            while True:
+                say(db.session("s"), "y")
+
+
+def test_a_restored_file_does_not_take_its_copy_back(path, address, tmp_path, sql):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        db.backup(tmp_path / "backup")
+        say(db.session("s"), "y")
+    held = in_copy(sql, address)
+    memcore.restore(tmp_path / "backup", path, replace=True)
+    with pytest.raises(SupersededError, match="promote it, or drop its schema"):
+        memcore.open(path, warm=address)
+    assert in_copy(sql, address) == held
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert texts(db.session("s")) == ["x", "y"]
+
+
+def test_a_twin_of_a_file_does_not_take_its_copy_back(path, address, tmp_path, sql):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+    shutil.copy(path, tmp_path / "twin")
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "y")
+    with pytest.raises(SupersededError, match="follows another file"):
+        memcore.open(tmp_path / "twin", warm=address)
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+
+
+def test_a_file_that_went_back_in_a_power_cut_takes_its_copy_back(path, address, tmp_path, sql):
+    """Which is all that ``"relaxed"`` says of the file, and the copy is the file's."""
+    with memcore.open(path, durability="relaxed", warm=address) as db:
+        say(db.session("s"), "x")
+        db.flush()
+        db.ship()
+        shutil.copy(path, tmp_path / "then")
+        say(db.session("s"), "y")
+        db.ship()
+    os.replace(tmp_path / "then", path)
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+        assert texts(db.session("s")) == ["x"]
+
+
+def test_what_cannot_have_a_copy(path, tmp_path, address, server, sql):
+    with memcore.open(path) as db:
+        say(db.session("s"), "x")
+    with pytest.raises(InvalidOptionError, match="nor memory"):
+        memcore.open(":memory:", warm=address)
+    with pytest.raises(InvalidOptionError, match="warm: only a file has it"):
+        memcore.open(address, warm=address)
+    with pytest.raises(ReadOnlyError, match="its writers ship"):
+        memcore.open(path, read_only=True, warm=address)
+    with pytest.raises(InvalidOptionError, match="expected the address"):
+        memcore.open(path, warm="agent.warm")
+    with pytest.raises(InvalidOptionError, match="encrypted or audited"):
+        memcore.open(tmp_path / "sealed", key=b"k" * 32, warm=address)
+    with pytest.raises(InvalidOptionError, match="encrypted or audited"):
+        memcore.open(tmp_path / "audited", audit=memcore.Audit(key=b"k" * 32), warm=address)
+    other = server.address(f"warm{next(_numbers)}")
+    memcore.open(other).close()
+    with pytest.raises(InvalidOptionError, match="holds the copy of another store"):
+        memcore.open(path, warm=other)
+    with memcore.open(tmp_path / "second", warm=address) as db:
+        db.ship()
+    with pytest.raises(InvalidOptionError, match="holds the copy of another store"):
+        memcore.open(path, warm=address)
+    with memcore.open(path) as db:
+        assert db.check() == []
+
+
+def test_a_store_that_a_copy_was_made_of_is_no_warm_copy(path, address):
+    with memcore.open(path) as db:
+        say(db.session("s"), "x")
+    memcore.copy_store(path, address)
+    with pytest.raises(InvalidOptionError, match="needs a schema of its own"):
+        memcore.open(path, warm=address)
+
+
+def test_nobody_opens_or_fills_a_warm_copy(path, address):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+    with pytest.raises(StoreAccessError, match="memcore promote"):
+        memcore.open(address)
+    with pytest.raises(InvalidOptionError, match="is the warm copy of a file"):
+        memcore.copy_store(path, address)
+
+
+def test_promoting_what_is_none(path, address, server):
+    with pytest.raises(NotFoundError):
+        memcore.promote(address)
+    with pytest.raises(InvalidOptionError, match="on a server"):
+        memcore.promote("agent.memcore")
+    memcore.open(address).close()
+    with pytest.raises(InvalidOptionError, match="is a store of its own"):
+        memcore.promote(address)
+
+
+def test_copies_and_salvage_leave_the_marks_out(path, address, tmp_path):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        assert db._engine.store.read(lambda txn: txn.get(WARM_KEY))
+        assert db.check() == []
+        db.backup(tmp_path / "backup")
+    memcore.salvage(path, tmp_path / "salvaged")
+    for name in ("backup", "salvaged"):
+        with memcore.open(tmp_path / name) as db:
+            value = db._engine.store.read(lambda txn: txn.get(WARM_KEY))
+            assert value is None or not any(value[-32:])
+            assert db.check() == []
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_away_is_tried_again(path, server, caplog):
+    address = server.address(f"warm{next(_numbers)}")
+    server.stop()
+    try:
+        with caplog.at_level(logging.WARNING), memcore.open(path, warm=address) as db:
+            say(db.session("s"), "x")
+            status = db.warm_status()
+            assert status is not None
+            assert status.state == "failing"
+            assert "cannot be reached" in (status.error or "")
+            with pytest.raises(StorageError, match="is shipped later"):
+                db.ship(timeout_seconds=0.1)
+            server.start()
+            db.ship()
+            server.stop(crash=True)
+            say(db.session("s"), "y")
+            server.start()
+            db.ship()
+            held = in_file(db)
+    finally:
+        if server.running.poll() is not None:
+            server.start()
+    assert sum("not up to date" in each.message for each in caplog.records) in (1, 2)
+    with psycopg.connect(server.dsn) as sql:
+        assert in_copy(sql, address) == held
+
+
+def test_a_shipment_whose_answer_is_lost(path, address, sql, monkeypatch):
+    """Whether it was stored or not: what comes next is compared with all."""
+    put_mark, lose = copies.WarmTarget._put_mark, []
+    with memcore.open(path, warm=address) as db:
+        session = db.session("s")
+        say(session, "x")
+        db.ship()
+
+        def lost(target, connection, mark):
+            put_mark(target, connection, mark)
+            if lose:
+                if lose.pop() == "after":
+                    connection.execute("commit")
+                connection.execute("select pg_terminate_backend(pg_backend_pid())")
+
+        monkeypatch.setattr(copies.WarmTarget, "_put_mark", lost)
+        for when in ("after", "before"):
+            lose.append(when)
+            say(session, when)
+            db.ship()
+            assert not lose
+            assert in_copy(sql, address) == in_file(db)
+        say(session, "z")
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+
+
+def test_a_first_filling_that_is_cut_short(path, address, sql, monkeypatch):
+    replace, left = copies.Filling.replace, [2]
+    monkeypatch.setattr(copies, "_BATCH_ROWS", 50)
+
+    def failing(made, *args):
+        left[0] -= 1
+        if left[0] <= 0:
+            raise StorageError("cut short")
+        return replace(made, *args)
+
+    with memcore.open(path) as db:
+        fill(db)
+    with monkeypatch.context() as patch:
+        patch.setattr(copies.Filling, "replace", failing)
+        patch.setattr(warm, "INTERVAL_SECONDS", 60.0)
+        patch.setattr(warm, "PAUSE_SECONDS_MAX", 60.0)
+        patch.setattr(warm, "CLOSING_SECONDS", 0.01)
+        with memcore.open(path, warm=address) as db:
+            with pytest.raises(StorageError):
+                db.ship(timeout_seconds=0.2)
+            assert db.warm_status().taken_at is None
+        with pytest.raises(InvalidOptionError, match="lacks sessions"):
+            memcore.promote(address)
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+
+
+def test_what_somebody_changed_on_the_server_is_mended_when_it_is_compared(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+        fill(db)
+    name = address.partition("#")[2]
+    some = f"select k from {name}.rows where k > '\\x05' limit 9"
+    sql.execute(f"delete from {name}.rows where k in ({some})")
+    last = f"select k from {name}.rows order by k desc limit 1"
+    sql.execute(f"update {name}.rows set v = '\\x00' where k = ({last})")
+    sql.execute(f"insert into {name}.rows values ('\\x0377', 'x')")
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+        assert in_copy(sql, address) == in_file(db)
+
+
+def test_a_copy_that_is_long_away_does_not_keep_the_pages(path, address, monkeypatch):
+    monkeypatch.setattr(warm, "PATIENCE_SECONDS", 0.0)
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        db.ship()
+        copy = db._warm
+        assert copy is not None
+        monkeypatch.setattr(
+            copies.WarmTarget, "ship", lambda *_: (_ for _ in ()).throw(StorageError("away"))
+        )
+        say(db.session("s"), "y")
+        while copy._feed.base is not None:
+            pass
+        monkeypatch.undo()
+
+
+def test_a_dropped_handle_ends_its_thread(path, address):
+    db = memcore.open(path, warm=address)
+    say(db.session("s"), "x")
+    db.ship()
+    thread = db._warm._thread
+    del db
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+CHILD = """
+import sys
+import memcore
+
+db = memcore.open(sys.argv[1], warm=sys.argv[2])
+for line in sys.stdin:
+    db.session("s").append({"role": "user", "content": line.strip()})
+    db.ship()
+    print("shipped", flush=True)
+db.close()
+"""
+
+
+def start(path: Path, address: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, path, address],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def tell(child: subprocess.Popen[str], text: str) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(text + "\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "shipped\n"
+
+
+def test_one_process_ships_for_all_and_another_takes_over(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+        first, second = start(path, address), start(path, address)
+        try:
+            tell(first, "a")  # which this process ships
+            tell(second, "b")
+            assert in_copy(sql, address) == in_file(db)
+        finally:
+            first.kill()
+            first.wait()
+    try:
+        tell(second, "c")
+        with memcore.open(path, warm=address) as db:
+            assert db.warm_status().state == "waiting"
+            say(db.session("s"), "d")
+            db.ship()
+            assert in_copy(sql, address) == in_file(db)
+            second.kill()
+            second.wait()
+            say(db.session("s"), "e")
+            db.ship()
+            assert in_copy(sql, address) == in_file(db)
+            assert texts(db.session("s")) == ["a", "b", "c", "d", "e"]
+    finally:
+        for child in (first, second):
+            child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                pipe.close()
+
+
+def test_the_child_of_a_fork_does_not_ship(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        db.ship()
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                say(db.session("s"), "child")
+                try:
+                    db.ship()
+                except InvalidOptionError:
+                    db.close()
+                    code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        db.ship()
+        assert texts(db.session("s")) == ["x", "child"]
+        assert in_copy(sql, address) == in_file(db)
+
+
+def test_threads_that_wait_together(path, address, sql):
+    with memcore.open(path, warm=address) as db:
+
+        def run(n: int) -> None:
+            for k in range(20):
+                say(db.session(f"s{n}"), f"{k}")
+                db.ship()
+                done.append((n, k))
+
+        done: list[tuple[int, int]] = []
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == 120
+        assert in_copy(sql, address) == in_file(db)
+    with pytest.raises(ClosedError):
+        db.ship()
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_the_command_line(path, address):
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "memcore", *args], capture_output=True, text=True, check=False
+        )
+
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+    assert run("promote", address).returncode == 6
+    shown = run("promote", address, "--dry-run", "--json")
+    assert json.loads(shown.stdout)["promoted"] is False
+    assert "is a warm copy" in run("promote", address, "--dry-run").stdout
+    assert run("ls", "--store", address).returncode == 7
+    assert "is a store of its own now" in run("promote", address, "--yes").stdout
+    assert "s" in run("ls", "--store", address).stdout
+    again = run("promote", address, "--yes")
+    assert (again.returncode, "already" in again.stderr) == (2, True)
