@@ -55,8 +55,8 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
 def promote_copy(address: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Make the warm copy of a file a store of its own, which --store takes from then on.
 
-    The file refuses writes as soon as it reaches the server: make sure first that nobody writes to
-    a file that does not. This cannot be taken back.
+    Processes that opened the file with warm= refuse writes within seconds, if they reach the
+    server: stop all other writers first. This cannot be undone.
     """
     need_choice(dry_run, yes, see="what it holds", do="promote it")
     done = memcore.promote(address, dry_run=dry_run)
@@ -65,4 +65,4 @@ def promote_copy(address: str, *, dry_run: bool, yes: bool, as_json: bool) -> No
         return
     what = "is a store of its own now" if yes else "is a warm copy"
     taken = datetime.fromtimestamp(done.taken_at, UTC)
-    print(escape(f"{done.path}: {what}; it holds its file of {taken:%Y-%m-%d %H:%M:%S} UTC"))
+    print(escape(f"{done.path}: {what}, with the file's state of {taken:%Y-%m-%d %H:%M:%S} UTC"))

@@ -22,6 +22,7 @@ from memcore.privacy.keyring import SUFFIX, secret_of
 from memcore.records import record
 from memcore.session.engine import Engine
 from memcore.store import build_detached, open_detached
+from memcore.store.changes import END, FIRST, ranges
 from memcore.store.copy import beside, prove
 from memcore.store.datafile import FORMAT_KEY, Format, publish
 from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store, need_known_address
@@ -35,11 +36,6 @@ __all__ = ["CopyReport", "copy_store"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PATIENCE_SECONDS: Final = 0.2
-_BATCH_ROWS: Final = 4096
-_BATCH_BYTES: Final = 16 * 1024**2
-_FIRST: Final = b"\x02"
-_END: Final = b"\xff"
-"""All rows but the counters lie between these keys."""
 
 
 @record(frozen=True, slots=True)
@@ -114,7 +110,7 @@ def _copy(
             f"{store.path}: is encrypted or audited, which a copy of another kind cannot be: "
             "export its sessions, and import them"
         )
-    for _ in txn.scan(_FIRST, _END, limit=1):
+    for _ in txn.scan(FIRST, END, limit=1):
         break  # a store on a server reads in one snapshot from here on
     make = _to_server if target.startswith(SERVER_SCHEMES) else _to_file
     counted = _CopyProgress(total, progress)
@@ -151,20 +147,9 @@ def _counters(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, int]]:
             yield key, value, open_number(key, value)
 
 
-def _batches(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, bytes]]]]:
+def _ranges(txn: ReadTxn) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, bytes]]]]:
     """Yield all rows in batches: the first key, the key behind the last, and the rows."""
-    start, size = _FIRST, 0
-    batch: list[tuple[bytes, bytes]] = []
-    for row in txn.scan(_FIRST, _END):
-        if row[0] in OF_ONE_FILE:
-            continue
-        batch.append(row)
-        size += len(row[1])
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            stop = keys.behind(row[0])
-            yield start, stop, batch
-            start, batch, size = stop, [], 0
-    yield start, _END, batch
+    return ranges(row for row in txn.scan(FIRST, END) if row[0] not in OF_ONE_FILE)
 
 
 def _to_server(
@@ -187,7 +172,7 @@ def _to_server(
 def _fill(made: Filling, txn: ReadTxn, counted: _CopyProgress) -> int:
     """Make the target hold the source's rows; returns the number of rows that differed."""
     written = 0
-    for start, stop, batch in _batches(txn):
+    for start, stop, batch in _ranges(txn):
         written += made.replace(start, stop, batch)
         counted.add(len(batch))
     for key, _, number in _counters(txn):
@@ -203,7 +188,7 @@ def _to_file(
     def rows() -> Iterator[tuple[bytes, bytes]]:
         for key, value, _ in _counters(txn):
             yield key, value
-        for _, _, batch in _batches(txn):
+        for _, _, batch in _ranges(txn):
             yield from batch
             counted.add(len(batch))
 

@@ -268,9 +268,11 @@ class Database:
         """
         self._stop_sweepers()
         try:
-            self._engine.write_uses()
-            if self._warm is not None:
-                self._warm.close()
+            try:
+                self._engine.write_uses()
+            finally:
+                if self._warm is not None:
+                    self._warm.close()
         finally:
             self._engine.unwritten.clear()
             self._engine.store.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from memcore.codec.keys import WARM_KEY
-from memcore.codec.values import open_value, seal_value
+from memcore.codec.values import clock_us
 from memcore.errors import (
     ClosedError,
     InvalidOptionError,
@@ -25,10 +25,17 @@ from memcore.errors import (
 from memcore.faces import logger
 from memcore.options import checked_path
 from memcore.records import record
-from memcore.store.changes import ChangeFeed, SnapshotLostError
+from memcore.store.changes import (
+    MARK_BYTES,
+    NO_MARK,
+    ChangeFeed,
+    SnapshotLostError,
+    WarmRow,
+    warm_row,
+)
 from memcore.store.commit import release
 from memcore.store.datafile import FORMAT_KEY, Format
-from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store, Txn
+from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store
 from memcore.store.store import LmdbStore
 from memcore.store.transaction import is_audited, stored
 
@@ -38,25 +45,19 @@ if TYPE_CHECKING:
 __all__ = ["Promotion", "WarmCopy", "WarmStatus", "promote"]
 
 INTERVAL_SECONDS: Final = 0.25
-"""How often the thread looks for commits to ship."""
-WAITING_SECONDS: Final = 2.0
-"""How often it looks whether another process still ships."""
+"""Time between two looks at the file for commits to ship."""
+WAITING_SECONDS: Final = 5.0
+"""The same while another process ships."""
 IDLE_SECONDS: Final = 5.0
-"""How often it looks at the copy while there is nothing to ship."""
+"""Time between two looks at the copy while there is nothing to ship."""
 PAUSE_SECONDS_MAX: Final = 5.0
 """The longest pause after a failure; pauses double up to it."""
-PATIENCE_SECONDS: Final = 30.0
-"""How long the file keeps its pages for a copy that cannot be reached; then all is compared."""
+PIN_SECONDS_MAX: Final = 30.0
+"""Time for which the file keeps its pages for a copy that cannot be reached."""
 CLOSING_SECONDS: Final = 5.0
-"""How long ``close`` waits for the last shipment."""
+"""The longest wait of ``close`` for the last shipment."""
 
-_DONE: Final = 0
-_AGAIN: Final = 1
-_FAILED: Final = 2
-"""Outcomes of a round: the next one is due, may begin at once, or begins after a pause."""
-
-_MARK_BYTES: Final = 16
-_NO_MARK: Final = bytes(_MARK_BYTES)
+_ATTEMPTS: Final = 8
 
 
 @record(frozen=True, slots=True)
@@ -67,13 +68,15 @@ class WarmStatus:
     """Address of the copy, without its password."""
     state: str
     """``"shipping"``; ``"waiting"``: another process ships; ``"failing"``: see ``error``, it is
-    tried again; ``"superseded"``: the copy was promoted, and this file refuses writes."""
-    taken_at: float | None
-    """When the state that the copy holds was read from the file, in Unix seconds; None: unknown."""
-    behind: int
-    """Number of commits that the copy lacks, if ``taken_at`` is known."""
+    tried again; ``"superseded"``: the copy was promoted or follows another file, and this file
+    refuses writes."""
+    current_at: float | None
+    """The copy has everything that was committed before this time, in Unix seconds; None: unknown.
+    It advances while there is nothing to ship, too."""
+    behind: int | None
+    """Number of commits that the copy lacks; None: unknown."""
     error: str | None
-    """Why the last shipment failed."""
+    """The reason for which the copy is not kept up to date; None: it is."""
 
 
 @record(frozen=True, slots=True)
@@ -83,14 +86,14 @@ class Promotion:
     path: str
     """Address of the store, without its password."""
     taken_at: float
-    """When the state that it holds was read from its file, in Unix seconds."""
+    """Time at which the state that it had was read from its file, in Unix seconds."""
 
 
 def promote(address: str, *, dry_run: bool = False) -> Promotion:
     """Make a warm copy a store of its own, which ``memcore.open`` takes by its address.
 
-    The file that it followed refuses writes as soon as it learns of that. It learns within seconds
-    if it reaches the server, so make sure first that nobody uses a file that does not.
+    Processes that opened the file with ``warm=`` refuse writes within seconds, if they reach the
+    server. Stop all other writers first. Promoting it again changes nothing.
 
     Args:
         address: the schema that holds the copy.
@@ -115,8 +118,8 @@ class WarmCopy:
     """Ships what is committed to a file, by any process, to a copy that follows it.
 
     A thread pins a snapshot of the file, sends the rows in which it differs from the one before,
-    and lets go of that one. The copy has one of two marks that the file has in a row: so a file
-    that went another way meanwhile, as one that was restored, never overwrites it.
+    and lets go of that one. The copy carries one of two marks stored in the file, so a file with
+    another history, as one that was restored, never overwrites it.
     """
 
     def __init__(self, store: Store, address: str) -> None:
@@ -127,30 +130,33 @@ class WarmCopy:
             ImportError: psycopg is not installed.
         """
         from memcore.store.postgres.copies import (  # noqa: PLC0415 - an optional dependency
+            Mark,
             MarkMovedError,
             WarmTarget,
         )
 
-        file = _shippable(store)
+        file = _need_file(store)
+        self._mark = Mark
         self._lost = (MarkMovedError, SnapshotLostError)
         self._store = ref(file)
         self._process = os.getpid()
         self._target: WarmTarget = WarmTarget(address)
         self._feed = ChangeFeed(file.environment())
-        self._follower = b""
+        self._source = b""
+        """The mark that this process gave the copy."""
         self._shipped = 0
-        """The commit up to which the copy goes, if ``_feed`` has a base."""
+        """Position of the last commit in the copy, if ``_feed`` has a base."""
         self._wake = allocate_lock()
         self._wake.acquire()
-        self._waiting: list[LockType] = []
+        self._waiters: list[LockType] = []
         self._ended = False
         self._begun = self._done = 0
         """Numbers of rounds: each ships everything committed before it began."""
         self._asked = 0
-        self._done_elsewhere = _FAILED
-        """Outcome of a round in which another process ships."""
+        """The round that somebody waits for."""
         self._state = "failing"
-        self._error: Exception | None = None
+        self._error: str | None = None
+        self._current_us = 0
         self._looked = self._failing_since = 0.0
         self._thread: Thread | None = None
 
@@ -163,11 +169,14 @@ class WarmCopy:
             SupersededError: the copy was promoted, or follows another file.
             InvalidOptionError: the schema holds another store.
         """
+        store = self._store()
+        if store is None:
+            raise ClosedError("the store is closed; open it again")
         try:
-            self._connect(self._open(), 0)
+            self._connect(store)
             self._state = "shipping"
-        except StoreLockedError as error:
-            self._state, self._error = "waiting", error
+        except StoreLockedError:
+            self._state = "waiting"
         except StorageError as error:
             self._fail(error)
         self._thread = Thread(target=self._run, name="memcore-warm", daemon=True)
@@ -177,63 +186,60 @@ class WarmCopy:
         """Wait until everything committed before this call is in the copy.
 
         Raises:
-            SupersededError: the copy was promoted.
+            SupersededError: the copy was promoted, or follows another file.
             StorageError: it did not get there in time; it is tried again.
+            InvalidOptionError: this is the child of a fork.
         """
-        self._need_here()
+        if self._process != os.getpid():
+            raise InvalidOptionError(
+                "the child of a fork does not ship; open the file in this process"
+            )
+        store = self._store()
+        if store is not None:
+            store.need_outside()
         wanted = self._begun + 1
         until = inf if timeout_seconds is None else monotonic() + timeout_seconds
+        self._asked = max(self._asked, wanted)
+        release(self._wake)  # once: the pauses behind failures are kept
         while self._done < wanted:
-            if self._state == "superseded" or self._ended:
-                raise self._error or ClosedError("the store is closed; open it again")
+            if self._state == "superseded":
+                raise SupersededError(self._error)
+            if self._ended:
+                raise ClosedError("the store is closed; open it again")
             left = until - monotonic()
             if left <= 0:
                 reason = f": {self._error}" if self._error is not None else ""
                 raise StorageError(
                     f"{self._target.path}: the copy is not up to date after {timeout_seconds:g} s; "
                     f"what was committed is in the file, and is shipped later{reason}"
-                ) from self._error
-            bell = allocate_lock()
-            bell.acquire()
-            self._waiting.append(bell)
-            self._asked = max(self._asked, wanted)
-            release(self._wake)
+                )
+            waiter = allocate_lock()
+            waiter.acquire()
+            self._waiters.append(waiter)
             if self._done < wanted:
-                bell.acquire(True, min(left, 1.0))
+                waiter.acquire(True, min(left, 1.0))
 
     def status(self) -> WarmStatus:
         """Return the state of the copy."""
-        self._need_here()
-        mark = self._target.mark
-        taken = mark is not None and mark.is_whole
-        behind = self._feed.newest() - mark.txnid if mark is not None and taken else 0
-        return WarmStatus(
-            self._target.path, self._state,
-            mark.taken_us / 1e6 if mark is not None and taken else None,
-            max(behind, 0), None if self._error is None else str(self._error),
-        )  # fmt: skip
+        mark, behind, store = self._target.mark, None, self._store()
+        if mark is not None and mark.is_complete and store is not None:
+            behind = max(store.read(_position_of) - mark.position, 0)
+        current = self._current_us / 1e6 if self._current_us else None
+        return WarmStatus(self._target.path, self._state, current, behind, self._error)
 
     def close(self) -> None:
-        """Ship the rest, and end the thread; what cannot be shipped is told in the log."""
+        """Ship the rest, and end the thread; a failure to ship is logged."""
         if self._process != os.getpid() or self._thread is None:
             return
         try:
             if self._state in ("shipping", "failing"):
                 self.ship(CLOSING_SECONDS)
         except MemcoreError as error:
-            logger("memcore.warm").warning("%s: closed before it was up to date: %s",
-                                           self._target.path, error)  # fmt: skip
+            logger("memcore.warm").warning("closed before the warm copy was up to date: %s", error)
         finally:
             self._ended = True
             release(self._wake)
             self._thread.join(CLOSING_SECONDS)
-
-    def _need_here(self) -> None:
-        if self._process != os.getpid():
-            raise InvalidOptionError(
-                "this handle was opened before the process was forked, and the parent ships: open "
-                "the file here"
-            )
 
     # --- the thread --------------------------------------------------------------------------
 
@@ -242,87 +248,101 @@ class WarmCopy:
         try:
             while not self._ended and self._state != "superseded":
                 self._begun += 1
-                number, outcome = self._begun, self._try_round()
-                if outcome == _DONE:
-                    self._done = number
-                failed = failed + 1 if outcome == _FAILED else 0
-                self._ring()
-                if outcome == _FAILED or self._asked <= self._done:
+                number = self._begun
+                if self._try_round():
+                    self._done, failed = number, 0
+                else:
+                    failed += 1
+                waiters, self._waiters = self._waiters, []
+                for waiter in waiters:
+                    release(waiter)
+                if failed or self._asked <= self._done:
                     self._wake.acquire(True, self._pause(failed))
         finally:
             self._ended = True
+            with suppress(MemcoreError):  # it is closed: there are no pins
+                self._feed.drop()
             self._target.disconnect()
-            self._ring()
+            for waiter in self._waiters:
+                release(waiter)
 
     def _pause(self, failed: int) -> float:
         if failed:
             return min(INTERVAL_SECONDS * 2.0 ** min(failed, 10), PAUSE_SECONDS_MAX)
         return WAITING_SECONDS if self._state == "waiting" else INTERVAL_SECONDS
 
-    def _ring(self) -> None:
-        """Wake those who wait for a round."""
-        waiting, self._waiting = self._waiting, []
-        for bell in waiting:
-            release(bell)
-
-    def _try_round(self) -> int:
-        """Ship once, and return how it went."""
+    def _try_round(self) -> bool:
+        """Ship once; True if the copy is up to date."""
         store = self._store()
         if store is None:
             self._ended = True
-            return _FAILED
+            return False
+        began_us = clock_us()
         try:
-            self._round(store)
-        except self._lost:
-            self._target.disconnect()
-            return _AGAIN
-        except Exception as error:  # noqa: BLE001 - told by the log, the status and ``ship``
-            return self._judge(store, error)
-        self._state, self._error, self._failing_since = "shipping", None, 0.0
-        return _DONE
-
-    def _judge(self, store: LmdbStore, error: Exception) -> int:
-        """Take note of a failure, and return the round's outcome."""
-        if isinstance(error, ClosedError):
+            is_done = self._round(store)
+        except ClosedError:
             self._ended = True
-        elif isinstance(error, SupersededError):
-            self._state, self._error = "superseded", error
+            return False
+        except SupersededError as error:
+            self._error = str(error)  # not the error: its traceback would keep the handle
+            self._state = "superseded"
+            logger("memcore.warm").error("%s", error)
             with suppress(ClosedError):
                 store.supersede(str(error))
-        elif isinstance(error, StoreLockedError):
-            self._state, self._error, self._failing_since = "waiting", error, 0.0
-            return self._done_elsewhere
-        else:
+            return False
+        except Exception as error:  # noqa: BLE001 - logged, and told by ``status`` and ``ship``
             self._fail(error)
-        return _FAILED
+            return False
+        if self._failing_since:
+            logger("memcore.warm").info("%s: shipping again", self._target.path)
+        self._state = "shipping" if self._target.is_connected else "waiting"
+        self._error, self._failing_since = None, 0.0
+        if is_done:
+            self._current_us = began_us
+        return is_done
 
     def _fail(self, error: Exception) -> None:
-        self._state, self._error = "failing", error
+        self._state, self._error = "failing", str(error) or type(error).__name__
         if not self._failing_since:
             self._failing_since = monotonic()
             logger("memcore.warm").warning("the warm copy is not up to date: %s", error)
 
-    def _round(self, store: LmdbStore) -> None:
-        if self._failing_since and monotonic() - self._failing_since > PATIENCE_SECONDS:
+    def _round(self, store: LmdbStore) -> bool:
+        if self._failing_since and monotonic() - self._failing_since > PIN_SECONDS_MAX:
             self._feed.drop()  # else the file could not use its freed pages again
-        self._done_elsewhere = _FAILED
-        wanted = self._feed.newest()
-        if not self._target.is_connected:
-            self._connect(store, wanted)
-        if self._feed.base is not None and self._shipped == self._feed.newest():
+        wanted = store.read(_position_of)
+        for _ in range(_ATTEMPTS):
+            try:
+                if not self._target.is_connected:
+                    self._connect(store)
+                self._ship(store)
+            except StoreLockedError:
+                return self._is_shipped_elsewhere(store, wanted)
+            except self._lost:
+                self._target.disconnect()
+            else:
+                return True
+        raise StorageError(f"{self._target.path}: the file or its copy changed in each attempt")
+
+    def _ship(self, store: LmdbStore) -> None:
+        if self._feed.base is not None and self._shipped == store.read(_position_of):
             if self._asked > self._done or monotonic() - self._looked > IDLE_SECONDS:
-                self._target.look()
+                self._target.check()
                 self._looked = monotonic()
             return
-        changes = self._feed.take()
-        self._target.ship(changes, store.secret.found(), self._follower)
+        taken_us, changes = clock_us(), self._feed.take()
+        # The file is never behind its copy, not even behind a power cut: it would be another one.
+        store.make_durable()
+        offset = store.read(_row_of).offset  # if the file was replaced, the snapshot is lost
+        mark = self._mark(
+            self._source, offset + changes.txnid, *store.place, taken_us, is_complete=True
+        )
+        self._target.ship(changes, store.secret.found(), mark)
         self._feed.keep()
-        self._shipped, self._looked = changes.txnid, monotonic()
+        self._shipped, self._looked = mark.position, monotonic()
 
-    def _connect(self, store: LmdbStore, wanted: int) -> None:
+    def _connect(self, store: LmdbStore) -> None:
         """Become the process that ships, and leave a new mark in the file, unless it has the last.
-
-        Where another process ships, ``_done_elsewhere`` says if it has shipped the commit ``wanted``.
 
         Raises:
             SupersededError: the copy was promoted, or follows another file.
@@ -332,87 +352,82 @@ class WarmCopy:
         target = self._target
         try:
             target.connect(store.read(_record_of), store.secret.found())
+            self._need_own(store)
         except StoreLockedError:
             self._feed.drop()
-            mark = target.mark
-            if mark is not None and mark.is_whole and mark.txnid >= wanted:
-                # Of a twin of this file, which ships there, too, the numbers would say nothing.
-                is_own = mark.follower in store.read(_marks_of)
-                self._done_elsewhere = _DONE if is_own else _FAILED
             raise
-        try:
-            self._need_own(store)
         except BaseException:
             target.disconnect()
             raise
 
     def _need_own(self, store: LmdbStore) -> None:
-        target, known = self._target, store.read(_marks_of)
-        mark = target.mark
-        if target.version:
-            raise _refusal(target.path, known)
-        if mark is not None and mark.follower == self._follower:
-            if mark.txnid != self._shipped:
+        target, mark = self._target, self._target.mark
+        row, position = store.read(lambda txn: (_row_of(txn), _position_of(txn)))
+        is_known = mark is not None and mark.source in row[:2]
+        if target.is_store:
+            if is_known:
+                raise SupersededError(
+                    f"{target.path}: was promoted: the store is there now. Open it by its address, "
+                    "and this file with read_only=True"
+                )
+            raise InvalidOptionError(
+                f"{target.path}: holds a store; name a schema for the warm copy that does not exist"
+            )
+        if mark is not None and mark.source == self._source:
+            if mark.position != self._shipped:
                 self._feed.drop()  # the last shipment failed, or its answer was lost
             return
-        if mark is not None and mark.follower not in known:
+        if mark is not None and not (is_known and mark.position <= position):
             raise SupersededError(
-                f"{target.path}: follows another file, or what this one was before it was restored "
-                "or copied: promote it, or drop its schema to begin anew"
+                f"{target.path}: follows another file, or another history of this one, as from "
+                "before it was restored or copied. Promote it to keep it; drop its schema only to "
+                "discard it"
             )
         self._feed.drop()
-        self._follower = _take_over(store, _NO_MARK if mark is None else mark.follower)
+        self._source = os.urandom(MARK_BYTES)
+        before = NO_MARK if mark is None else mark.source
+        made = WarmRow(before, self._source, row.offset).pack()
+        store.transact(lambda txn: txn.put(WARM_KEY, made))
+        store.make_durable()  # the file must know the mark before the copy gets it
 
-    def _open(self) -> LmdbStore:
-        store = self._store()
-        if store is None:
-            raise ClosedError("the store is closed; open it again")
-        return store
-
-
-def _refusal(path: str, known: tuple[bytes, bytes]) -> MemcoreError:
-    if any(mark != _NO_MARK for mark in known):
-        return SupersededError(
-            f"{path}: was promoted: the store lives on there. Open it by its address, or open the "
-            "file without a warm copy"
+    def _is_shipped_elsewhere(self, store: LmdbStore, wanted: int) -> bool:
+        """Return whether the process that ships has shipped the commit at a position."""
+        mark = self._target.mark
+        row, position = store.read(lambda txn: (_row_of(txn), _position_of(txn)))
+        return (
+            mark is not None
+            and mark.is_complete
+            and wanted <= mark.position <= position
+            # That of a twin, which ships to the same copy, says nothing of this file.
+            and (mark.source, mark.device, mark.inode) == (row.made, *store.place)
         )
-    return InvalidOptionError(f"{path}: is a store already; a warm copy needs a schema of its own")
 
 
-def _take_over(store: LmdbStore, before: bytes) -> bytes:
-    """Leave a new mark in the file, durably, beside the one that the copy has; return it."""
-    made = os.urandom(_MARK_BYTES)
-
-    def closure(txn: Txn) -> None:
-        txn.put(WARM_KEY, seal_value(WARM_KEY, before + made))
-
-    store.transact(closure)
-    store.make_durable()  # behind a power cut the file must still know the mark that the copy gets
-    return made
+def _row_of(txn: ReadTxn) -> WarmRow:
+    return warm_row(txn.get(WARM_KEY))
 
 
-def _marks_of(txn: ReadTxn) -> tuple[bytes, bytes]:
-    value = txn.get(WARM_KEY)
-    body = bytes(2 * _MARK_BYTES) if value is None else open_value(WARM_KEY, value)[1]
-    return bytes(body[:_MARK_BYTES]), bytes(body[_MARK_BYTES:])
+def _position_of(txn: ReadTxn) -> int:
+    """Return the position of the newest commit."""
+    return _row_of(txn).offset + stored(txn).id()
 
 
 def _record_of(txn: ReadTxn) -> Format:
     return Format.unpack(stored(txn).get(FORMAT_KEY), "the file")
 
 
-def _shippable(store: Store) -> LmdbStore:
+def _need_file(store: Store) -> LmdbStore:
     """Return a store that may have a warm copy.
 
     Raises:
         InvalidOptionError, ReadOnlyError
     """
     if not isinstance(store, LmdbStore) or store.path == ":memory:":
-        raise InvalidOptionError("warm: only a file has a warm copy, not a server, nor memory")
+        raise InvalidOptionError("warm: only a file on disk can have a warm copy")
     if store.read_only:
         raise ReadOnlyError("warm: the file is open read-only; its writers ship")
     if store.vault is not None or store.read(lambda txn: is_audited(txn, store.path)):
         raise InvalidOptionError(
-            f"warm: {store.path} is encrypted or audited, which a store on a server cannot be"
+            f"warm: {store.path} is encrypted or audited; such files cannot have a warm copy"
         )
     return store

@@ -52,6 +52,7 @@ from memcore.rows.lifecycle import (
 )
 from memcore.rows.names import check_name, pass_over
 from memcore.store import Store
+from memcore.store.changes import warm_row
 from memcore.store.datafile import newest_meta
 from memcore.store.interface import ERASED, NAMES, DeleteBudget, ReadTxn, Txn
 
@@ -962,7 +963,9 @@ def out_of_reach(store: Store) -> tuple[str, ...]:
     found = ["backups and exports that were made before", "blocks that the device gave up"]
     if store.is_server:
         found += _SERVERS
-    elif os.path.isabs(store.path):
+    elif not store.read(lambda txn: warm_row(txn.get(keys.WARM_KEY))).is_blank:
+        found += ("the file's warm copy, until the next shipment", *_SERVERS)
+    if not store.is_server and os.path.isabs(store.path):
         with suppress(OSError):
             found += [f"the file {os.path.basename(each)!r}" for each in files_beside(store.path)]
     return tuple(found)

@@ -9,9 +9,14 @@ slots, one value of the store's own, are the exception: they are written in plac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from weakref import ref
 
+from memcore.codec.keys import WARM_KEY, behind, malformed
+from memcore.codec.values import open_value, seal_value
 from memcore.errors import CorruptStoreError, StorageError
 from memcore.limits import PAGE_BYTES
 from memcore.store.datafile import meta_of, newest_meta
@@ -30,17 +35,24 @@ if TYPE_CHECKING:
     from memcore.store.environment import Environment
 
 __all__ = [
+    "END",
+    "FIRST",
+    "MARK_BYTES",
+    "NO_MARK",
     "WARM_ROW_BYTES",
+    "Change",
     "ChangeFeed",
     "Changes",
     "SnapshotLostError",
+    "WarmRow",
+    "batches",
+    "ranges",
+    "warm_row",
 ]
-
-WARM_ROW_BYTES: Final = 32
-"""Size of the row that names what a warm copy follows: two marks."""
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 """A key, and the row's value; None: the row is gone."""
+Row: TypeAlias = tuple[bytes, bytes]
 
 
 class SnapshotLostError(Exception):
@@ -50,25 +62,32 @@ class SnapshotLostError(Exception):
 class PinnedSnapshot:
     """A snapshot whose pages stay as they are until it is let go."""
 
-    __slots__ = ("_raw", "is_lost", "tree", "txnid")
+    __slots__ = ("_env", "_is_lost", "_opened", "_raw", "tree", "txnid")
 
-    def __init__(self, raw: Any, image: bytes) -> None:
+    def __init__(self, env: Environment, raw: Any, image: bytes) -> None:
+        self._env = env
+        self._opened = env.opened
         self._raw = raw
         meta = meta_of(image)
         self.txnid = meta.txnid
         self.tree = Tree("data", meta.main_root, meta.main_depth)
-        self.is_lost = False
+        self._is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        """True if its pages may have been used again, or the file is another one."""
+        return self._is_lost or self._env.opened != self._opened
 
     def let_go(self) -> None:
         """Let its pages be used again; whoever is reading them finds that it is lost."""
-        self.is_lost = True  # before LMDB may reuse a page
+        self._is_lost = True  # before LMDB may reuse a page
         raw, self._raw = self._raw, None
         if raw is not None:
             raw.abort()
 
     def forget(self) -> Any:
         """Leave the reader to the parent of a fork, and return it: it must not be aborted."""
-        self.is_lost = True
+        self._is_lost = True
         raw, self._raw = self._raw, None
         return raw
 
@@ -76,12 +95,13 @@ class PinnedSnapshot:
 class Changes:
     """The rows in which a snapshot differs from an older one; all of its rows if there is none."""
 
-    __slots__ = ("_env", "_new", "_old")
+    __slots__ = ("_env", "_leaves", "_new", "_old")
 
     def __init__(self, env: Environment, old: PinnedSnapshot | None, new: PinnedSnapshot) -> None:
         self._env = env
         self._old = old
         self._new = new
+        self._leaves: tuple[list[int], list[int]] | None = None
 
     @property
     def txnid(self) -> int:
@@ -93,26 +113,41 @@ class Changes:
         """True if there is no older snapshot: these are all rows."""
         return self._old is None
 
+    def find(self) -> None:
+        """Read all pages but those with the changes themselves: what takes long in a large file.
+
+        Raises:
+            SnapshotLostError, CorruptStoreError, StorageError: as for iteration.
+        """
+        with self._told():
+            old = None if self._old is None else self._old.tree
+            self._leaves = leaves_apart(self._page, old, self._new.tree)
+
     def __iter__(self) -> Iterator[Change]:
         """Yield the changes in key order.
 
         Raises:
-            SnapshotLostError: a snapshot was let go meanwhile; what was yielded may be wrong only
-                if it was yielded after that.
+            SnapshotLostError: a snapshot was let go meanwhile; what was yielded before is right.
             CorruptStoreError: a page is damaged.
             StorageError: the device fails.
         """
+        if self._leaves is None:
+            self.find()
+        with self._told():
+            yield from self._merged(*(self._leaves or ([], [])))
+            self._need_pinned()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
         try:
-            yield from self._merged()
+            yield
         except DamageError as damage:
             self._need_pinned()
             raise CorruptStoreError(f"{self._env.path}: {damage}; run 'memcore check'") from damage
         except OSError as error:
             raise StorageError(f"{self._env.path}: cannot be read: {error}") from error
 
-    def _merged(self) -> Iterator[Change]:
-        old = None if self._old is None else self._old.tree
-        gone, fresh = leaves_apart(self._page, old, self._new.tree)
+    def _merged(self, gone: list[int], fresh: list[int]) -> Iterator[Change]:
         before = rows_of(self._page, gone)
         last = next(before, None)
         for entry, page in rows_of(self._page, fresh):
@@ -174,7 +209,7 @@ class ChangeFeed:
         self._env = env
         self._base: PinnedSnapshot | None = None
         self._taken: PinnedSnapshot | None = None
-        env.feeds.add(self)
+        env.pinned[id(self)] = ref(self)
 
     @property
     def base(self) -> int | None:
@@ -187,7 +222,7 @@ class ChangeFeed:
         return int(self._env.hold(lambda _: newest_meta(self._env.fd, self._env.path).txnid))
 
     def take(self) -> Changes:
-        """Pin the newest snapshot, and return in what it differs from the one that was kept.
+        """Pin the newest snapshot, and return how it differs from the one that was kept.
 
         Raises:
             ClosedError: the file is closed.
@@ -207,7 +242,7 @@ class ChangeFeed:
             reader, image = self._env.pin()
         except MapResized as error:
             raise MapMovedError from error
-        self._taken = PinnedSnapshot(reader, image)
+        self._taken = PinnedSnapshot(self._env, reader, image)
         if self._base is not None and self._base.is_lost:
             self._base = None
         return Changes(self._env, self._base, self._taken)
@@ -236,3 +271,78 @@ class ChangeFeed:
         both = (self._base, self._taken)
         self._base = self._taken = None
         return [pinned.forget() for pinned in both if pinned is not None]
+
+
+# --- Rows on their way to another store -----------------------------------------------------------
+
+FIRST: Final = b"\x02"
+END: Final = b"\xff"
+"""All rows but the counters and the store's own lie between these keys."""
+_BATCH_ROWS: Final = 4096
+_BATCH_BYTES: Final = 16 * 1024**2
+
+
+def batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Yield changes in lists that fit into one statement."""
+    batch: list[Change] = []
+    size = 0
+    for key, value in changes:
+        batch.append((key, value))
+        size += len(key) + len(value or b"")
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def ranges(rows: Iterable[Change]) -> Iterator[tuple[bytes, bytes, list[Row]]]:
+    """Yield ranges that cover all keys, each as first key, key behind it, and the rows in it.
+
+    ``rows`` are those of a whole store: none is gone.
+    """
+    start = FIRST
+    for batch in batches(rows):
+        stop = behind(batch[-1][0])
+        yield start, stop, batch  # type: ignore[misc]  # no value is None
+        start = stop
+    yield start, END, []
+
+
+# --- The row that ties a file to its warm copy ----------------------------------------------------
+# The copy has one of the two marks. Whoever begins to ship leaves a new one in the file, beside the
+# one that the copy has, before the copy gets it: so one of them is right even if that is cut short.
+
+MARK_BYTES: Final = 16
+NO_MARK: Final = bytes(MARK_BYTES)
+_WARM_ROW = Struct("<16s16sQ")
+WARM_ROW_BYTES: Final = _WARM_ROW.size
+
+
+class WarmRow(NamedTuple):
+    """Ties of a file to its warm copy; blank if it has none, or is a copy itself."""
+
+    before: bytes
+    """The mark that the copy had when this file last took it over."""
+    made: bytes
+    """The mark that it was given then."""
+    offset: int
+    """Commits of the files that this one replaced when it was compacted: the number of a commit and
+    this are its position, which only grows."""
+
+    @property
+    def is_blank(self) -> bool:
+        """True if no copy follows the file."""
+        return self.made == NO_MARK
+
+    def pack(self) -> bytes:
+        """Return the row's value."""
+        return seal_value(WARM_KEY, _WARM_ROW.pack(*self))
+
+
+def warm_row(value: bytes | None) -> WarmRow:
+    """Return the row with this value; blank for None."""
+    body = bytes(WARM_ROW_BYTES) if value is None else bytes(open_value(WARM_KEY, value)[1])
+    if len(body) != WARM_ROW_BYTES:
+        raise malformed(WARM_KEY)
+    return WarmRow(*_WARM_ROW.unpack(body))

@@ -360,18 +360,22 @@ class Leader(BatchRunner):
             self.env.grow_ahead()
 
     def _can_free(self, error: BaseException, *, hurried: bool) -> bool:
-        """Return True if a batch that found no space may be retried after a new steady point.
+        """Return True if a batch that found no space may be retried, as pages were set free.
 
-        The steady point releases the pages that were freed since the previous one.
+        These are kept for the last steady point, until there is a new one, and for a warm copy.
 
         Raises:
             WriterNeeded: ``hurried``, and a steady point has to wait for the device.
         """
-        steady_sync = self.env.steady_sync
-        if steady_sync is None or not _is_full(error, self.env.path):
+        env = self.env
+        steady_sync = env.steady_sync
+        if not _is_full(error, env.path) or (steady_sync is None and not env.pinned):
             return False
         if hurried:
             raise WriterNeeded from error
+        is_freed = env.free_pins()
+        if steady_sync is None:
+            return is_freed
         with suppress(MapMovedError):  # the next attempt follows the map
             steady_sync.sync()
         return True

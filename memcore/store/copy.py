@@ -38,6 +38,7 @@ from memcore.files import give_to, open_private, sync_directory
 from memcore.limits import PAGE_BYTES
 from memcore.privacy.keyring import SECRET_BYTES
 from memcore.store import lmdb as binding
+from memcore.store.changes import warm_row
 from memcore.store.datafile import (
     FORMAT_KEY,
     FULL,
@@ -450,6 +451,7 @@ def copy_snapshot(
         binding.amend(temporary, rows)
     if replaces:
         _bind_secret(env, fd, temporary)
+        _carry_position(env, fd, temporary)
     else:
         _blank_own(fd, temporary)
         if owner:
@@ -479,6 +481,14 @@ def _bind_secret(env: Environment, fd: int, path: str) -> None:
         if secret is not None:
             made = seal_value(key, packed_secret(secret, os.fstat(fd).st_ino))
             _overwrite(fd, key + value, key + made)
+
+
+def _carry_position(env: Environment, fd: int, path: str) -> None:
+    """Count on from the file that the copy replaces: the copy's commits have numbers from 1 on."""
+    for key, value in binding.rows_of(path, (WARM_KEY,)).items():
+        row = warm_row(value)
+        position = row.offset + newest_meta(env.fd, env.path).txnid
+        _overwrite(fd, key + value, key + row._replace(offset=position).pack())
 
 
 def _overwrite(fd: int, found: bytes, made: bytes) -> None:

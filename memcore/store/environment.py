@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from weakref import ref
 
 from memcore import store
 from memcore._fast import EnvironmentFields, file_size
@@ -39,7 +39,6 @@ from memcore.store.transaction import Snapshot
 
 if TYPE_CHECKING:
     from memcore.store.audit_log import Recorder
-    from memcore.store.changes import ChangeFeed
     from memcore.store.encryption import RowCipher
 
 __all__ = [
@@ -102,8 +101,8 @@ class ForkHandler:
         """
         env = self._env
         pinned = [] if env.steady_sync is None else [env.steady_sync.forget()]
-        for feed in list(env.feeds):
-            pinned += feed.forget()
+        for holder in env.holders():
+            pinned += holder.forget()
         if self._quiet and env.raw is not None:
             env.raw.close()  # the frame of a thread that no longer exists may reference it forever
         elif env.raw is not None:
@@ -245,6 +244,20 @@ forgotten: deque[Environment] = deque()
 """Environments whose last handle was lost unclosed; keeps them alive until they are closed."""
 
 
+class PinHolder(Protocol):
+    """Keeps readers that ``Environment.pin`` returned."""
+
+    @property
+    def base(self) -> int | None:
+        """Number of the commit whose pages it keeps, or None."""
+
+    def let_go(self) -> None:
+        """Abort the readers."""
+
+    def forget(self) -> list[Any]:
+        """Leave the readers to the parent of a fork, and return them: they must not be aborted."""
+
+
 class Environment(EnvironmentFields):
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
@@ -286,8 +299,9 @@ class Environment(EnvironmentFields):
         """Held by the thread that locks the file exclusively."""
         self.closing = False
         self.superseded = ""
-        """Why nobody may write to the file any more, though nothing is wrong with it."""
-        self.feeds: WeakSet[ChangeFeed] = WeakSet()
+        """The reason for which nobody may write any more, though nothing is wrong with the file."""
+        self.pinned: dict[int, ref[PinHolder]] = {}
+        """Those who keep readers that ``pin`` returned, by ``id``."""
         self.handles = {}
         """Weak references to the handles, by ``id``."""
         self.barrier = ReaderBarrier()
@@ -371,24 +385,29 @@ class Environment(EnvironmentFields):
         if again:
             self.begin = self._begin_lost if self.private else self._begin_reopened
         try:
-            if settle and self.raw is not None and not self.leader.poison:
-                self._settle_down()
+            self.let_pins_go()  # first: whoever reads finds so before the file is another one
         finally:
-            steady_sync, self.steady_sync = self.steady_sync, None
-            raw, self.raw = self.raw, None
-            fd, self.fd = self.fd, -1
-            try:  # an interrupt in one step must not skip the others
-                if steady_sync is not None:
-                    steady_sync.end()
-                for feed in list(self.feeds):
-                    feed.let_go()
+            try:
+                if settle and self.raw is not None and not self.leader.poison:
+                    self._settle_down()
             finally:
-                try:
-                    if raw is not None:
-                        raw.close()
-                finally:
-                    if fd >= 0 and not keep:
-                        os.close(fd)
+                self._release(keep=keep)
+
+    def _release(self, *, keep: bool) -> None:
+        """Close what is open; an interrupt in one step does not skip the others."""
+        steady_sync, self.steady_sync = self.steady_sync, None
+        raw, self.raw = self.raw, None
+        fd, self.fd = self.fd, -1
+        try:
+            if steady_sync is not None:
+                steady_sync.end()
+        finally:
+            try:
+                if raw is not None:
+                    raw.close()
+            finally:
+                if fd >= 0 and not keep:
+                    os.close(fd)
 
     def _settle_down(self) -> None:
         """Make everything durable before closing, so that the next open has nothing to redo."""
@@ -602,7 +621,7 @@ class Environment(EnvironmentFields):
         """Return a reader of the newest snapshot, and that snapshot's meta image.
 
         Its pages are not overwritten until the reader is aborted. Only for the thread that has the
-        lead, or inside ``hold``; ``unpin`` aborts it, so whoever keeps it is told there.
+        lead, or inside ``hold``; ``unpin`` tells those in ``pinned`` to abort theirs.
 
         Raises:
             MapResized: another process grew the map; follow it first.
@@ -632,8 +651,27 @@ class Environment(EnvironmentFields):
         """Abort all pinned readers: the map is about to be replaced. Needs the lead."""
         if self.steady_sync is not None:
             self.steady_sync.let_go()
-        for feed in list(self.feeds):
-            feed.let_go()
+        self.let_pins_go()
+
+    def let_pins_go(self) -> None:
+        """Abort the readers of ``holders``. Needs the lead and a shut barrier."""
+        for holder in self.holders():
+            holder.let_go()
+
+    def holders(self) -> list[PinHolder]:
+        """Return those who keep readers that ``pin`` returned."""
+        found = [(number, holder()) for number, holder in list(self.pinned.items())]
+        for number, holder in found:
+            if holder is None:
+                self.pinned.pop(number, None)
+        return [holder for _, holder in found if holder is not None]
+
+    def free_pins(self) -> bool:
+        """Let pages be used again that a holder keeps; False if nobody does. Needs the lead."""
+        if not any(holder.base is not None for holder in self.holders()):
+            return False
+        self.barrier.closed(self.let_pins_go)
+        return True
 
     def is_prompt(self) -> bool:
         """Return True if a commit now would not wait for a device. Only a hint without the lead."""

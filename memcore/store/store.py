@@ -710,7 +710,7 @@ class LmdbStore:
         record = _format(env)
         self.path = env.path
         self.read_only = read_only
-        self._bars_writes = read_only or bool(env.superseded)
+        self._bars_writes = read_only
         self._durability = record.durability
         self.file_id = record.seed
         self.vault = env.vault
@@ -719,6 +719,8 @@ class LmdbStore:
         place = SecretRow(self) if ring is None else None
         self.secret = Secret(env.path, create=not read_only, ring=ring, place=place)
         env.handles[id(self)] = ref(self)
+        if env.superseded:  # behind the line above: ``supersede`` bars the handles that it finds
+            self._bars_writes = True
 
     def __del__(self) -> None:
         env = self._env
@@ -751,6 +753,12 @@ class LmdbStore:
     def opened(self) -> int:
         """Number of times that a file was opened at the path, by any handle."""
         return self.environment().opened
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Device and inode of the file."""
+        status = os.fstat(self.environment().fd)
+        return status.st_dev, status.st_ino
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a nested read shares the outer read's snapshot.
@@ -846,7 +854,7 @@ class LmdbStore:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
-        self._need_outside(env)
+        self.need_outside()
         with env.alone:  # before the lead, which whoever holds it needs, too
             return env.queue.call(
                 lambda _: package.compact_file(env, durability=durability, judge=judge), job=True
@@ -921,7 +929,7 @@ class LmdbStore:
             StoreLockedError: another process has it open.
         """
         env = self.environment()
-        self._need_outside(env)
+        self.need_outside()
         with env.alone:
             env.hold(lambda _: None)  # the child of a fork reopens here
             try:
@@ -931,11 +939,15 @@ class LmdbStore:
                 if env.fd >= 0:
                     fcntl.flock(env.fd, fcntl.LOCK_SH)
 
-    @staticmethod
-    def _need_outside(env: Environment) -> None:
-        """Refuse within a transaction: whoever holds ``alone`` may wait for it to end."""
+    def need_outside(self) -> None:
+        """Refuse within a transaction: what is waited for may wait for it to end.
+
+        Raises:
+            InternalError
+        """
+        env = self.environment()
         if env.queue.led_here or get_ident() in env.barrier.live:
-            raise InternalError("a lock on the file was asked for inside a transaction")
+            raise InternalError("what was asked for inside a transaction waits for its end")
 
     def close(self) -> None:
         """Release the handle; the last one waits for pending work and closes the file."""

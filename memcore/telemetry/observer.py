@@ -285,6 +285,8 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "backup",
         "copy_compact . . file",
         "flush",
+        "ship",
+        "warm_status",
         "export . iterator",
         "import_ import . imported",
         "erase",

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ class Round:
             self.start(name)
         while sum(self.noted(name, "S") >= 0 for name in NAMES) < len(NAMES):
             self._look_at_workers()
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
         for _ in range(faults):
             threading.Event().wait(self._chance.random() * 0.3)
             match self._chance.randrange(4):

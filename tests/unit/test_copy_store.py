@@ -12,7 +12,6 @@ import pytest
 from stores import fill, use
 
 import memcore
-from memcore.database import copying
 from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
@@ -20,6 +19,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreLockedError,
 )
+from memcore.store import changes
 from memcore.store.postgres.copies import Filling
 
 _numbers = itertools.count()
@@ -70,7 +70,7 @@ def test_there_and_back(path, address, tmp_path):
 def test_a_copy_that_was_cut_short_goes_on(path, address, monkeypatch):
     with memcore.open(path) as db:
         fill(db)
-    monkeypatch.setattr(copying, "_BATCH_ROWS", 50)
+    monkeypatch.setattr(changes, "_BATCH_ROWS", 50)
     replace, left = Filling.replace, [5]
 
     def failing(self, *batch):

@@ -18,7 +18,7 @@ import psycopg
 
 from memcore.codec import keys
 from memcore.codec.keys import COUNTERS, OF_ONE_FILE
-from memcore.codec.values import clock_us, open_number
+from memcore.codec.values import open_number
 from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
@@ -26,7 +26,8 @@ from memcore.errors import (
     StoreLockedError,
     SupersededError,
 )
-from memcore.store.datafile import FORMAT_KEY, Format
+from memcore.store.changes import FIRST, batches, ranges
+from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
 from memcore.store.postgres import schema
 from memcore.store.postgres.server import Server, translate
 
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Filling", "Mark", "MarkMovedError", "WarmTarget", "filling", "promoted"]
 
-FIRST: Final = b"\x02"
-END: Final = b"\xff"
-"""All rows but the counters and the store's own lie between these keys."""
-_BATCH_ROWS: Final = 4096
-_BATCH_BYTES: Final = 16 * 1024**2
 _LENGTH = Struct(">I")
 
 
@@ -139,26 +135,32 @@ def _need_of(server: Server, connection: Connection[Any], record: Format) -> Non
     """
     row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
     if row is None or Format.unpack(row[0], server.path).seed != record.seed:
-        msg = f"{server.path}: holds the copy of another store, or its beginning; drop its schema"
+        msg = (
+            f"{server.path}: holds the copy of another store, or its beginning; name a schema that "
+            "does not exist"
+        )
         raise InvalidOptionError(msg)
 
 
 # --- A warm copy: follows a file, shipment by shipment --------------------------------------------
 
-_MARK = Struct("<16sQQ?")
+_MARK = Struct("<16sQQQQ?")
 
 
 class Mark(NamedTuple):
     """State of a warm copy."""
 
-    follower: bytes
+    source: bytes
     """16 random bytes, which the file has in a row, too."""
-    txnid: int
-    """Commit of the file up to which it goes."""
+    position: int
+    """Position of the file's last commit that it has."""
+    device: int
+    inode: int
+    """Numbers of the file, which tell it from a twin."""
     taken_us: int
     """Time at which that was read from the file."""
-    is_whole: bool
-    """False: it is filled for the first time."""
+    is_complete: bool
+    """False: its first shipment has not ended."""
 
 
 class MarkMovedError(Exception):
@@ -196,8 +198,8 @@ class WarmTarget:
         self._connection: Connection[Any] | None = None
         self.mark: Mark | None = None
         """The mark of the copy when it was last looked at; None: it has none."""
-        self.version = schema.FILLING
-        """Version of the copy's tables; that of a store which can be opened is greater."""
+        self.is_store = False
+        """True if it can be opened: it was promoted, or is no copy."""
         _targets.add(self)
 
     @property
@@ -229,10 +231,11 @@ class WarmTarget:
         if not server.is_there(connection):
             key = secret or os.urandom(32)
             server.make(connection, _shipped(record).pack(), key, version=schema.FILLING)
-        _need_of(server, connection, record)
-        self.version = connection.execute(server.sql(schema.OPENED)).fetchall()[0][0]
+        version = connection.execute(server.sql(schema.OPENED)).fetchall()[0][0]
+        self.is_store = version != schema.FILLING
         self.mark = _mark(server, connection)
-        if self.version == schema.FILLING:
+        if not self.is_store:
+            _need_of(server, connection, record)
             _take_lock(server, connection, "another process ships to it")
             self.mark = _mark(server, connection)  # that process may have shipped meanwhile
 
@@ -247,8 +250,8 @@ class WarmTarget:
         _left.append(self._connection)
         self._connection = None
 
-    def look(self) -> None:
-        """Look whether the copy still is what this process left.
+    def check(self) -> None:
+        """Check that the copy still is what this process left.
 
         Raises:
             SupersededError, MarkMovedError, StorageError: as for ``ship``.
@@ -256,7 +259,7 @@ class WarmTarget:
         with self._shipping():
             pass
 
-    def ship(self, changes: Changes, secret: bytes | None, follower: bytes) -> None:
+    def ship(self, changes: Changes, secret: bytes | None, mark: Mark) -> None:
         """Make the copy hold the state of the file that ``changes`` lead to; all of it or nothing.
 
         A copy that is filled for the first time goes on where it was cut short.
@@ -267,13 +270,13 @@ class WarmTarget:
             SnapshotLostError, CorruptStoreError: the changes cannot be read.
             StorageError: the server failed; connect again, and see by ``mark`` what it holds.
         """
-        mark = Mark(follower, changes.txnid, clock_us(), is_whole=True)
+        changes.find()
         special: list[tuple[bytes, bytes | None]] = []
-        is_first = self.mark is None or not self.mark.is_whole
+        is_first = self.mark is None or not self.mark.is_complete
         if changes.is_whole and is_first:
             with self._shipping() as connection:
-                self._put_mark(connection, mark._replace(is_whole=False))
-            self.mark = mark._replace(is_whole=False)
+                self._put_mark(connection, mark._replace(is_complete=False))
+            self.mark = mark._replace(is_complete=False)
             with self._told():
                 self._compare(changes, special)
             with self._shipping() as connection:
@@ -303,11 +306,10 @@ class WarmTarget:
         if connection is None:
             raise StorageError(f"{self.path}: the connection was lost")
         with self._told(), connection.transaction():
-            found = connection.execute(server.sql(schema.FOLLOWED), (schema.MARK_KEY,), binary=True)
-            version, value, _ = found.fetchall()[0]
+            version, mark = _locked(server, connection)
             if version != schema.FILLING:
-                raise SupersededError(f"{self.path}: was promoted: the store lives on there")
-            if (None if value is None else Mark(*_MARK.unpack(value))) != self.mark:
+                raise SupersededError(f"{self.path}: was promoted: the store is there now")
+            if mark != self.mark:
                 raise MarkMovedError
             yield connection
 
@@ -327,6 +329,10 @@ class WarmTarget:
         for key, value in special:
             if key == FORMAT_KEY:
                 record = _shipped(Format.unpack(value, self.path))
+                if record.features & AUDITED:
+                    raise InvalidOptionError(
+                        f"{self.path}: its file is audited now, which a store on a server cannot be"
+                    )
                 connection.execute(
                     server.sql(schema.FILL_PUT), ([key], [record.pack()]), binary=True
                 )
@@ -343,7 +349,7 @@ class WarmTarget:
         if connection is None:
             raise StorageError(f"{self.path}: the connection was lost")
         into = Filling(server, connection)
-        for start, stop, batch in _ranges(_shippable(changes, special.append)):
+        for start, stop, batch in ranges(_rows_in(changes, special.append)):
             query = server.sql(schema.DIGEST)
             found = connection.execute(query, (start, stop), binary=True).fetchone()
             if found is None or bytes(found[0]) != _digest(batch):
@@ -356,8 +362,8 @@ class WarmTarget:
         special: list[tuple[bytes, bytes | None]],
     ) -> None:
         """Write what changed."""
-        put, gone = self._server.sql(schema.FILL_PUT), self._server.sql(schema.FILL_GONE)
-        for batch in _batches(_shippable(changes, special.append)):
+        put, gone = self._server.sql(schema.FILL_PUT), self._server.sql(schema.DELETE_ROWS)
+        for batch in batches(_rows_in(changes, special.append)):
             rows = [row for row in batch if row[1] is not None]
             lost = [key for key, value in batch if value is None]
             if rows:
@@ -381,7 +387,7 @@ def _shipped(record: Format) -> Format:
     return record._replace(durability=durability)
 
 
-def _shippable(
+def _rows_in(
     changes: Iterable[tuple[bytes, bytes | None]],
     special: Callable[[tuple[bytes, bytes | None]], None],
 ) -> Iterator[tuple[bytes, bytes | None]]:
@@ -393,46 +399,19 @@ def _shippable(
             yield change
 
 
-def _batches(
-    changes: Iterable[tuple[bytes, bytes | None]],
-) -> Iterator[list[tuple[bytes, bytes | None]]]:
-    batch: list[tuple[bytes, bytes | None]] = []
-    size = 0
-    for key, value in changes:
-        batch.append((key, value))
-        size += len(key) + len(value or b"")
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _ranges(
-    rows: Iterable[tuple[bytes, bytes | None]],
-) -> Iterator[tuple[bytes, bytes, list[tuple[bytes, bytes]]]]:
-    """Yield ranges that cover all keys, each with the rows in it."""
-    start = FIRST
-    for batch in _batches(rows):
-        stop = keys.behind(batch[-1][0])
-        yield start, stop, batch  # type: ignore[misc]  # no value is None: these are all rows
-        start = stop
-    yield start, END, []
-
-
 def _digest(rows: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the digest of rows as the server computes it (``schema.DIGEST``)."""
     found = sha256()
     for key, value in rows:
-        found.update(_LENGTH.pack(len(key)) + key + _LENGTH.pack(len(value)))
-        found.update(value)
+        found.update(sha256(_LENGTH.pack(len(key)) + key + value).digest())
     return found.digest()
 
 
 def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark]:
     """Make a warm copy a store of its own; return its path and its last mark.
 
-    With ``dry_run`` it stays what it is.
+    With ``dry_run`` it stays what it is, and a shipment is not waited for. A store that was
+    promoted before stays one.
 
     Raises:
         NotFoundError: there is no such schema.
@@ -444,23 +423,34 @@ def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark]:
     with server.reached() as connection:
         if not server.is_there(connection):
             raise NotFoundError(f"{server.path}: there is no such store on the server")
+        if dry_run:
+            version = connection.execute(server.sql(schema.OPENED)).fetchall()[0][0]
+            return server.path, _promotable(server, version, _mark(server, connection))
         with connection.transaction():
-            connection.execute("set local lock_timeout = 20000")
-            query = server.sql(schema.FOLLOWED)
-            version, value, _ = connection.execute(
-                query, (schema.MARK_KEY,), binary=True
-            ).fetchall()[0]
-            if version != schema.FILLING:
-                msg = f"{server.path}: is a store of its own already"
-                raise InvalidOptionError(msg)
-            if value is None:
-                msg = f"{server.path}: is no warm copy; a 'memcore copy' into it was cut short"
-                raise InvalidOptionError(msg)
-            mark = Mark(*_MARK.unpack(value))
-            if not mark.is_whole:
-                msg = f"{server.path}: was never filled to the end, and lacks sessions"
-                raise InvalidOptionError(msg)
-            if not dry_run:
-                connection.execute(server.sql(schema.UNFOLLOWED), (schema.MARK_KEY,), binary=True)
+            version, mark = _locked(server, connection)
+            found = _promotable(server, version, mark)
+            if version == schema.FILLING:
                 connection.execute(server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
-    return server.path, mark
+    return server.path, found
+
+
+def _promotable(server: Server, version: int, mark: Mark | None) -> Mark:
+    if mark is None:
+        is_store = version != schema.FILLING
+        what = "is a store of its own" if is_store else "is not a warm copy but one cut short"
+        raise InvalidOptionError(f"{server.path}: {what}: there is nothing to promote")
+    if not mark.is_complete:
+        msg = (
+            f"{server.path}: the first shipment never ended, so sessions are missing; open the "
+            "file with warm= to finish it"
+        )
+        raise InvalidOptionError(msg)
+    return mark
+
+
+def _locked(server: Server, connection: Connection[Any]) -> tuple[int, Mark | None]:
+    """Lock a copy in this transaction; return its version and its mark."""
+    connection.execute("set local lock_timeout = 20000")
+    version = connection.execute(server.sql(schema.LOCK_COPY)).fetchall()[0][0]
+    # By a statement of its own: it sees what the one whose lock was waited for has committed.
+    return version, _mark(server, connection)

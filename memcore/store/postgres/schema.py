@@ -12,22 +12,22 @@ from typing import Final
 __all__ = [
     "COMMIT",
     "CREATE",
+    "DELETE_ROWS",
     "DIGEST",
     "FIGURES",
     "FILLING",
     "FILL_DELETE",
-    "FILL_GONE",
     "FILL_NUMBER",
     "FILL_PUT",
     "FILL_STORE",
     "FINISH",
     "FLUSH",
-    "FOLLOWED",
     "FUNCTIONS",
     "GET",
     "IS_FILLING",
     "IS_THERE",
     "LAST_NUMBER",
+    "LOCK_COPY",
     "MARK_KEY",
     "NUMBERS",
     "OPENED",
@@ -37,7 +37,6 @@ __all__ = [
     "SCHEMA_VERSION",
     "SETTLE",
     "STAND_IN_LINE",
-    "UNFOLLOWED",
     "VERSIONS",
 ]
 
@@ -180,7 +179,8 @@ $$;
 
 FIGURES: Final = """
 select pg_total_relation_size(%s) + pg_total_relation_size(%s),
-  (select count(*) from {schema}.rows), (select coalesce(sum(version), 0) from {schema}.parts)
+  (select count(*) from {schema}.rows where k >= '\\x01'),
+  (select coalesce(sum(version), 0) from {schema}.parts)
 """
 
 IS_THERE: Final = """
@@ -215,22 +215,20 @@ insert into {schema}.parts values (%b, %s)
   on conflict (p) do update set version = greatest({schema}.parts.version, excluded.version)
 """
 
-FILL_GONE: Final = "delete from {schema}.rows where k = any(%b::bytea[])"
+DELETE_ROWS: Final = "delete from {schema}.rows where k = any(%b::bytea[])"
 DIGEST: Final = """
-select sha256(coalesce(string_agg(
-  int4send(length(k)) || k || int4send(length(v)) || v, ''::bytea order by k), ''::bytea))
+select sha256(coalesce(
+  string_agg(sha256(int4send(length(k)) || k || v), ''::bytea order by k), ''::bytea))
 from {schema}.rows where k >= %b and k < %b
 """
-"""Digest of the rows of a range: lengths as big-endian u32, keys and values."""
+"""Digest of the digests of a range's rows: length of the key as big-endian u32, key, value."""
 
-FOLLOWED: Final = """
-select s.version, (select t.v from {schema}.rows t where t.k = %b),
-  set_config('idle_in_transaction_session_timeout', '10000', true)
-from {schema}.store s for update of s
+LOCK_COPY: Final = """
+select version, set_config('idle_in_transaction_session_timeout', '30000', true),
+  set_config('statement_timeout', '120000', true)
+from {schema}.store for update
 """
-"""Begin a shipment: nobody else ships or promotes until its end, nor for ever if it hangs."""
-
-UNFOLLOWED: Final = "delete from {schema}.rows where k = %b"
+"""Lock a copy against other shipments and promotion; a session that hangs loses the lock."""
 
 READ: Final = """
 select * from {schema}.read_1(%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int[],

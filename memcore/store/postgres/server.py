@@ -550,6 +550,9 @@ _left: list[Any] = []
 _CONNECTION: Final = {
     "connect_timeout": "10",
     "tcp_user_timeout": "20000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
     "fallback_application_name": "memcore",
 }
 """Options of a connection where the address has none: seconds, milliseconds."""

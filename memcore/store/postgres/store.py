@@ -601,7 +601,7 @@ class PostgresStore(EnvironmentFields):
             row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
             mark = connection.execute(server.sql(schema.GET), (schema.MARK_KEY,)).fetchone()
         version, secret, server_ms, is_replica = found[0]
-        if mark is not None:
+        if mark is not None and version == schema.FILLING:
             raise StoreAccessError(
                 f"{self.path}: is the warm copy of a file; 'memcore promote' makes it a store of "
                 "its own, and the file then refuses writes"
@@ -756,7 +756,7 @@ class PostgresStore(EnvironmentFields):
             "read_only": self.read_only,
             "file_bytes": size,
             "page_bytes": 8192,
-            "entries": entries - 1,
+            "entries": entries,
             "last_txnid": int(versions),
             "batches": self.leader.batches,
             "closures": self.leader.closures,
