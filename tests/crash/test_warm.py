@@ -132,7 +132,7 @@ def test_faults(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults(tmp_path: Path, seed: int) -> None:
-    assert rounds(tmp_path, count=25, faults=6, seed=seed) == []
+    assert rounds(tmp_path, count=10, faults=6, seed=seed) == []
 
 
 def test_a_shipment_that_is_not_waited_for_is_found(tmp_path: Path) -> None:

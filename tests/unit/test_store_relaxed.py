@@ -26,6 +26,7 @@ from memcore.errors import (
 from memcore.limits import STEADY_COMMITS_MAX
 from memcore.store import open_store, steady
 from memcore.store import steady as pin
+from memcore.store.environment import Environment
 from memcore.store.redo_log import find_run
 
 HOUR_MS = 60_000
@@ -566,7 +567,7 @@ def test_a_point_that_could_not_be_made_stays_due(path, monkeypatch) -> None:
         raise StorageError("no reader slot")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pin.SteadySync, "_begin", refuse)
+        patch.setattr(Environment, "pin", refuse)
         with pytest.raises(StorageError):
             store.flush()
     assert store._env.steady_sync.is_due
