@@ -58,7 +58,7 @@ __all__, __getattr__, __dir__ = face(
             "SourceError StaleParentError StateSchemaError StorageError StoreAccessError "
             "StoreFormatError StoreFullError StoreLockedError SummarizerError "
             "SupersededError TamperedError "
-            "UndecodableError UnreadableItemsError UntrustedTypeError WrongKeyError"
+            "UndecodableError UnreadableItemsError UnshippedError UntrustedTypeError WrongKeyError"
         ),
         "database.copying": "CopyReport copy_store",
         "database.warm": "Promotion WarmStatus promote",

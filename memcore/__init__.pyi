@@ -85,6 +85,7 @@ from memcore.errors import SupersededError as SupersededError
 from memcore.errors import TamperedError as TamperedError
 from memcore.errors import UndecodableError as UndecodableError
 from memcore.errors import UnreadableItemsError as UnreadableItemsError
+from memcore.errors import UnshippedError as UnshippedError
 from memcore.errors import UntrustedTypeError as UntrustedTypeError
 from memcore.errors import WrongKeyError as WrongKeyError
 from memcore.maintenance.backup import CompactReport as CompactReport
@@ -395,6 +396,7 @@ __all__ = [
     "Truncated",
     "UndecodableError",
     "UnreadableItemsError",
+    "UnshippedError",
     "UntrustedTypeError",
     "View",
     "Violation",

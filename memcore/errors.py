@@ -49,6 +49,7 @@ MemcoreError
 │   │   ├── TamperedError      one value does not decrypt, or is in clear
 │   │   └── UndecodableError   one value is intact, but this serialiser cannot read it
 │   ├── KeyFileError           the key file is missing, damaged or cannot be written
+│   ├── UnshippedError         a change is stored in the file, but not in its warm copy yet
 │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
 └── InternalError              a bug in memcore; please report it
 """
@@ -109,6 +110,7 @@ __all__ = [
     "TamperedError",
     "UndecodableError",
     "UnreadableItemsError",
+    "UnshippedError",
     "UntrustedTypeError",
     "WrongKeyError",
 ]
@@ -446,6 +448,10 @@ class UndecodableError(CorruptValueError):
 
 class KeyFileError(StorageError):
     """The key file is missing, damaged, of another database, or cannot be written."""
+
+
+class UnshippedError(StorageError):
+    """What was committed is stored in the file, but not in its warm copy yet."""
 
 
 class OutcomeUnknownError(StorageError):

@@ -550,7 +550,7 @@ class AsyncDatabase:
         Raises:
             InvalidOptionError: the database was opened without ``warm``.
             SupersededError: the copy was promoted.
-            StorageError: it did not get there in time; the file has it, and it is shipped later.
+            UnshippedError: it did not get there in time; the file has it, and it is shipped later.
         """
         await asyncio.to_thread(self._database.ship, timeout_seconds=timeout_seconds)
 

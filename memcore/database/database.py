@@ -607,7 +607,7 @@ class Database:
         Raises:
             InvalidOptionError: the database was opened without ``warm``.
             SupersededError: the copy was promoted.
-            StorageError: it did not get there in time; the file has it, and it is shipped later.
+            UnshippedError: it did not get there in time; the file has it, and it is shipped later.
         """
         if self._warm is None:
             msg = "ship: the database has no warm copy; open it with warm="

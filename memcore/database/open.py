@@ -84,6 +84,7 @@ def open_database(
     oversize: Oversize | None = None,
     access_counts: bool = False,
     warm: str | None = None,
+    ship: str = "async",
     telemetry: Any = None,
 ) -> Database:
     """Open a memcore file; create it if it is missing.
@@ -135,6 +136,8 @@ def open_database(
         access_counts: count how often sessions and items are read (``Session.accessed``).
         warm: the address of a schema on a server that keeps a warm copy of the file, which
             ``memcore.promote`` makes a store of its own (docs/postgres.md); needs psycopg.
+        ship: ``"sync"``: a change through this handle is acknowledged when it is in the warm copy,
+            too; ``"async"``: it gets there within a second.
         telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or a list.
 
     Raises:
@@ -162,7 +165,7 @@ def open_database(
     admitted = session.admission(redact, guard)
     sizes = size_guard(item_bytes, oversize)
     rules = None if retention is None else retaining.retention_rules(retention)
-    _check_warm(warm)
+    _check_warm(warm, ship)
     if file.startswith(SERVER_SCHEMES):
         _refuse_of_files(key=key, audit=audit, warm=warm)
     store = _open_file(
@@ -176,7 +179,7 @@ def open_database(
             size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
         )  # fmt: skip
         _begin(store, engine, rules, admitted, telemetry)
-        copy = None if warm is None else _followed(store, warm)
+        copy = None if warm is None else _followed(store, warm, ship)
         return bound(Database(engine, copy), store, telemetry)
     except BaseException:  # an interrupt as well: nothing else would close the store
         store.close()
@@ -207,13 +210,17 @@ def _refuse_of_files(**given: object) -> None:
             raise InvalidOptionError(msg)
 
 
-def _check_warm(warm: object) -> None:
+def _check_warm(warm: object, ship: object) -> None:
+    if ship not in ("async", "sync"):
+        raise InvalidOptionError(f"ship: expected 'async' or 'sync', got {ship!r:.80}")
+    if warm is None and ship == "sync":
+        raise InvalidOptionError("ship: there is no warm copy to ship to; give its address as warm")
     if warm is not None and not (isinstance(warm, str) and warm.startswith(SERVER_SCHEMES)):
         msg = "warm: expected the address of a schema on a server, postgresql://HOST/NAME#SCHEMA"
         raise InvalidOptionError(msg)
 
 
-def _followed(store: Store, address: str) -> WarmCopy:
+def _followed(store: Store, address: str, ship: str) -> WarmCopy:
     """Start a warm copy.
 
     Raises:
@@ -226,7 +233,7 @@ def _followed(store: Store, address: str) -> WarmCopy:
         made = WarmCopy(store, address)
     except ImportError as exc:
         raise _without_psycopg(exc) from exc
-    made.start()
+    made.start(is_sync=ship == "sync")
     return made
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from _thread import LockType, allocate_lock
+from _thread import LockType, allocate_lock, get_ident
 from contextlib import suppress
 from math import inf
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
 from memcore.codec.keys import WARM_KEY
@@ -21,6 +21,7 @@ from memcore.errors import (
     StorageError,
     StoreLockedError,
     SupersededError,
+    UnshippedError,
 )
 from memcore.faces import logger
 from memcore.options import checked_path
@@ -40,6 +41,8 @@ from memcore.store.store import LmdbStore
 from memcore.store.transaction import is_audited, stored
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from memcore.store.postgres.copies import WarmTarget
 
 __all__ = ["Promotion", "WarmCopy", "WarmStatus", "promote"]
@@ -54,6 +57,8 @@ PAUSE_SECONDS_MAX: Final = 5.0
 """The longest pause after a failure; pauses double up to it."""
 PIN_SECONDS_MAX: Final = 30.0
 """Time for which the file keeps its pages for a copy that cannot be reached."""
+SYNC_SECONDS: Final = 30.0
+"""The longest wait of a commit for its shipment, with ``ship="sync"``."""
 CLOSING_SECONDS: Final = 5.0
 """The longest wait of ``close`` for the last shipment."""
 
@@ -114,6 +119,28 @@ def promote(address: str, *, dry_run: bool = False) -> Promotion:
     return Promotion(path, mark.taken_us / 1e6)
 
 
+class Pending(NamedTuple):
+    """A commit from an event loop that is stored, and not shipped yet."""
+
+    wanted: int
+    """The round that ships it."""
+    until: float
+    outcome: Future[Any]
+    result: Any
+
+
+def _settle(outcome: Future[Any], error: BaseException | bool | None, result: Any) -> None:
+    """Settle a future on its loop's thread, unless it is settled."""
+    if outcome.done():
+        return
+    if isinstance(error, BaseException):
+        outcome.set_exception(error)
+    elif error:
+        outcome.cancel()
+    else:
+        outcome.set_result(result)
+
+
 class WarmCopy:
     """Ships what is committed to a file, by any process, to a copy that follows it.
 
@@ -149,6 +176,7 @@ class WarmCopy:
         self._wake = allocate_lock()
         self._wake.acquire()
         self._waiters: list[LockType] = []
+        self._pending: list[Pending] = []
         self._ended = False
         self._begun = self._done = 0
         """Numbers of rounds: each ships everything committed before it began."""
@@ -162,8 +190,10 @@ class WarmCopy:
 
     # --- the handle --------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *, is_sync: bool) -> None:
         """Connect once, and start the thread. A server that cannot be reached is tried again.
+
+        ``is_sync``: commits through the handle wait for their shipment from now on.
 
         Raises:
             SupersededError: the copy was promoted, or follows another file.
@@ -181,43 +211,88 @@ class WarmCopy:
             self._fail(error)
         self._thread = Thread(target=self._run, name="memcore-warm", daemon=True)
         self._thread.start()
+        if is_sync:
+            store.wait_for(self)
 
     def ship(self, timeout_seconds: float | None) -> None:
         """Wait until everything committed before this call is in the copy.
 
         Raises:
             SupersededError: the copy was promoted, or follows another file.
-            StorageError: it did not get there in time; it is tried again.
+            UnshippedError: it did not get there in time; it is tried again.
+            ClosedError
             InvalidOptionError: this is the child of a fork.
+            InternalError: inside a transaction.
         """
         if self._process != os.getpid():
             raise InvalidOptionError(
                 "the child of a fork does not ship; open the file in this process"
             )
         store = self._store()
-        if store is not None:
-            store.need_outside()
+        if store is None or (self._ended and self._state != "superseded"):
+            raise ClosedError("the store is closed; open it again")
+        store.need_outside()
         wanted = self._begun + 1
         until = inf if timeout_seconds is None else monotonic() + timeout_seconds
-        self._asked = max(self._asked, wanted)
-        release(self._wake)  # once: the pauses behind failures are kept
+        self._ask(wanted)  # once: the pauses behind failures are kept
         while self._done < wanted:
-            if self._state == "superseded":
-                raise SupersededError(self._error)
-            if self._ended:
-                raise ClosedError("the store is closed; open it again")
-            left = until - monotonic()
-            if left <= 0:
-                reason = f": {self._error}" if self._error is not None else ""
-                raise StorageError(
-                    f"{self._target.path}: the copy is not up to date after {timeout_seconds:g} s; "
-                    f"what was committed is in the file, and is shipped later{reason}"
-                )
+            error = self._error_of(until)
+            if error is not None:
+                raise error
             waiter = allocate_lock()
             waiter.acquire()
             self._waiters.append(waiter)
             if self._done < wanted:
-                waiter.acquire(True, min(left, 1.0))
+                waiter.acquire(True, min(max(until - monotonic(), 0.0), 1.0))
+
+    def confirm(self) -> None:
+        """Wait until what this thread committed is in the copy.
+
+        Raises:
+            UnshippedError, SupersededError: it is not, but it is stored in the file.
+        """
+        if self._thread is not None and self._thread.ident != get_ident():
+            self.ship(SYNC_SECONDS)
+
+    def confirm_later(self, stored: Future[Any], outcome: Future[Any]) -> None:
+        """Give ``outcome`` the result of a commit once it is in the copy; on its loop's thread."""
+        if stored.cancelled() or stored.exception() is not None:
+            _settle(outcome, stored.cancelled() or stored.exception(), None)
+            return
+        wanted, until = self._begun + 1, monotonic() + SYNC_SECONDS
+        self._pending.append(Pending(wanted, until, outcome, stored.result()))
+        self._ask(wanted)
+        if self._ended:
+            self._settle_pending()
+
+    def _ask(self, number: int) -> None:
+        self._asked = max(self._asked, number)
+        release(self._wake)
+
+    def _error_of(self, until: float) -> MemcoreError | None:
+        """Return why it is of no use to wait on; None while it is."""
+        if self._state == "superseded":
+            return SupersededError(self._error)
+        if monotonic() < until and not self._ended:
+            return None
+        reason = f": {self._error}" if self._error is not None else ""
+        return UnshippedError(
+            f"{self._target.path}: the warm copy is not up to date in time; what was committed is "
+            f"in the file, and is shipped later{reason}"
+        )
+
+    def _settle_pending(self) -> None:
+        """Settle the futures of commits that are in the copy, or are waited for in vain."""
+        pending, self._pending = self._pending, []
+        for each in pending:
+            error = None if self._done >= each.wanted else self._error_of(each.until)
+            if self._done < each.wanted and error is None:
+                self._pending.append(each)
+                continue
+            with suppress(RuntimeError):  # its loop is closed: nobody awaits it
+                each.outcome.get_loop().call_soon_threadsafe(
+                    _settle, each.outcome, error, each.result
+                )
 
     def status(self) -> WarmStatus:
         """Return the state of the copy."""
@@ -253,9 +328,7 @@ class WarmCopy:
                     self._done, failed = number, 0
                 else:
                     failed += 1
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    release(waiter)
+                self._notify()
                 if failed or self._asked <= self._done:
                     self._wake.acquire(True, self._pause(failed))
         finally:
@@ -263,8 +336,14 @@ class WarmCopy:
             with suppress(MemcoreError):  # it is closed: there are no pins
                 self._feed.drop()
             self._target.disconnect()
-            for waiter in self._waiters:
-                release(waiter)
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wake those who wait for a round."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            release(waiter)
+        self._settle_pending()
 
     def _pause(self, failed: int) -> float:
         if failed:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import field
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from memcore import store as package
@@ -693,6 +693,16 @@ def _secret_row(txn: ReadTxn) -> bytes | None:
     return txn.get(SECRET_KEY)
 
 
+class SecondPlace(Protocol):
+    """A place that a commit has to reach before it is acknowledged."""
+
+    def confirm(self) -> None:
+        """Wait until everything committed before this call is there."""
+
+    def confirm_later(self, stored: asyncio.Future[Any], outcome: asyncio.Future[Any]) -> None:
+        """Give ``outcome`` the result of a commit, which is stored, once it is there."""
+
+
 class LmdbStore:
     """Handle of an open store; handles of the same file share its environment and queue.
 
@@ -701,8 +711,8 @@ class LmdbStore:
     """
 
     __slots__ = (
-        "__weakref__", "_bars_writes", "_durability", "_env", "file_id", "path", "read_only",
-        "secret", "seed", "vault",
+        "__weakref__", "_bars_writes", "_durability", "_env", "_second", "file_id", "path",
+        "read_only", "secret", "seed", "vault",
     )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
@@ -711,6 +721,7 @@ class LmdbStore:
         self.path = env.path
         self.read_only = read_only
         self._bars_writes = read_only
+        self._second: SecondPlace | None = None
         self._durability = record.durability
         self.file_id = record.seed
         self.vault = env.vault
@@ -778,7 +789,11 @@ class LmdbStore:
         env = self._env
         if env is None or self._bars_writes:
             self._refuse_write()
-        return env.queue.call(fn, makes_room=makes_room)
+        if self._second is None:
+            return env.queue.call(fn, makes_room=makes_room)
+        result = env.queue.call(fn, makes_room=makes_room)
+        self._second.confirm()
+        return result
 
     def alone(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock; nothing is committed."""
@@ -799,8 +814,13 @@ class LmdbStore:
         """Queue ``fn`` from ``loop``'s thread; the future completes after the commit."""
         if self._bars_writes:
             self._refuse_write()
-        queue = self.environment().queue
-        return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
+        queue, second = self.environment().queue, self._second
+        if second is None:
+            return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
+        outcome: asyncio.Future[T] = loop.create_future() if future is None else future
+        stored = queue.submit(fn, loop, makes_room=makes_room, large=large)
+        stored.add_done_callback(lambda _: second.confirm_later(stored, outcome))
+        return outcome
 
     def flush(self) -> None:
         """Flush everything committed so far, including the last meta page, and anchor it.
@@ -983,6 +1003,10 @@ class LmdbStore:
 
     def _refuse_closed(self) -> NoReturn:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
+
+    def wait_for(self, second: SecondPlace) -> None:
+        """Have each commit through this handle wait until it is in a second place, too."""
+        self._second = second
 
     def supersede(self, why: str) -> None:
         """Refuse writes through all handles of this process from now on, with SupersededError."""

@@ -22,10 +22,13 @@ NAMES = ("a", "b")
 class Round:
     """A file, its warm copy, and the workers that use it through a proxy."""
 
-    def __init__(self, server: Server, place: Path, number: int, seed: int, *, planted: str = ""):
+    def __init__(
+        self, server: Server, place: Path, number: int, seed: int, *, planted: str, ship: str
+    ) -> None:
         self._server = server
         self._place = place
         self._planted = planted
+        self._ship = ship
         self._chance = random.Random(seed)
         self.path = place / f"file{number}"
         self.name = f"copy{number}"
@@ -35,10 +38,9 @@ class Round:
     def start(self, name: str) -> None:
         address = f"postgresql://{USER}@127.0.0.1:{self.proxy.port}/postgres?sslmode=disable"
         ledger, seed = self._place / f"{self.name}.{name}", str(self._chance.randrange(2**32))
-        program = "import sys; sys.argv[0] = ''\n" + self._planted
-        program += "from pathlib import Path; from tests.crash.warm_worker import run\n"
-        program += "run(*sys.argv[1:3], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]))"
-        asked = [self.path, f"{address}#{self.name}", ledger, name, seed]
+        program = f"{self._planted}import sys\nfrom tests.crash.warm_worker import main\n"
+        program += "main(sys.argv[1:])"
+        asked = [self.path, f"{address}#{self.name}", ledger, name, seed, self._ship]
         self._running[name] = subprocess.Popen(
             [sys.executable, "-c", program, *asked], cwd=ROOT, stderr=subprocess.DEVNULL
         )
@@ -108,11 +110,13 @@ class Round:
         return wrong
 
 
-def rounds(place: Path, *, count: int, faults: int, seed: int, planted: str = "") -> list[str]:
+def rounds(
+    place: Path, *, count: int, faults: int, seed: int, planted: str = "", ship: str = "async"
+) -> list[str]:
     wrong: list[str] = []
     with postgres() as server:
         for number in range(count):
-            each = Round(server, place, number, seed * 1000 + number, planted=planted)
+            each = Round(server, place, number, seed * 1000 + number, planted=planted, ship=ship)
             try:
                 each.strike(faults)
                 try:
@@ -125,14 +129,16 @@ def rounds(place: Path, *, count: int, faults: int, seed: int, planted: str = ""
     return wrong
 
 
-def test_faults(tmp_path: Path) -> None:
-    assert rounds(tmp_path, count=3, faults=4, seed=7) == []
+@pytest.mark.parametrize("ship", ["async", "sync"])
+def test_faults(tmp_path: Path, ship: str) -> None:
+    assert rounds(tmp_path, count=2, faults=4, seed=7, ship=ship) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
-def test_many_faults(tmp_path: Path, seed: int) -> None:
-    assert rounds(tmp_path, count=10, faults=6, seed=seed) == []
+@pytest.mark.parametrize("ship", ["async", "sync"])
+@pytest.mark.parametrize("seed", range(2))
+def test_many_faults(tmp_path: Path, seed: int, ship: str) -> None:
+    assert rounds(tmp_path, count=10, faults=6, seed=seed, ship=ship) == []
 
 
 def test_a_shipment_that_is_not_waited_for_is_found(tmp_path: Path) -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 import memcore
 from memcore.database import warm
 
 
-def run(path: str, address: str, ledger: Path, name: str, seed: int) -> None:
-    """Append numbers; note ``A number`` when one is stored, ``S number`` when it is shipped."""
+def run(path: str, address: str, ledger: Path, name: str, *, seed: int, ship: str) -> None:
+    """Append numbers; note ``A number`` when one is stored, ``S number`` when it is shipped.
+
+    With ``"sync"`` both are one.
+    """
     chance = random.Random(seed)
     warm.INTERVAL_SECONDS, warm.WAITING_SECONDS, warm.PAUSE_SECONDS_MAX = 0.02, 0.1, 0.3
-    with memcore.open(path, warm=address) as db, ledger.open("a", buffering=1) as notes:
+    warm.SYNC_SECONDS = 2.0
+    with memcore.open(path, warm=address, ship=ship) as db, ledger.open("a", buffering=1) as notes:
         session = db.session(name)
         number = session.seen_revision() or len(list(session.items()))
         while True:
             size = chance.choice([10, 10, 400, 3000])
-            session.append({"role": "user", "content": f"{number} " + "x" * size})
+            try:
+                session.append({"role": "user", "content": f"{number} " + "x" * size})
+            except memcore.UnshippedError:
+                pass
+            else:
+                notes.write(f"S {number}\n" if ship == "sync" else "")
             notes.write(f"A {number}\n")
-            if chance.random() < 0.2:
+            if ship == "async" and chance.random() < 0.2:
                 try:
                     db.ship(timeout_seconds=chance.choice([0.05, 2.0]))
                 except memcore.StorageError:
@@ -31,5 +39,7 @@ def run(path: str, address: str, ledger: Path, name: str, seed: int) -> None:
             number += 1
 
 
-if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+def main(given: list[str]) -> None:
+    """Run with the arguments of a command line."""
+    path, address, ledger, name, seed, ship = given
+    run(path, address, Path(ledger), name, seed=int(seed), ship=ship)

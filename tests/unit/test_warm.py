@@ -33,6 +33,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreFullError,
     SupersededError,
+    UnshippedError,
 )
 from memcore.store import changes
 from memcore.store.postgres import copies
@@ -181,6 +182,97 @@ def test_without_one(path, address):
         assert db.warm_status() is None
         with pytest.raises(InvalidOptionError, match="open it with warm="):
             db.ship()
+
+
+# --- commits that wait ----------------------------------------------------------------------------
+
+
+def test_a_synchronous_commit_is_in_the_copy(path, address, sql):
+    with memcore.open(path, warm=address, ship="sync") as db:
+        session = db.session("s")
+        for n in range(10):
+            say(session, f"{n}")
+            assert in_copy(sql, address) == in_file(db)
+        session.undo()
+        assert in_copy(sql, address) == in_file(db)
+        db.scope().kv("notes").put("k", 1)
+        assert in_copy(sql, address) == in_file(db)
+        with memcore.open(path) as other:
+            say(other.session("s"), "does not wait")
+
+
+def test_synchronous_commits_from_an_event_loop(path, address, sql):
+    async def run() -> None:
+        async with await memcore.aio.open(path, warm=address, ship="sync") as db:
+
+            async def write(n: int) -> None:
+                session = db.session(f"s{n}")
+                for k in range(5):
+                    await session.append({"role": "user", "content": f"{k}"})
+                    held.append(len(in_copy(sql, address)))
+
+            held: list[int] = []
+            await asyncio.gather(*(write(n) for n in range(4)))
+            assert held == sorted(held)
+            with pytest.raises(memcore.OrphanResultError):
+                await db.session("s0").append(
+                    {"role": "tool", "tool_call_id": "none", "content": "x"}
+                )
+
+    asyncio.run(run())
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert [len(texts(db.session(f"s{n}"))) for n in range(4)] == [5] * 4
+
+
+def test_a_synchronous_commit_that_cannot_be_shipped(path, address, monkeypatch):
+    """It is stored, and says so; repeated under its key it is the same one, and waits, too."""
+    monkeypatch.setattr(warm, "SYNC_SECONDS", 0.2)
+    away, ship = [], copies.WarmTarget.ship
+
+    def shipped(*args):
+        if away:
+            raise StorageError("the server is away")
+        ship(*args)
+
+    monkeypatch.setattr(copies.WarmTarget, "ship", shipped)
+    message = {"role": "user", "content": "once"}
+    with memcore.open(path, warm=address, ship="sync") as db:
+        session = db.session("s")
+        say(session, "x")
+        away.append(1)
+        for _ in range(2):
+            with pytest.raises(UnshippedError, match="the server is away"):
+                session.append(message, idempotency_key="k")
+        assert texts(session) == ["x", "once"]
+
+        async def run() -> None:
+            async with await memcore.aio.open(path, warm=address, ship="sync") as other:
+                with pytest.raises(UnshippedError):
+                    await other.session("s").append(message, idempotency_key="k")
+
+        asyncio.run(run())
+        away.clear()
+        receipt = session.append(message, idempotency_key="k")
+        assert receipt.seq == 2
+        assert texts(session) == ["x", "once"]
+
+
+def test_a_synchronous_commit_behind_a_promotion(path, address):
+    with memcore.open(path, warm=address, ship="sync") as db:
+        say(db.session("s"), "x")
+        memcore.promote(address)
+        with pytest.raises(SupersededError, match="was promoted"):
+            say(db.session("s"), "y")
+    with memcore.open(address) as db:
+        assert texts(db.session("s")) == ["x"]
+
+
+def test_what_is_no_way_to_ship(path, address):
+    with pytest.raises(InvalidOptionError, match="expected 'async' or 'sync'"):
+        memcore.open(path, warm=address, ship="soon")
+    with pytest.raises(InvalidOptionError, match="there is no warm copy"):
+        memcore.open(path, ship="sync")
 
 
 # --- one file, one copy ---------------------------------------------------------------------------
