@@ -451,7 +451,7 @@ class KeyFileError(StorageError):
 
 
 class UnshippedError(StorageError):
-    """What was committed is stored in the file, but not in its warm copy yet."""
+    """A change is stored in the file, but not in its warm copy yet."""
 
 
 class OutcomeUnknownError(StorageError):

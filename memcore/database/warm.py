@@ -119,7 +119,7 @@ def promote(address: str, *, dry_run: bool = False) -> Promotion:
     return Promotion(path, mark.taken_us / 1e6)
 
 
-class Pending(NamedTuple):
+class UnshippedCommit(NamedTuple):
     """A commit from an event loop that is stored, and not shipped yet."""
 
     wanted: int
@@ -176,7 +176,7 @@ class WarmCopy:
         self._wake = allocate_lock()
         self._wake.acquire()
         self._waiters: list[LockType] = []
-        self._pending: list[Pending] = []
+        self._pending: list[UnshippedCommit] = []
         self._ended = False
         self._begun = self._done = 0
         """Numbers of rounds: each ships everything committed before it began."""
@@ -260,7 +260,7 @@ class WarmCopy:
             _settle(outcome, stored.cancelled() or stored.exception(), None)
             return
         wanted, until = self._begun + 1, monotonic() + SYNC_SECONDS
-        self._pending.append(Pending(wanted, until, outcome, stored.result()))
+        self._pending.append(UnshippedCommit(wanted, until, outcome, stored.result()))
         self._ask(wanted)
         if self._ended:
             self._settle_pending()
