@@ -19,7 +19,7 @@ from memcore.codec.keys import WARM_KEY, behind, malformed
 from memcore.codec.values import open_value, seal_value
 from memcore.errors import CorruptStoreError, StorageError
 from memcore.limits import PAGE_BYTES
-from memcore.store.datafile import meta_of, newest_meta
+from memcore.store.datafile import meta_of
 from memcore.store.interface import MapMovedError
 from memcore.store.lmdb import MapResized
 from memcore.store.pages import (
@@ -217,9 +217,10 @@ class ChangeFeed:
         base = self._base
         return None if base is None or base.is_lost else base.txnid
 
-    def newest(self) -> int:
-        """Return the number of the newest commit."""
-        return int(self._env.hold(lambda _: newest_meta(self._env.fd, self._env.path).txnid))
+    @property
+    def is_pinning(self) -> bool:
+        """True if a snapshot of it is pinned."""
+        return any(each is not None and not each.is_lost for each in (self._base, self._taken))
 
     def take(self) -> Changes:
         """Pin the newest snapshot, and return how it differs from the one that was kept.

@@ -248,8 +248,8 @@ class PinHolder(Protocol):
     """Keeps readers that ``Environment.pin`` returned."""
 
     @property
-    def base(self) -> int | None:
-        """Number of the commit whose pages it keeps, or None."""
+    def is_pinning(self) -> bool:
+        """True if it has any."""
 
     def let_go(self) -> None:
         """Abort the readers."""
@@ -668,7 +668,7 @@ class Environment(EnvironmentFields):
 
     def free_pins(self) -> bool:
         """Let pages be used again that a holder keeps; False if nobody does. Needs the lead."""
-        if not any(holder.base is not None for holder in self.holders()):
+        if not any(holder.is_pinning for holder in self.holders()):
             return False
         self.barrier.closed(self.let_pins_go)
         return True
