@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from memcore import audit, database, exchange, maintenance, privacy, retention, session, store
 from memcore.access import Access, checked_actor
 from memcore.database.scope import Scope, erase_user
-from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
+from memcore.errors import (
+    AuditError,
+    InvalidOptionError,
+    MemcoreError,
+    ReadOnlyError,
+    SupersededError,
+)
 from memcore.limits import SWEEP_LIMIT
 from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
 from memcore.options import (
@@ -269,7 +276,8 @@ class Database:
         self._stop_sweepers()
         try:
             try:
-                self._engine.write_uses()
+                with suppress(SupersededError):  # nobody writes to this file any more
+                    self._engine.write_uses()
             finally:
                 if self._warm is not None:
                     self._warm.close()

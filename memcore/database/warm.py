@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock, get_ident
+from collections import deque
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from math import inf
 from threading import Thread
@@ -36,14 +38,14 @@ from memcore.store.changes import (
 )
 from memcore.store.commit import release
 from memcore.store.datafile import FORMAT_KEY, Format
-from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store
+from memcore.store.interface import SERVER_SCHEMES, ReadTxn, Store, Txn
 from memcore.store.store import LmdbStore
 from memcore.store.transaction import is_audited, stored
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    from asyncio import Future, TimerHandle
 
-    from memcore.store.postgres.copies import WarmTarget
+    from memcore.store.postgres.copies import Mark, WarmTarget
 
 __all__ = ["Promotion", "WarmCopy", "WarmStatus", "promote"]
 
@@ -124,21 +126,25 @@ class UnshippedCommit(NamedTuple):
 
     wanted: int
     """The round that ships it."""
-    until: float
     outcome: Future[Any]
     result: Any
+    alarm: TimerHandle
+    """Ends the wait even if no round ends."""
 
 
-def _settle(outcome: Future[Any], error: BaseException | bool | None, result: Any) -> None:
+def _settle(outcome: Future[Any], error: BaseException | None, result: Any) -> None:
     """Settle a future on its loop's thread, unless it is settled."""
     if outcome.done():
         return
-    if isinstance(error, BaseException):
+    if error is not None:
         outcome.set_exception(error)
-    elif error:
-        outcome.cancel()
     else:
         outcome.set_result(result)
+
+
+def _settle_in_time(commit: UnshippedCommit, error: MemcoreError | None) -> None:
+    commit.alarm.cancel()
+    _settle(commit.outcome, error, commit.result)
 
 
 class WarmCopy:
@@ -176,7 +182,11 @@ class WarmCopy:
         self._wake = allocate_lock()
         self._wake.acquire()
         self._waiters: list[LockType] = []
-        self._pending: list[UnshippedCommit] = []
+        self._pending: deque[UnshippedCommit] = deque()
+        self._opened_us = clock_us()  # first: what was shipped before it is in the position
+        self._opened_position = file.read(_position_of)
+        self._elsewhere: tuple[int, int, int] | None = None
+        """The round that waits for another process: its number, its time, its position."""
         self._ended = False
         self._begun = self._done = 0
         """Numbers of rounds: each ships everything committed before it began."""
@@ -207,6 +217,8 @@ class WarmCopy:
             self._state = "shipping"
         except StoreLockedError:
             self._state = "waiting"
+        except self._lost:
+            pass  # another process was faster; the thread looks again
         except StorageError as error:
             self._fail(error)
         self._thread = Thread(target=self._run, name="memcore-warm", daemon=True)
@@ -251,16 +263,23 @@ class WarmCopy:
         Raises:
             UnshippedError, SupersededError: it is not, but it is stored in the file.
         """
+        if self._process != os.getpid():
+            raise self._unshipped("the child of a fork does not ship")
         if self._thread is not None and self._thread.ident != get_ident():
             self.ship(SYNC_SECONDS)
 
     def confirm_later(self, stored: Future[Any], outcome: Future[Any]) -> None:
         """Give ``outcome`` the result of a commit once it is in the copy; on its loop's thread."""
-        if stored.cancelled() or stored.exception() is not None:
-            _settle(outcome, stored.cancelled() or stored.exception(), None)
+        error = CancelledError() if stored.cancelled() else stored.exception()
+        if error is None and self._process != os.getpid():
+            error = self._unshipped("the child of a fork does not ship")
+        if error is not None:
+            _settle(outcome, error, None)
             return
-        wanted, until = self._begun + 1, monotonic() + SYNC_SECONDS
-        self._pending.append(UnshippedCommit(wanted, until, outcome, stored.result()))
+        late = self._unshipped("no shipment ended in time")
+        alarm = outcome.get_loop().call_later(SYNC_SECONDS, _settle, outcome, late, None)
+        wanted = self._begun + 1
+        self._pending.append(UnshippedCommit(wanted, outcome, stored.result(), alarm))
         self._ask(wanted)
         if self._ended:
             self._settle_pending()
@@ -275,24 +294,25 @@ class WarmCopy:
             return SupersededError(self._error)
         if monotonic() < until and not self._ended:
             return None
-        reason = f": {self._error}" if self._error is not None else ""
+        return self._unshipped(self._error or "no shipment ended in time")
+
+    def _unshipped(self, why: str) -> UnshippedError:
         return UnshippedError(
-            f"{self._target.path}: the warm copy is not up to date in time; what was committed is "
-            f"in the file, and is shipped later{reason}"
+            f"{self._target.path}: the warm copy is not up to date ({why}); what was committed is "
+            "in the file, and is shipped later"
         )
 
     def _settle_pending(self) -> None:
         """Settle the futures of commits that are in the copy, or are waited for in vain."""
-        pending, self._pending = self._pending, []
-        for each in pending:
-            error = None if self._done >= each.wanted else self._error_of(each.until)
-            if self._done < each.wanted and error is None:
-                self._pending.append(each)
-                continue
-            with suppress(RuntimeError):  # its loop is closed: nobody awaits it
-                each.outcome.get_loop().call_soon_threadsafe(
-                    _settle, each.outcome, error, each.result
-                )
+        with suppress(IndexError):  # another thread was faster
+            for _ in range(len(self._pending)):
+                each = self._pending.popleft()
+                error = None if self._done >= each.wanted else self._error_of(inf)
+                if self._done < each.wanted and error is None:
+                    self._pending.append(each)
+                    continue
+                with suppress(RuntimeError):  # its loop is closed: nobody awaits it
+                    each.outcome.get_loop().call_soon_threadsafe(_settle_in_time, each, error)
 
     def status(self) -> WarmStatus:
         """Return the state of the copy."""
@@ -304,8 +324,10 @@ class WarmCopy:
 
     def close(self) -> None:
         """Ship the rest, and end the thread; a failure to ship is logged."""
-        if self._process != os.getpid() or self._thread is None:
+        store = self._store()
+        if self._process != os.getpid() or self._thread is None or store is None or self._ended:
             return
+        store.need_outside()
         try:
             if self._state in ("shipping", "failing"):
                 self.ship(CLOSING_SECONDS)
@@ -323,11 +345,9 @@ class WarmCopy:
         try:
             while not self._ended and self._state != "superseded":
                 self._begun += 1
-                number = self._begun
-                if self._try_round():
-                    self._done, failed = number, 0
-                else:
-                    failed += 1
+                done = self._try_round(self._begun)
+                failed = 0 if done else failed + 1
+                self._done = max(self._done, done)
                 self._notify()
                 if failed or self._asked <= self._done:
                     self._wake.acquire(True, self._pause(failed))
@@ -346,39 +366,41 @@ class WarmCopy:
         self._settle_pending()
 
     def _pause(self, failed: int) -> float:
-        if failed:
-            return min(INTERVAL_SECONDS * 2.0 ** min(failed, 10), PAUSE_SECONDS_MAX)
-        return WAITING_SECONDS if self._state == "waiting" else INTERVAL_SECONDS
+        if self._state == "waiting":
+            return INTERVAL_SECONDS if self._asked > self._done else WAITING_SECONDS
+        return min(INTERVAL_SECONDS * 2.0 ** min(failed, 10), PAUSE_SECONDS_MAX)
 
-    def _try_round(self) -> bool:
-        """Ship once; True if the copy is up to date."""
+    def _try_round(self, number: int) -> int:
+        """Ship once; return the last round whose commits are in the copy, or 0."""
         store = self._store()
         if store is None:
             self._ended = True
-            return False
+            return 0
         began_us = clock_us()
         try:
-            is_done = self._round(store)
+            is_own = self._round(store)
+            if not is_own:
+                number, began_us = self._shipped_elsewhere(store, number, began_us)
         except ClosedError:
             self._ended = True
-            return False
+            return 0
         except SupersededError as error:
             self._error = str(error)  # not the error: its traceback would keep the handle
             self._state = "superseded"
             logger("memcore.warm").error("%s", error)
             with suppress(ClosedError):
                 store.supersede(str(error))
-            return False
+            return 0
         except Exception as error:  # noqa: BLE001 - logged, and told by ``status`` and ``ship``
             self._fail(error)
-            return False
+            return 0
         if self._failing_since:
             logger("memcore.warm").info("%s: shipping again", self._target.path)
-        self._state = "shipping" if self._target.is_connected else "waiting"
+        self._state = "shipping" if is_own else "waiting"
         self._error, self._failing_since = None, 0.0
-        if is_done:
+        if number:
             self._current_us = began_us
-        return is_done
+        return number
 
     def _fail(self, error: Exception) -> None:
         self._state, self._error = "failing", str(error) or type(error).__name__
@@ -387,21 +409,43 @@ class WarmCopy:
             logger("memcore.warm").warning("the warm copy is not up to date: %s", error)
 
     def _round(self, store: LmdbStore) -> bool:
+        """Ship, and return True; False if another process ships."""
         if self._failing_since and monotonic() - self._failing_since > PIN_SECONDS_MAX:
             self._feed.drop()  # else the file could not use its freed pages again
-        wanted = store.read(_position_of)
         for _ in range(_ATTEMPTS):
             try:
                 if not self._target.is_connected:
                     self._connect(store)
                 self._ship(store)
             except StoreLockedError:
-                return self._is_shipped_elsewhere(store, wanted)
+                return False
             except self._lost:
                 self._target.disconnect()
             else:
+                self._elsewhere = None
                 return True
         raise StorageError(f"{self._target.path}: the file or its copy changed in each attempt")
+
+    def _shipped_elsewhere(self, store: LmdbStore, number: int, began_us: int) -> tuple[int, int]:
+        """Return the last round whose commits another process has shipped, and when it began.
+
+        Since commits go on, it is the first round that found them missing that is waited for.
+        """
+        mark = self._target.mark
+        row, position = store.read(lambda txn: (_row_of(txn), _position_of(txn)))
+        if self._elsewhere is None:
+            self._elsewhere = number, began_us, position
+        number, began_us, wanted = self._elsewhere
+        # The mark of a twin, which ships to the same copy, says nothing of this file.
+        if (
+            mark is None
+            or not mark.is_complete
+            or not wanted <= mark.position <= position
+            or (mark.source, mark.device, mark.inode) != (row.made, *store.place)
+        ):
+            return 0, 0
+        self._elsewhere = None
+        return number, began_us
 
     def _ship(self, store: LmdbStore) -> None:
         if self._feed.base is not None and self._shipped == store.read(_position_of):
@@ -409,10 +453,10 @@ class WarmCopy:
                 self._target.check()
                 self._looked = monotonic()
             return
+        _need_unaudited(store)
         taken_us, changes = clock_us(), self._feed.take()
-        if store.durability != "full":
-            # The file must not fall behind its copy in a power cut: it would have another history.
-            store.make_durable()
+        # The file must not fall behind its copy in a power cut: it would have another history.
+        store.make_durable()
         offset = store.read(_row_of).offset  # if the file was replaced, the snapshot is lost
         mark = self._mark(
             self._source, offset + changes.txnid, *store.place, taken_us, is_complete=True
@@ -430,9 +474,10 @@ class WarmCopy:
             InvalidOptionError, StorageError
         """
         target = self._target
+        row = store.read(_row_of)  # before the copy is looked at: see ``_take_over``
         try:
             target.connect(store.read(_record_of), store.secret.found())
-            self._need_own(store)
+            self._need_own(store, row)
         except StoreLockedError:
             self._feed.drop()
             raise
@@ -440,9 +485,8 @@ class WarmCopy:
             target.disconnect()
             raise
 
-    def _need_own(self, store: LmdbStore) -> None:
+    def _need_own(self, store: LmdbStore, row: WarmRow) -> None:
         target, mark = self._target, self._target.mark
-        row, position = store.read(lambda txn: (_row_of(txn), _position_of(txn)))
         is_known = mark is not None and mark.source in row[:2]
         if target.is_store:
             if is_known:
@@ -453,33 +497,56 @@ class WarmCopy:
             raise InvalidOptionError(
                 f"{target.path}: holds a store; name a schema for the warm copy that does not exist"
             )
-        if mark is not None and mark.source == self._source:
+        if mark is not None and mark.source == self._source == row.made:
             if mark.position != self._shipped:
                 self._feed.drop()  # the last shipment failed, or its answer was lost
             return
-        if mark is not None and not (is_known and mark.position <= position):
+        if mark is not None and not (is_known and self._is_ahead_of(store, mark)):
             raise SupersededError(
                 f"{target.path}: follows another file, or another history of this one, as from "
                 "before it was restored or copied. Promote it to keep it; drop its schema only to "
                 "discard it"
             )
         self._feed.drop()
-        self._source = os.urandom(MARK_BYTES)
-        before = NO_MARK if mark is None else mark.source
-        made = WarmRow(before, self._source, row.offset).pack()
-        store.transact(lambda txn: txn.put(WARM_KEY, made))
-        store.make_durable()  # the file must know the mark before the copy gets it
+        self._take_over(store, row, NO_MARK if mark is None else mark.source)
 
-    def _is_shipped_elsewhere(self, store: LmdbStore, wanted: int) -> bool:
-        """Return whether the process that ships has shipped the commit at a position."""
-        mark = self._target.mark
-        row, position = store.read(lambda txn: (_row_of(txn), _position_of(txn)))
-        return (
-            mark is not None
-            and mark.is_complete
-            and wanted <= mark.position <= position
-            # That of a twin, which ships to the same copy, says nothing of this file.
-            and (mark.source, mark.device, mark.inode) == (row.made, *store.place)
+    def _is_ahead_of(self, store: LmdbStore, mark: Mark) -> bool:
+        """Return whether the file has all that the copy has, now and when it was opened here."""
+        if mark.taken_us < self._opened_us and mark.position > self._opened_position:
+            return False  # it went back, and has written since
+        return mark.position <= store.read(_position_of)
+
+    def _take_over(self, store: LmdbStore, row: WarmRow, before: bytes) -> None:
+        """Leave a new mark in the file, durably, before the copy gets it.
+
+        Raises:
+            SnapshotLostError: ``row`` is not the file's any more. It was read before the mark
+                ``before``, so whoever took over in between, while this process lost its lock, is
+                found; and so is a compaction.
+        """
+        source = os.urandom(MARK_BYTES)
+        made = WarmRow(before, source, row.offset)
+
+        def closure(txn: Txn) -> None:
+            if _row_of(txn) != row:
+                raise SnapshotLostError
+            txn.put(WARM_KEY, made.pack())
+
+        store.transact(closure, makes_room=True)
+        store.make_durable()
+        self._source = source
+
+
+def _need_unaudited(store: LmdbStore) -> None:
+    """Refuse a file that is audited since it was opened.
+
+    Raises:
+        InvalidOptionError
+    """
+    if store.read(lambda txn: is_audited(txn, store.path)):
+        raise InvalidOptionError(
+            f"{store.path}: is audited now, which a store on a server cannot be: the warm copy "
+            "stays as it is"
         )
 
 

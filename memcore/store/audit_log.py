@@ -29,7 +29,7 @@ from memcore.codec.audit_entry import (
     pack_range,
     pack_tip,
 )
-from memcore.codec.keys import OWNER_KEY, SECRET_KEY, Care, Kind, Row
+from memcore.codec.keys import OWNER_KEY, SECRET_KEY, WARM_KEY, Care, Kind, Row
 from memcore.codec.table import ROWS
 from memcore.codec.values import clock_ms, seal_value
 from memcore.errors import AuditError, MemcoreError
@@ -277,7 +277,7 @@ SCOPE_KINDS: Final = tuple(
     sorted({each.kind for each in _AUDITED if each.owner == "scope"} - {Kind.SESSION})
 )
 DATABASE_KINDS: Final = tuple(each.kind for each in _AUDITED if each.owner == "database")
-_UNNOTED: Final = (OWNER_KEY, SECRET_KEY)
+_UNNOTED: Final = (OWNER_KEY, SECRET_KEY, WARM_KEY)
 """Rows that differ between a file and its copies."""
 NAME_KINDS: Final = frozenset(
     (Kind.SCOPE, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)

@@ -122,6 +122,7 @@ class Changes:
         with self._told():
             old = None if self._old is None else self._old.tree
             self._leaves = leaves_apart(self._page, old, self._new.tree)
+            self._need_pinned()
 
     def __iter__(self) -> Iterator[Change]:
         """Yield the changes in key order.

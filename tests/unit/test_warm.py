@@ -719,15 +719,109 @@ def test_one_process_ships_for_all_and_another_takes_over(path, address, sql):
                 pipe.close()
 
 
-def test_the_child_of_a_fork_does_not_ship(path, address, sql):
+def test_one_that_waits_is_not_kept_waiting_by_those_who_write(path, address):
+    """What it waits for is what was committed when it asked, and not what comes behind."""
+    with memcore.open(path, warm=address) as db, memcore.open(path, warm=address) as waiting:
+        assert waiting.warm_status().state == "waiting"
+        ended = threading.Event()
+
+        def write() -> None:
+            while not ended.is_set():
+                say(db.session("busy"), "x" * 200)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for n in range(3):
+                say(waiting.session("s"), f"{n}")
+                waiting.ship(timeout_seconds=10)
+        finally:
+            ended.set()
+            writer.join()
+        db.ship()
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert texts(db.session("s")) == ["0", "1", "2"]
+
+
+def test_two_that_take_over_at_once(path, address, monkeypatch):
+    """One of them loses its lock before it has left its mark, and the other one takes over."""
     with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+    take_over, others = warm.WarmCopy._take_over, []
+
+    def late(copy, store, row, before):
+        if not others:
+            others.append(1)
+            copy._target.disconnect()  # as by a server that restarts
+            with memcore.open(path, warm=address) as other:
+                say(other.session("s"), "y")
+        return take_over(copy, store, row, before)
+
+    monkeypatch.setattr(warm.WarmCopy, "_take_over", late)
+    with memcore.open(path, warm=address) as db:
+        db.ship()
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "z")
+        db.ship()
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert texts(db.session("s")) == ["x", "y", "z"]
+
+
+def test_a_file_that_went_back_and_goes_on_while_the_server_is_away(
+    path, address, tmp_path, monkeypatch
+):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+        db.ship()
+        shutil.copy(path, tmp_path / "then")
+        for _ in range(3):
+            say(db.session("s"), "lost with the file")
+    os.replace(tmp_path / "then", path)
+    connect, away = copies.WarmTarget.connect, [1]
+
+    def refused(*args):
+        if away:
+            raise StoreAccessError("away")
+        connect(*args)
+
+    monkeypatch.setattr(copies.WarmTarget, "connect", refused)
+    with memcore.open(path, warm=address) as db:
+        for _ in range(9):
+            say(db.session("s"), "another history")
+        away.clear()
+        with pytest.raises(SupersededError, match="another history"):
+            db.ship()
+    memcore.promote(address)
+    with memcore.open(address) as db:
+        assert "lost with the file" in texts(db.session("s"))
+
+
+def test_an_audit_leaves_the_marks_out(path, address, tmp_path):
+    with memcore.open(path, warm=address) as db:
+        say(db.session("s"), "x")
+    with memcore.open(path, audit=memcore.Audit(key=b"k" * 32)) as db:
+        db.copy_compact()
+        db.backup(tmp_path / "backup")
+        assert db.verify_audit().ok
+    with memcore.open(tmp_path / "backup", audit=memcore.Audit(key=b"k" * 32)) as db:
+        assert db.verify_audit().ok
+
+
+@pytest.mark.parametrize("ship", ["async", "sync"])
+def test_the_child_of_a_fork_does_not_ship(path, address, sql, ship):
+    with memcore.open(path, warm=address, ship=ship) as db:
         say(db.session("s"), "x")
         db.ship()
         child = os.fork()
         if not child:
             code = 1
             try:
-                say(db.session("s"), "child")
+                try:
+                    say(db.session("s"), "child")
+                except UnshippedError:
+                    assert ship == "sync"
                 try:
                     db.ship()
                 except InvalidOptionError:
@@ -760,6 +854,7 @@ def test_threads_that_wait_together(path, address, sql):
         assert in_copy(sql, address) == in_file(db)
     with pytest.raises(ClosedError):
         db.ship()
+    db.close()  # a second time
 
 
 # --- the command line -----------------------------------------------------------------------------

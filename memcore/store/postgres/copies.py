@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -247,8 +247,15 @@ class WarmTarget:
 
     def forget(self) -> None:
         """Leave the connection to the parent, in the child of a fork."""
-        _left.append(self._connection)
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        _left.append(connection)
+        # The child's copy of the socket would keep the session, and its lock, beyond the parent.
+        with suppress(OSError, psycopg.Error):
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, connection.fileno())
+            os.close(null)
 
     def check(self) -> None:
         """Check that the copy still is what this process left.
