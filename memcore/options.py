@@ -17,6 +17,7 @@ __all__ = [
     "checked_callable",
     "checked_choice",
     "checked_choices",
+    "checked_file",
     "checked_idempotency_key",
     "checked_int",
     "checked_optional_int",
@@ -171,6 +172,20 @@ def checked_path(name: str, value: Any) -> str:
             return os.path.expanduser(found)
     msg = f"{name}: expected a file's path, got {value!r:.80}"
     raise InvalidOptionError(msg)
+
+
+def checked_file(name: str, value: Any) -> str:
+    """``value`` as a file path, as by ``checked_path``, and not the address of a server.
+
+    Raises:
+        InvalidOptionError: it is not; an address is not repeated, as it may hold a password.
+    """
+    found = checked_path(name, value)
+    scheme, separator, _ = found.partition("://")
+    if separator and scheme.isalpha():
+        msg = f"{name}: expected a file's path, got an address; this works on files only"
+        raise InvalidOptionError(msg)
+    return found
 
 
 def checked_optional_seconds(name: str, value: Any) -> float | None:

@@ -63,6 +63,6 @@ def promote_copy(address: str, *, dry_run: bool, yes: bool, as_json: bool) -> No
     if as_json:
         emit_json("promote", dataclasses.asdict(done) | {"promoted": yes})
         return
-    what = "is a store of its own now" if yes else "is a warm copy"
+    what = "is a store of its own now" if yes or not done.is_pending else "is a warm copy"
     taken = datetime.fromtimestamp(done.taken_at, UTC)
     print(escape(f"{done.path}: {what}, with the file's state of {taken:%Y-%m-%d %H:%M:%S} UTC"))

@@ -33,7 +33,9 @@ def examine_store(store: str, *, as_json: bool) -> None:
     prevents it from being opened.
     """
     if store.startswith(SERVER_SCHEMES):
-        msg = f"doctor examines files; 'memcore check' and 'memcore stats' look into {store}"
+        msg = (
+            "doctor examines files; for a store on a server use 'memcore check' and 'memcore stats'"
+        )
         raise memcore.InvalidOptionError(msg)
     if not os.path.lexists(store) and store != ":memory:":
         msg = f"{store}: there is no such file; 'memcore import' makes one"

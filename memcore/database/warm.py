@@ -94,6 +94,8 @@ class Promotion:
     """Address of the store, without its password."""
     taken_at: float
     """Time at which the state that it had was read from its file, in Unix seconds."""
+    is_pending: bool = False
+    """True if it is a warm copy still, as after a dry run."""
 
 
 def promote(address: str, *, dry_run: bool = False) -> Promotion:
@@ -117,8 +119,8 @@ def promote(address: str, *, dry_run: bool = False) -> Promotion:
         raise InvalidOptionError(msg)
     from memcore.store.postgres.copies import promoted  # noqa: PLC0415 - an optional dependency
 
-    path, mark = promoted(address, dry_run=dry_run)
-    return Promotion(path, mark.taken_us / 1e6)
+    path, mark, is_pending = promoted(address, dry_run=dry_run)
+    return Promotion(path, mark.taken_us / 1e6, is_pending)
 
 
 class UnshippedCommit(NamedTuple):

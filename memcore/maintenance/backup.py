@@ -26,7 +26,7 @@ from memcore.maintenance.salvage_rows import (
     names_in,
     owner_in,
 )
-from memcore.options import checked_bool, checked_path
+from memcore.options import checked_bool, checked_file, checked_path
 from memcore.privacy.keyring import secret_of
 from memcore.records import record
 from memcore.store import open_detached, open_store
@@ -278,7 +278,7 @@ def migrate(
         StoreFormatError: it is not a memcore file, or has a newer format.
         StoreLockedError, StoreFullError, CorruptStoreError: nothing was changed.
     """
-    name = str(Path(checked_path("path", path)).resolve())
+    name = str(Path(checked_file("path", path)).resolve())
     if not os.path.lexists(name):
         msg = f"{name}: there is no such file to migrate"
         raise NotFoundError(msg)

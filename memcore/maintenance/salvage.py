@@ -47,7 +47,7 @@ from memcore.maintenance.salvage_rows import (
     unused,
 )
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
-from memcore.options import checked_path
+from memcore.options import checked_file
 from memcore.privacy.keyring import Key, KeyRing
 from memcore.records import record
 from memcore.rows import names
@@ -324,7 +324,7 @@ def salvage(
         StoreFormatError: nothing in the file was written by memcore, or a newer version wrote it.
     """
     source, final = (
-        str(Path(checked_path(name, path)).resolve())
+        str(Path(checked_file(name, path)).resolve())
         for name, path in (("damaged", damaged), ("target", target))
     )
     if not os.path.lexists(source):

@@ -119,6 +119,17 @@ def test_no_server_and_no_role(server, tmp_path):
         memcore.open("postgresql://host/db?nonsense=1")
 
 
+def test_what_works_on_files_repeats_no_password():
+    address = "postgresql://ann:secret@/app#memcore"
+    for verb in (["doctor", "--store", address], ["migrate", "--store", address, "--dry-run"],
+                 ["salvage", address, "--to", "new"]):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "memcore", *verb], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert "secret" not in done.stdout + done.stderr
+
+
 def test_the_password_is_nowhere_to_be_seen(server):
     address = server.address("secret").replace("tester@", "tester:hush-hush@")
     with memcore.open(address) as db:

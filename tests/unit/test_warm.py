@@ -295,6 +295,7 @@ def test_a_promotion_ends_writing_to_the_file(path, address):
         assert status.state == "superseded"
         again = memcore.promote(address)  # as after an answer that was lost
         assert again == memcore.promote(address, dry_run=True)
+        assert not again.is_pending
     with pytest.raises(SupersededError, match="the store is there now"):
         memcore.open(path, warm=address)
     with memcore.open(path) as db:  # without the copy, it is the user's own decision

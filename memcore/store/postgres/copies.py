@@ -414,8 +414,8 @@ def _digest(rows: Iterable[tuple[bytes, bytes]]) -> bytes:
     return found.digest()
 
 
-def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark]:
-    """Make a warm copy a store of its own; return its path and its last mark.
+def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark, bool]:
+    """Make a warm copy a store of its own; return its path, its last mark, and if it still is one.
 
     With ``dry_run`` it stays what it is, and a shipment is not waited for. A store that was
     promoted before stays one.
@@ -432,13 +432,14 @@ def promoted(address: str, *, dry_run: bool) -> tuple[str, Mark]:
             raise NotFoundError(f"{server.path}: there is no such store on the server")
         if dry_run:
             version = connection.execute(server.sql(schema.OPENED)).fetchall()[0][0]
-            return server.path, _promotable(server, version, _mark(server, connection))
+            found = _promotable(server, version, _mark(server, connection))
+            return server.path, found, version == schema.FILLING
         with connection.transaction():
             version, mark = _locked(server, connection)
             found = _promotable(server, version, mark)
             if version == schema.FILLING:
                 connection.execute(server.sql(schema.FINISH), (schema.SCHEMA_VERSION,))
-    return server.path, found
+    return server.path, found, False
 
 
 def _promotable(server: Server, version: int, mark: Mark | None) -> Mark:
