@@ -71,7 +71,7 @@ def test_an_item_of_nobody_is_found(raced) -> None:
 
 def test_memory_and_a_file_beyond_their_bounds_are_found(raced) -> None:
     raced.memory = {"a": [10, soak.RSS_GROWTH_MAX + 11], "b": [soak.RSS_MAX + 1, 0], "c": [5, 6]}
-    raced.file_bytes = soak.FILE_BYTES_MAX + 1
+    raced.file_bytes = soak.FILE_BYTES_MAX + 400 * soak.COMMIT_BYTES
     raced.reader_slots = soak.READERS_USED_MAX + 1
     raced.judge()
     assert len(raced.findings) == 4
