@@ -61,8 +61,8 @@ def promote_copy(address: str, *, dry_run: bool, yes: bool, as_json: bool) -> No
     need_choice(dry_run, yes, see="what it holds", do="promote it")
     done = memcore.promote(address, dry_run=dry_run)
     if as_json:
-        emit_json("promote", dataclasses.asdict(done) | {"promoted": yes})
+        emit_json("promote", dataclasses.asdict(done))
         return
-    what = "is a store of its own now" if yes or not done.is_pending else "is a warm copy"
+    what = "is a warm copy" if done.is_pending else "is a store of its own now"
     taken = datetime.fromtimestamp(done.taken_at, UTC)
     print(escape(f"{done.path}: {what}, with the file's state of {taken:%Y-%m-%d %H:%M:%S} UTC"))

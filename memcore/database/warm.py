@@ -32,6 +32,8 @@ from memcore.store.changes import (
     MARK_BYTES,
     NO_MARK,
     ChangeFeed,
+    Mark,
+    MarkMovedError,
     SnapshotLostError,
     WarmRow,
     warm_row,
@@ -45,7 +47,7 @@ from memcore.store.transaction import is_audited, stored
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
-    from memcore.store.postgres.copies import Mark, WarmTarget
+    from memcore.store.postgres.copies import WarmTarget
 
 __all__ = ["Promotion", "WarmCopy", "WarmStatus", "promote"]
 
@@ -164,15 +166,9 @@ class WarmCopy:
             InvalidOptionError: it cannot, or the address cannot be read.
             ImportError: psycopg is not installed.
         """
-        from memcore.store.postgres.copies import (  # noqa: PLC0415 - an optional dependency
-            Mark,
-            MarkMovedError,
-            WarmTarget,
-        )
+        from memcore.store.postgres.copies import WarmTarget  # noqa: PLC0415 - optional
 
         file = _need_file(store)
-        self._mark = Mark
-        self._lost = (MarkMovedError, SnapshotLostError)
         self._store = ref(file)
         self._process = os.getpid()
         self._target: WarmTarget = WarmTarget(address)
@@ -219,7 +215,7 @@ class WarmCopy:
             self._state = "shipping"
         except StoreLockedError:
             self._state = "waiting"
-        except self._lost:
+        except (MarkMovedError, SnapshotLostError):
             pass  # another process was faster; the thread looks again
         except StorageError as error:
             self._fail(error)
@@ -267,6 +263,8 @@ class WarmCopy:
         """
         if self._process != os.getpid():
             raise self._unshipped("the child of a fork does not ship")
+        if self._ended and self._state != "superseded":
+            raise self._unshipped("the copy is closed")
         if self._thread is not None and self._thread.ident != get_ident():
             self.ship(SYNC_SECONDS)
 
@@ -368,9 +366,12 @@ class WarmCopy:
         self._settle_pending()
 
     def _pause(self, failed: int) -> float:
-        if self._state == "waiting":
-            return INTERVAL_SECONDS if self._asked > self._done else WAITING_SECONDS
-        return min(INTERVAL_SECONDS * 2.0 ** min(failed, 10), PAUSE_SECONDS_MAX)
+        longer = INTERVAL_SECONDS * 2.0 ** min(failed, 10)
+        if self._state != "waiting":
+            return min(longer, PAUSE_SECONDS_MAX)
+        if self._asked > self._done:
+            return INTERVAL_SECONDS
+        return WAITING_SECONDS if self._elsewhere is None else min(longer, WAITING_SECONDS)
 
     def _try_round(self, number: int) -> int:
         """Ship once; return the last round whose commits are in the copy, or 0."""
@@ -421,7 +422,7 @@ class WarmCopy:
                 self._ship(store)
             except StoreLockedError:
                 return False
-            except self._lost:
+            except (MarkMovedError, SnapshotLostError):
                 self._target.disconnect()
             else:
                 self._elsewhere = None
@@ -455,14 +456,12 @@ class WarmCopy:
                 self._target.check()
                 self._looked = monotonic()
             return
-        _need_unaudited(store)
         taken_us, changes = clock_us(), self._feed.take()
+        _need_unaudited(store)  # behind the snapshot: an audit never ends
         # The file must not fall behind its copy in a power cut: it would have another history.
         store.make_durable()
         offset = store.read(_row_of).offset  # if the file was replaced, the snapshot is lost
-        mark = self._mark(
-            self._source, offset + changes.txnid, *store.place, taken_us, is_complete=True
-        )
+        mark = Mark(self._source, offset + changes.txnid, *store.place, taken_us, is_complete=True)
         self._target.ship(changes, store.secret.found(), mark)
         self._feed.keep()
         self._shipped, self._looked = mark.position, monotonic()
@@ -522,7 +521,7 @@ class WarmCopy:
         """Leave a new mark in the file, durably, before the copy gets it.
 
         Raises:
-            SnapshotLostError: ``row`` is not the file's any more. It was read before the mark
+            MarkMovedError: ``row`` is not the file's any more. It was read before the mark
                 ``before``, so whoever took over in between, while this process lost its lock, is
                 found; and so is a compaction.
         """
@@ -531,7 +530,7 @@ class WarmCopy:
 
         def closure(txn: Txn) -> None:
             if _row_of(txn) != row:
-                raise SnapshotLostError
+                raise MarkMovedError
             txn.put(WARM_KEY, made.pack())
 
         store.transact(closure, makes_room=True)

@@ -43,9 +43,12 @@ __all__ = [
     "Change",
     "ChangeFeed",
     "Changes",
+    "Mark",
+    "MarkMovedError",
     "SnapshotLostError",
     "WarmRow",
     "batches",
+    "mark_of",
     "ranges",
     "warm_row",
 ]
@@ -311,12 +314,47 @@ def ranges(rows: Iterable[Change]) -> Iterator[tuple[bytes, bytes, list[Row]]]:
     yield start, END, []
 
 
-# --- The row that ties a file to its warm copy ----------------------------------------------------
-# The copy has one of the two marks. Whoever begins to ship leaves a new one in the file, beside the
-# one that the copy has, before the copy gets it: so one of them is right even if that is cut short.
+# --- The ties of a file and its warm copy: a row of the file, a mark of the copy ------------------
+# The copy has one of the two marks in the row. Whoever begins to ship leaves a new one in the file,
+# beside the one that the copy has, before the copy gets it: so one of them is right even if that is
+# cut short.
 
 MARK_BYTES: Final = 16
 NO_MARK: Final = bytes(MARK_BYTES)
+
+
+class MarkMovedError(Exception):
+    """Somebody else shipped to the copy, or took it over, meanwhile; nothing was written."""
+
+
+_MARK = Struct("<16sQQQQ?")
+
+
+class Mark(NamedTuple):
+    """State of a warm copy, as its server has it."""
+
+    source: bytes
+    """16 random bytes, which the file has in a row, too."""
+    position: int
+    """Position of the file's last commit that it has."""
+    device: int
+    inode: int
+    """Numbers of the file, which tell it from a twin."""
+    taken_us: int
+    """Time at which that was read from the file."""
+    is_complete: bool
+    """False: its first shipment has not ended."""
+
+    def pack(self) -> bytes:
+        """Return the value of the mark's row on the server."""
+        return _MARK.pack(*self)
+
+
+def mark_of(value: bytes | None) -> Mark | None:
+    """Return the mark with this value; None for None."""
+    return None if value is None else Mark(*_MARK.unpack(value))
+
+
 _WARM_ROW = Struct("<16s16sQ")
 WARM_ROW_BYTES: Final = _WARM_ROW.size
 

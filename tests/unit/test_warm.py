@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -76,6 +77,14 @@ def say(session: memcore.Session, text: str) -> None:
     session.append({"role": "user", "content": text})
 
 
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait for what a thread does by itself."""
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        threading.Event().wait(0.005)
+
+
 def texts(session: memcore.Session) -> list[str]:
     return [item.message["content"] for item in session.items()]
 
@@ -118,8 +127,7 @@ def test_closing_ships_the_rest(path, address, sql):
 def test_it_is_shipped_without_being_asked(path, address, sql):
     with memcore.open(path, warm=address) as db:
         say(db.session("s"), "x")
-        while in_copy(sql, address) != in_file(db):
-            pass
+        eventually(lambda: in_copy(sql, address) == in_file(db))
 
 
 def test_any_history_arrives(path, address, sql):
@@ -268,6 +276,16 @@ def test_a_synchronous_commit_behind_a_promotion(path, address):
         assert texts(db.session("s")) == ["x"]
 
 
+def test_a_synchronous_commit_behind_the_end_of_its_copy(path, address):
+    """As where another thread closes the database: the item is stored, and that is said."""
+    with memcore.open(path, warm=address, ship="sync") as db:
+        say(db.session("s"), "x")
+        db._warm.close()
+        with pytest.raises(UnshippedError, match="is in the file"):
+            say(db.session("s"), "y")
+        assert texts(db.session("s")) == ["x", "y"]
+
+
 def test_what_is_no_way_to_ship(path, address):
     with pytest.raises(InvalidOptionError, match="expected 'async' or 'sync'"):
         memcore.open(path, warm=address, ship="soon")
@@ -307,9 +325,9 @@ def test_an_idle_file_learns_of_a_promotion(path, address):
         say(db.session("s"), "x")
         db.ship()
         memcore.promote(address)
+        eventually(lambda: db.warm_status().state == "superseded")
         with pytest.raises(SupersededError):
-            while True:
-                say(db.session("s"), "y")
+            say(db.session("s"), "y")
 
 
 def test_a_restored_file_does_not_take_its_copy_back(path, address, tmp_path, sql):
@@ -640,8 +658,7 @@ def test_a_copy_that_is_long_away_does_not_keep_the_pages(path, address, monkeyp
             copies.WarmTarget, "ship", lambda *_: (_ for _ in ()).throw(StorageError("away"))
         )
         say(db.session("s"), "y")
-        while copy._feed.base is not None:
-            pass
+        eventually(lambda: copy._feed.base is None)
         monkeypatch.undo()
 
 
@@ -871,7 +888,7 @@ def test_the_command_line(path, address):
         say(db.session("s"), "x")
     assert run("promote", address).returncode == 6
     shown = run("promote", address, "--dry-run", "--json")
-    assert json.loads(shown.stdout)["promoted"] is False
+    assert json.loads(shown.stdout)["is_pending"] is True
     assert "is a warm copy" in run("promote", address, "--dry-run").stdout
     assert run("ls", "--store", address).returncode == 7
     assert "is a store of its own now" in run("promote", address, "--yes").stdout

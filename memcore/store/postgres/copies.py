@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import psycopg
@@ -26,17 +26,17 @@ from memcore.errors import (
     StoreLockedError,
     SupersededError,
 )
-from memcore.store.changes import FIRST, batches, ranges
-from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
+from memcore.store.changes import FIRST, Mark, MarkMovedError, batches, mark_of, ranges
+from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.postgres import schema
-from memcore.store.postgres.server import Server, translate
+from memcore.store.postgres.server import Server, left, translate
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from memcore.store.changes import Changes
 
-__all__ = ["Filling", "Mark", "MarkMovedError", "WarmTarget", "filling", "promoted"]
+__all__ = ["Filling", "WarmTarget", "filling", "promoted"]
 
 _LENGTH = Struct(">I")
 
@@ -144,32 +144,7 @@ def _need_of(server: Server, connection: Connection[Any], record: Format) -> Non
 
 # --- A warm copy: follows a file, shipment by shipment --------------------------------------------
 
-_MARK = Struct("<16sQQQQ?")
-
-
-class Mark(NamedTuple):
-    """State of a warm copy."""
-
-    source: bytes
-    """16 random bytes, which the file has in a row, too."""
-    position: int
-    """Position of the file's last commit that it has."""
-    device: int
-    inode: int
-    """Numbers of the file, which tell it from a twin."""
-    taken_us: int
-    """Time at which that was read from the file."""
-    is_complete: bool
-    """False: its first shipment has not ended."""
-
-
-class MarkMovedError(Exception):
-    """Somebody else shipped to the copy meanwhile; nothing was written."""
-
-
 _targets: WeakSet[WarmTarget] = WeakSet()
-_left: list[Any] = []
-"""Connections of the parent of a fork: closing them here would end the parent's sessions."""
 
 
 def _after_fork_in_child() -> None:
@@ -250,7 +225,7 @@ class WarmTarget:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        _left.append(connection)
+        left.append(connection)
         # The child's copy of the socket would keep the session, and its lock, beyond the parent.
         with suppress(OSError, psycopg.Error):
             null = os.open(os.devnull, os.O_RDWR)
@@ -322,7 +297,7 @@ class WarmTarget:
 
     def _put_mark(self, connection: Connection[Any], mark: Mark) -> None:
         query = self._server.sql(schema.FILL_PUT)
-        connection.execute(query, ([schema.MARK_KEY], [_MARK.pack(*mark)]), binary=True)
+        connection.execute(query, ([schema.MARK_KEY], [mark.pack()]), binary=True)
 
     def _end(
         self,
@@ -336,10 +311,6 @@ class WarmTarget:
         for key, value in special:
             if key == FORMAT_KEY:
                 record = _shipped(Format.unpack(value, self.path))
-                if record.features & AUDITED:
-                    raise InvalidOptionError(
-                        f"{self.path}: its file is audited now, which a store on a server cannot be"
-                    )
                 connection.execute(
                     server.sql(schema.FILL_PUT), ([key], [record.pack()]), binary=True
                 )
@@ -385,7 +356,7 @@ _COUNTER_KEYS: Final = frozenset(keys.counter(which) for which in COUNTERS)
 
 def _mark(server: Server, connection: Connection[Any]) -> Mark | None:
     row = connection.execute(server.sql(schema.GET), (schema.MARK_KEY,), binary=True).fetchone()
-    return None if row is None else Mark(*_MARK.unpack(row[0]))
+    return mark_of(None if row is None else row[0])
 
 
 def _shipped(record: Format) -> Format:

@@ -69,6 +69,7 @@ __all__ = [
     "Wide",
     "is_of_store",
     "is_transient",
+    "left",
     "may_repeat",
     "transaction",
     "translate",
@@ -543,8 +544,8 @@ class RawWrites(RawReads):
 
 # --- The server: connections, the cache of partitions, numbers ------------------------------------
 
-_left: list[Any] = []
-"""Pools of the parent of a fork: closing them here would end the parent's connections."""
+left: list[Any] = []
+"""Pools and connections of the parent of a fork: closing them here would end the parent's."""
 
 
 _CONNECTION: Final = {
@@ -612,7 +613,7 @@ class Server:
 
     def forget(self) -> None:
         """Leave everything to the parent, in the child of a fork."""
-        _left.append(self._pool)
+        left.append(self._pool)
         self._reset()
 
     def sql(self, text: str, **parts: sql.Composable) -> Composed:
