@@ -688,8 +688,10 @@ class _ChosenRows:
 
     take = scan
 
-    def prefetch(self, keys: Sequence[bytes], /) -> None:
+    def prefetch(self, *_: Any) -> None:
         """Do nothing: all rows are in memory."""
+
+    prefetch_named = prefetch
 
 
 def _messages(member: Remains) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,7 @@ __all__ = [
     "is_long_session_name",
     "namespace_of",
     "new_session",
+    "prefetch_session",
     "rename_session",
     "scope_names",
     "scope_of",
@@ -199,6 +200,12 @@ def session_of(txn: ReadTxn, scope: int, name: str) -> int | None:
     """
     check_name(name, "session")
     return _number_of(txn, keys.scoped(Kind.SESSION_NAME, scope), name)
+
+
+def prefetch_session(txn: ReadTxn, app: str, user: str, name: str) -> None:
+    """Note that the session of a user is about to be read by its name."""
+    suffix = _session_key(0, name)[_SCOPED_BYTES:]
+    txn.prefetch_named(_scope_key(app, user), Kind.SESSION_NAME, suffix, Kind.SESSION)
 
 
 def new_session(txn: Txn, scope: int, name: str) -> int:
@@ -394,6 +401,7 @@ def unpack_name(body: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 _SCOPES: Final = bytes((Kind.SCOPE_NAME,))
+_SCOPED_BYTES: Final = len(keys.scoped(Kind.SESSION_NAME, 0))
 
 
 def _scope_key(app: str, user: str) -> bytes:

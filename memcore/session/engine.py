@@ -918,10 +918,14 @@ class SessionRef(RefFields):
     def resolve(self) -> CachedSession | None:
         """Return the session's log, None if there is no such session. Caches committed numbers."""
         if self.log is None:
-            found = self.engine.store.read(self.find)
+            found = self.engine.store.read(self._look)
             if found is not None:
                 self.settle(*found)
         return self.log
+
+    def _look(self, txn: ReadTxn) -> tuple[int, int] | None:
+        names.prefetch_session(txn, self.app, self.user, self.name)
+        return self.find(txn)
 
     def settle(self, scope: int, session: int) -> None:
         """Cache committed numbers, which are never reused."""

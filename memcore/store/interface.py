@@ -135,6 +135,13 @@ class ReadTxn(Protocol):
     def prefetch(self, keys: Sequence[bytes], /) -> None:
         """Note that these keys are about to be read: a server answers all of them in one trip."""
 
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int, /) -> None:
+        """Note that an object is about to be read which a scope has under a name.
+
+        ``scope_key`` is the key of the scope's name; ``name`` what follows the scope's number in
+        the key of the object's name, which is of ``name_kind``; ``kind`` that of the object's rows.
+        """
+
 
 class Txn(ReadTxn, Protocol):
     """A write transaction as a closure sees it.

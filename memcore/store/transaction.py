@@ -125,6 +125,9 @@ class Snapshot:
     def prefetch(self, keys: Sequence[bytes], /) -> None:
         """Do nothing: each key is read where it lies."""
 
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int, /) -> None:
+        """Do nothing: each row is read where it lies."""
+
 
 def stored(txn: ReadTxn) -> RawTxn:
     """Return LMDB's own transaction, which reads rows as stored, not decrypted.
@@ -261,6 +264,9 @@ class WriteTxn(RecordingTxn):
 
     def prefetch(self, keys: Sequence[bytes], /) -> None:
         """Do nothing: each key is read where it lies."""
+
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int, /) -> None:
+        """Do nothing: each row is read where it lies."""
 
     def _refuse_key(self, key: bytes) -> NoReturn:
         what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"

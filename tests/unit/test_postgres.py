@@ -215,9 +215,85 @@ def test_trips(db, address):
     assert trips(lambda: session.extend([hello()] * 30), store) == 1
     assert trips(lambda: session.tail(20), store) == 1
     with memcore.open(address) as cold:
-        session = cold.session("s", user="u")
-        assert trips(lambda: session.context(8000), cold._engine.store) <= 6
-        assert trips(lambda: session.append(hello()), cold._engine.store) == 1
+        store = cold._engine.store
+        assert trips(lambda: cold.session("s", user="u").context(8000), store) == 3
+        assert trips(lambda: cold.session("s", user="u").append(hello()), store) == 3
+    with memcore.open(address) as cold:
+        store = cold._engine.store
+        assert trips(lambda: cold.session("s", user="u").append(hello()), store) == 3
+    with memcore.open(address) as cold:
+        store = cold._engine.store
+        assert trips(lambda: cold.session("s", user="u").tail(20), store) == 3
+        assert trips(lambda: cold.session("new", user="u").append(hello()), store) <= 5
+
+
+def test_a_first_trip_brings_8000_tokens(db, address):
+    session = db.session("s", user="u")
+    line = "It rained in the harbour, and the boats lay still behind the long grey wall. " * 3
+    session.extend([hello(f"{n}: {line}") for n in range(400)])
+    with memcore.open(address) as cold:
+        store = cold._engine.store
+        before = store.trips
+        context = cold.session("s", user="u").context(8000)
+        assert store.trips - before == 3
+        assert context.tokens > 7900
+        assert context.messages == session.context(8000).messages
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 40_000, 70_000])
+def test_what_a_first_trip_brings_ends_behind_64_kib(db, address, size):
+    session = db.session("s", user="u")
+    chance = Random(size)
+    session.extend([hello(chance.randbytes(size // 2).hex()) for _ in range(40)])
+    expected = texts(session)
+    with memcore.open(address) as cold:
+        again = cold.session("s", user="u")
+        assert [item.message["content"] for item in again.tail(3)] == expected[-3:]
+        part = cold._engine.store._server.cached(partition_of(_item_key(session, 1)))
+        sizes = [len(part.rows[key]) for key in part.order if key[17] == Row.ITEM]
+        assert len(sizes) >= 3
+        assert len(sizes) in (3, 40) or sum(sizes) - sizes[0] < 64 * 1024 <= sum(sizes)
+        assert texts(again) == expected
+
+
+def _item_key(session, seq):
+    log = session._ref.resolve()
+    return keys.session_row(log.scope, log.session, Row.ITEM, seq)
+
+
+@pytest.mark.parametrize("missing", ["scope", "session", "nothing"])
+def test_names_that_lead_nowhere(db, address, missing):
+    for name in ("s", "x" * 900):  # a long one is looked up by its digest
+        if missing != "scope":
+            db.session("other", user=name).append(hello())
+        if missing == "nothing":
+            db.session(name, user=name).append(hello())
+        with memcore.open(address) as cold:
+            session = cold.session(name, user=name)
+            assert session.exists() is (missing == "nothing")
+            session.append(hello())
+            assert texts(session)[-1] == "hello"
+            assert session.exists()
+
+
+def test_a_schema_of_an_older_memcore_gets_the_new_functions(server, address):
+    memcore.open(address).close()
+    name = address.partition("#")[2]
+    with admin(server) as connection:
+        connection.execute(f"drop function {name}.open_1, {name}.read_2")
+        connection.execute("drop role if exists writer")
+        connection.execute("create role writer login")
+        connection.execute(f"grant usage on schema {name} to writer")
+        connection.execute(
+            f"grant select, insert, update, delete on all tables in schema {name} to writer"
+        )
+    with pytest.raises(StoreAccessError, match="functions of an older memcore"):
+        memcore.open(address.replace("tester@", "writer@"))
+    code = "import memcore, sys; memcore.open(sys.argv[1])"
+    running = [subprocess.Popen([sys.executable, "-c", code, address]) for _ in range(4)]
+    assert [process.wait() for process in running] == [0] * 4
+    with memcore.open(address.replace("tester@", "writer@")) as db:
+        db.session("s", user="u").append(hello())
 
 
 def test_a_batch_of_threads_is_one_statement(db):

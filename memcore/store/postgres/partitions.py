@@ -12,11 +12,14 @@ from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
-from memcore.codec.keys import Counter, Kind, Row, after
+from memcore.codec.keys import Care, Counter, Kind, Row, after
 from memcore.limits import KEY_BYTES_MAX
 
 __all__ = [
+    "BYTES_MAX",
+    "ERASURES",
     "Partition",
+    "Range",
     "first_ranges",
     "is_counter",
     "is_rarely_written",
@@ -102,18 +105,26 @@ def is_counter(key: bytes) -> bool:
 
 _HOT_OF_SESSION: Final = (
     (Row.HEAD, 2, False),
-    (Row.INDEX, 4, True),
-    (Row.ITEM, 64, True),
+    (Row.INDEX, 36, True),  # the pages of an incomplete block of 1,024 items, and of the one before
+    (Row.ITEM, 512, True),
     (Row.VIEW, 4, True),
     (Row.USAGE, 2, False),
     (Row.LEASE, 2, False),
     (Row.USES, 2, False),
 )
 """Row byte, number of rows and whether they are the last ones of a session."""
+_HOT_BYTES: Final = 64 * 1024
+"""Of values, at about most, in each range of a session: items of 8,000 tokens of English."""
 _ROWS_FIRST: Final = {Kind.CARE: 64, Kind.STATE: 512, Kind.THREAD: 512, Kind.CHUNK: 2048}
+BYTES_MAX: Final = 16 * 1024**2
+"""Of values, at about most, in one range of an answer."""
+ERASURES: Final = bytes((Kind.CARE,)) + bytes(8) + bytes((Care.ERASURE,))
+"""Partition that nearly every transaction reads: who was erased."""
 
-Range = tuple[bytes, bytes, int, bool]
-"""First key, key behind the last, number of rows, and whether from the end."""
+Range = tuple[bytes, bytes, int, int, bool]
+"""First key, key behind the last, number of rows, bytes of values, and whether from the end.
+
+It ends with the row that completes either of them."""
 
 
 def first_ranges(partition: bytes) -> list[Range]:
@@ -124,11 +135,11 @@ def first_ranges(partition: bytes) -> list[Range]:
     kind = partition[0]
     if kind == Kind.SESSION:
         return [
-            (partition + bytes((row,)), partition + bytes((row + 1,)), count, is_end)
+            (partition + bytes((row,)), partition + bytes((row + 1,)), count, _HOT_BYTES, is_end)
             for row, count, is_end in _HOT_OF_SESSION
         ]
     count = _ROWS_FIRST.get(kind, 0)
-    return [(partition, after(partition), count, False)] if count else []
+    return [(partition, after(partition), count, BYTES_MAX, False)] if count else []
 
 
 class Partition:

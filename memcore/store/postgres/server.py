@@ -10,7 +10,7 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +20,10 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.sql import Composed
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from memcore.codec.keys import after, behind, u64
-from memcore.codec.values import clock_us, open_number, seal_value
+from memcore.codec.values import HEADER_BYTES, clock_us, open_number, seal_value
 from memcore.errors import (
     ClosedError,
     InvalidOptionError,
@@ -38,6 +37,8 @@ from memcore.errors import (
 from memcore.store.datafile import FORMAT_KEY
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import (
+    BYTES_MAX,
+    ERASURES,
     Partition,
     Range,
     first_ranges,
@@ -45,6 +46,7 @@ from memcore.store.postgres.partitions import (
     partition_of,
     partition_of_range,
 )
+from memcore.store.postgres.schema import bigints, bools, byteas
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -84,9 +86,10 @@ _NUMBERS: Final = 1000
 _ROWS_FETCHED: Final = 256
 _ROWS_FETCHED_MORE: Final = 4
 """Each further trip of a scan fetches this many times as many rows."""
-_BYTES_FETCHED: Final = 16 * 1024**2
-"""Of values, at about most, in one answer."""
 _ROWS_FETCHED_MAX: Final = 1 << 16
+NUMBER_BYTES: Final = 8
+_END: Final = b"\xff"
+"""Behind every key of a partition that follows its name."""
 _CLOCK_SECONDS: Final = 300.0
 
 
@@ -264,21 +267,21 @@ class CachedReader:
         return value
 
     def _lookup(self, name: bytes, key: bytes) -> tuple[bool, bytes | None]:
-        part = self.partition(name)
+        part = self.partition(name, (key,))
         with self._server.lock:
             found = part.get(key)
             self._need_still(name, part)
         return found
 
-    def partition(self, name: bytes) -> Partition:
-        """Return a partition of the cache, fetching what is read of it first.
+    def partition(self, name: bytes, keys: tuple[bytes, ...] = ()) -> Partition:
+        """Return a partition of the cache, fetching what is read of it first, and these keys.
 
         Raises:
             Rerun: it has moved since this transaction first read it.
         """
         part = self._server.cached(name)
         if part is None:
-            self._fetch(name)
+            self._fetch(name, [*keys])
             part = self._server.cached(name)
             if part is None:
                 raise Rerun  # another thread dropped it
@@ -299,7 +302,7 @@ class CachedReader:
         wanted = [*ranges]
         if part is None or not part.is_begun:
             wanted += first_ranges(name)
-        names = [*self.used, *(() if name in self.used else (name,))]
+        names = list({**self.used, name: 0, ERASURES: 0})
         self._need_unmoved(server.fetch(name, names, keys or [], wanted, self._connection), names)
 
     def _need_unmoved(self, versions: dict[bytes, int], names: list[bytes]) -> None:
@@ -321,6 +324,26 @@ class CachedReader:
         if missing:
             names = list({*self.used, *map(partition_of, missing)})
             self._need_unmoved(server.fetch(None, names, missing, [], self._connection), names)
+
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int) -> None:
+        """Read what is not known of two names and of the object that they lead to in one trip."""
+        if self._is_known(scope_key, name_kind, name, kind):
+            return
+        names = list({**self.used, partition_of(scope_key): 0, ERASURES: 0})
+        path = (scope_key, bytes((name_kind,)), name, bytes((kind,)))
+        versions = self._server.fetch_named(names, path, self._connection)
+        self._need_unmoved(versions, list({*names, *versions}))
+
+    def _is_known(self, scope_key: bytes, name_kind: int, name: bytes, kind: int) -> bool:
+        with self._server.lock:
+            known, value = self._server.known(scope_key)
+            if known and value is not None:
+                scope = number_in(value)
+                known, value = self._server.known(bytes((name_kind,)) + scope + name)
+                if known and value is not None:
+                    part = self._server.cached(bytes((kind,)) + scope + number_in(value))
+                    return part is not None and part.is_begun
+        return known
 
     def rows(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
@@ -348,7 +371,7 @@ class CachedReader:
                 self._need_still(name, part)
             if found is None:
                 count = min(step, left) if left > 0 else step
-                self._fetch(name, None, ((start, stop, count, reverse),))
+                self._fetch(name, None, ((start, stop, count, BYTES_MAX, reverse),))
                 step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX)
                 continue
             for row in found[0]:
@@ -371,7 +394,7 @@ class CachedReader:
             self._proven.get(name) == version for name, version in self.used.items()
         ):
             return True  # the last fetch compared all of it
-        versions = self._server.fetch(None, list(self.used), [], [], self._connection)
+        versions = self._server.versions(list(self.used), self._connection)
         if self.life != self._server.life:
             return False
         stale = [name for name, version in self.used.items() if versions.get(name, 0) != version]
@@ -412,13 +435,16 @@ class ServerReader:
             else:
                 start = behind(found[-1][0])
             mean = sum(len(value) for _, value in found) // len(found) + 1
-            step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX, _BYTES_FETCHED // mean + 1)
+            step = min(step * _ROWS_FETCHED_MORE, _ROWS_FETCHED_MAX, BYTES_MAX // mean + 1)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` rows from ``start`` on."""
         return list(self.rows(start, _end_behind(start), limit=count))
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Do nothing: nothing is kept."""
+
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int) -> None:
         """Do nothing: nothing is kept."""
 
 
@@ -450,6 +476,10 @@ class RawReads:
     def prefetch(self, keys: Sequence[bytes]) -> None:
         """Read these keys in one trip."""
         self.reader.prefetch(keys)
+
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int) -> None:
+        """Read two names and the object that they lead to in one trip."""
+        self.reader.prefetch_named(scope_key, name_kind, name, kind)
 
     def cursor(self) -> Cursor:
         """Return a cursor over the rows."""
@@ -542,6 +572,39 @@ class RawWrites(RawReads):
         return Cursor(self)  # type: ignore[arg-type]  # it has the same ``rows``
 
 
+# --- Answers of the functions that read -----------------------------------------------------------
+
+Rows = list[tuple[bytes, bytes]]
+
+
+def number_in(value: bytes) -> bytes:
+    """Return the number in the row of a name, as it stands in keys; the row is not checked."""
+    return value[HEADER_BYTES : HEADER_BYTES + NUMBER_BYTES]
+
+
+def _columns(ranges: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return ranges as the arrays that the functions take."""
+    starts, stops, limits, sizes, backward = zip(*ranges, strict=True) if ranges else [()] * 5
+    return byteas(starts), byteas(stops), bigints(limits), bigints(sizes), bools(backward)
+
+
+def _sorted_out(
+    found: list[Any], ranges: int
+) -> tuple[dict[bytes, int], dict[bytes, bytes], list[Rows]]:
+    """Return the versions by partition, the values by key, and the rows of each range."""
+    versions: dict[bytes, int] = {}
+    points: dict[bytes, bytes] = {}
+    read: list[Rows] = [[] for _ in range(ranges)]
+    for at, key, value, number in found:
+        if at < 0:
+            versions[key] = number
+        elif at == 0:
+            points[key] = value
+        else:
+            read[at - 1].append((key, value))
+    return versions, points, read
+
+
 # --- The server: connections, the cache of partitions, numbers ------------------------------------
 
 left: list[Any] = []
@@ -558,6 +621,8 @@ _CONNECTION: Final = {
 }
 """Options of a connection where the address has none: seconds, milliseconds."""
 
+_LOCK_SCHEMA: Final = "select pg_advisory_xact_lock(hashtext(%s))"
+"""Two processes that create its parts at once: the second waits, and finds them made."""
 _SCHEMA_DEFAULT: Final = "memcore"
 SCHEMA_BYTES_MAX: Final = 63
 
@@ -590,12 +655,12 @@ class Server:
                 "in a password, % is written %25, @ %40, / %2F and # %23"
             ) from None
         # Without these a call would wait for hours for a server that went away without a word.
-        options: dict[str, Any] = {**_CONNECTION, **given}
+        options: dict[str, Any] = {**_CONNECTION, **given, "client_encoding": "utf8"}
         self.address = make_conninfo(**options)
         self.path = _address_of(given, self.name)
         """Address without its password."""
         self._size = size
-        self._sql: dict[str, Composed] = {}
+        self._sql: dict[str, bytes] = {}
         self.trips = 0
         self.life = 0
         """Number of times that the cache was begun anew."""
@@ -616,11 +681,12 @@ class Server:
         left.append(self._pool)
         self._reset()
 
-    def sql(self, text: str, **parts: sql.Composable) -> Composed:
+    def sql(self, text: str, **parts: sql.Composable) -> bytes:
         """Return a statement with the schema's name in it."""
         found = None if parts else self._sql.get(text)
         if found is None:
-            found = sql.SQL(text).format(schema=sql.Identifier(self.name), **parts)
+            made = sql.SQL(text).format(schema=sql.Identifier(self.name), **parts)
+            found = made.as_bytes(None)
             if not parts:
                 self._sql[text] = found
         return found
@@ -672,12 +738,14 @@ class Server:
                         timeout=PATIENCE_SECONDS, name=f"memcore-{self.name}",
                         kwargs={"autocommit": True, "prepare_threshold": None},
                     )  # fmt: skip
-        with ExitStack() as stack:
-            try:
-                lent = stack.enter_context(pool.connection())
-            except psycopg.Error as error:
-                raise noted(error) from None
+        try:
+            lent = pool.getconn()
+        except psycopg.Error as error:
+            raise noted(error) from None
+        try:
             yield lent
+        finally:
+            pool.putconn(lent)
 
     def begin_anew(self) -> None:
         """Forget what is cached, after a connection was lost: the server may have gone back."""
@@ -686,9 +754,7 @@ class Server:
             self._parts.clear()
             self._bytes = 0
 
-    def ask(
-        self, connection: Connection[Any], query: Composed, values: tuple[Any, ...]
-    ) -> list[Any]:
+    def ask(self, connection: Connection[Any], query: bytes, values: tuple[Any, ...]) -> list[Any]:
         """Run one statement, a trip to the server, and return its rows."""
         self.trips += 1
         try:
@@ -728,8 +794,7 @@ class Server:
     ) -> None:
         """Create the tables and functions, unless another process was faster."""
         with connection.transaction():
-            # Two processes that create it at once: the second waits, and finds it made.
-            connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (self.name,))
+            connection.execute(_LOCK_SCHEMA, (self.name,))
             if self.is_there(connection):
                 return
             connection.execute(
@@ -738,7 +803,31 @@ class Server:
                     format_key=sql.Literal(FORMAT_KEY), format_row=sql.Literal(record),
                 )
             )  # fmt: skip
-            connection.execute(self.sql(schema.FUNCTIONS))
+            for text in schema.FUNCTIONS.values():
+                connection.execute(self.sql(text))
+
+    def need_functions(self, connection: Connection[Any]) -> None:
+        """Create the functions that a schema made by an older memcore lacks.
+
+        Raises:
+            StoreAccessError: the role may not create them, or the server is a replica.
+        """
+        if not self._missing(connection):
+            return
+        try:
+            with connection.transaction():
+                connection.execute(_LOCK_SCHEMA, (self.name,))
+                for text in self._missing(connection):  # another process may have been faster
+                    connection.execute(self.sql(text))
+        except (pg.InsufficientPrivilege, pg.ReadOnlySqlTransaction) as error:
+            raise StoreAccessError(
+                f"{self.path}: its schema has the functions of an older memcore: open it once, on "
+                "the primary server, with the role that made it"
+            ) from error
+
+    def _missing(self, connection: Connection[Any]) -> list[str]:
+        known = {row[0] for row in connection.execute(schema.KNOWN_FUNCTIONS, (self.name,))}
+        return [text for name, text in schema.FUNCTIONS.items() if name not in known]
 
     # --- the cache ---------------------------------------------------------------------------
 
@@ -760,32 +849,68 @@ class Server:
     ) -> dict[bytes, int]:
         """Read versions, and rows of the partition ``name``, in one snapshot; cache the rows."""
         query = self.sql(schema.READ)
-        values = (
-            names, keys, [each[0] for each in ranges], [each[1] for each in ranges],
-            [each[2] for each in ranges], [each[3] for each in ranges],
-        )  # fmt: skip
+        values = (byteas(names), byteas(keys), *_columns(ranges))
         found = self.asked(query, values) if held is None else self.ask(held, query, values)
-        versions: dict[bytes, int] = {}
-        points: dict[bytes, bytes | None] = dict.fromkeys(keys)
-        read: list[list[tuple[bytes, bytes]]] = [[] for _ in ranges]
-        for at, key, value, number in found:
-            if at < 0:
-                versions[key] = number
-            elif at == 0:
-                points[key] = value
-            else:
-                read[at - 1].append((key, value))
+        versions, there, read = _sorted_out(found, len(ranges))
+        points: dict[bytes, bytes | None] = {**dict.fromkeys(keys), **there}
         if name is not None:
-            self._learn(name, versions.get(name, 0), points, ranges, read)
+            self._learn(name, versions, points, ranges, read)
         elif points:
             by_name: dict[bytes, dict[bytes, bytes | None]] = {}
             for key, value in points.items():
                 by_name.setdefault(partition_of(key), {})[key] = value
             for each, rows in by_name.items():
-                self._learn(each, versions.get(each, 0), rows, [], [])
+                self._learn(each, versions, rows)
         return versions
 
-    def asked(self, query: Composed, values: tuple[Any, ...]) -> list[Any]:
+    def versions(self, names: list[bytes], held: Connection[Any] | None = None) -> dict[bytes, int]:
+        """Read the versions of partitions; those that nobody has written are missing."""
+        query, values = self.sql(schema.VERSIONS), (byteas(names),)
+        return dict(self.asked(query, values) if held is None else self.ask(held, query, values))
+
+    def known(self, key: bytes) -> tuple[bool, bytes | None]:
+        """Return whether it is known what is stored under a key, and the value."""
+        part = self.cached(partition_of(key))
+        return (False, None) if part is None else part.get(key)
+
+    def fetch_named(
+        self,
+        names: list[bytes],
+        path: tuple[bytes, bytes, bytes, bytes],
+        held: Connection[Any] | None = None,
+    ) -> dict[bytes, int]:
+        """Read versions, two names, and what is read first of the object that they lead to.
+
+        ``path``: key of the scope's name; kind of the object's name; what follows the scope in its
+        key; kind of the object.
+        """
+        scope_key, name_kind, name, kind = path
+        blank = kind + bytes(2 * NUMBER_BYTES)
+        ranges = [
+            (start[len(blank) :], stop[len(blank) :] if stop.startswith(blank) else _END, *rest)
+            for start, stop, *rest in first_ranges(blank)
+        ]
+        values = (byteas(names), *path, *_columns(ranges))
+        query = self.sql(schema.OPEN)
+        found = self.asked(query, values) if held is None else self.ask(held, query, values)
+        versions, points, read = _sorted_out(found, len(ranges))
+        value = points.get(scope_key)
+        self._learn(partition_of(scope_key), versions, {scope_key: value})
+        if value is None:
+            return versions
+        scope = number_in(value)
+        name_key = name_kind + scope + name
+        value = points.get(name_key)
+        versions.setdefault(partition_of(name_key), 0)
+        self._learn(partition_of(name_key), versions, {name_key: value})
+        if value is None:
+            return versions
+        part = kind + scope + number_in(value)
+        versions.setdefault(part, 0)
+        self._learn(part, versions, {}, first_ranges(part), read)
+        return versions
+
+    def asked(self, query: bytes, values: tuple[Any, ...]) -> list[Any]:
         """Run a statement that may run twice, again if the connection was lost."""
         until = monotonic() + PATIENCE_SECONDS
         while True:
@@ -800,11 +925,12 @@ class Server:
     def _learn(
         self,
         name: bytes,
-        version: int,
+        versions: dict[bytes, int],
         points: dict[bytes, bytes | None],
-        ranges: list[Range],
-        read: list[list[tuple[bytes, bytes]]],
+        ranges: Sequence[Range] = (),
+        read: Sequence[Rows] = (),
     ) -> None:
+        version = versions.get(name, 0)
         with self.lock:
             part = self._parts.get(name)
             if part is None or part.version < version:
@@ -816,9 +942,9 @@ class Server:
             before = part.size
             part.is_begun = part.is_begun or bool(ranges)
             part.learn(points.items())
-            for (start, stop, limit, reverse), rows in zip(ranges, read, strict=True):
+            for (start, stop, limit, size, reverse), rows in zip(ranges, read, strict=True):
                 part.learn(rows)
-                if len(rows) < limit:
+                if len(rows) < limit and sum(len(row[1]) for row in rows) < size:
                     part.learn_range(start, stop)
                 elif reverse:
                     part.learn_range(rows[-1][0], stop)

@@ -48,6 +48,7 @@ from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import is_rarely_written, needs_barrier, partition_of
+from memcore.store.postgres.schema import bigints, byteas
 from memcore.store.postgres.server import (
     ALONE,
     PATIENCE_SECONDS,
@@ -114,6 +115,10 @@ class PostgresSnapshot(Snapshot):
         """Read these keys in one trip."""
         _open(self.raw).prefetch(keys)
 
+    def prefetch_named(self, scope_key: bytes, name_kind: int, name: bytes, kind: int, /) -> None:
+        """Read two names and the object that they lead to in one trip."""
+        _open(self.raw).prefetch_named(scope_key, name_kind, name, kind)
+
 
 class PostgresTxn(WriteTxn):
     """A write transaction shared by the closures of one batch."""
@@ -124,6 +129,7 @@ class PostgresTxn(WriteTxn):
     scan = PostgresSnapshot.scan
     take = PostgresSnapshot.take
     prefetch = PostgresSnapshot.prefetch
+    prefetch_named = PostgresSnapshot.prefetch_named
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
         """Delete all rows with ``start <= key < stop``; returns their number."""
@@ -221,7 +227,7 @@ class PostgresLeader(BatchRunner):
         """
         server = self._server
         with transaction(server, WRITING) as connection:
-            line = server.ask(connection, server.sql(schema.STAND_IN_LINE), (sorted(lost),))
+            line = server.ask(connection, server.sql(schema.STAND_IN_LINE), (byteas(sorted(lost)),))
             server.drop(lost, dict(line))
             reader = CachedReader(server, connection)
             raw = RawWrites(server, reader, self.env.next_id())
@@ -238,7 +244,7 @@ class PostgresLeader(BatchRunner):
                 if self._run_calls(txn, batch, None):
                     versions = CachedReader(server)
                     names = sorted({partition_of(key) for key in raw.writes})
-                    found = dict(server.ask(connection, server.sql(schema.VERSIONS), (names,)))
+                    found = server.versions(names, connection)
                     versions.used = {name: found.get(name, 0) for name in names}
                     self._end(txn, batch, raw, versions, connection)
 
@@ -404,13 +410,13 @@ class PostgresLeader(BatchRunner):
         writes: dict[bytes, dict[bytes, bytes | None]],
         used: dict[bytes, int],
     ) -> Values:
-        """Return the arguments of ``commit_1``, with a new id."""
+        """Return the arguments of ``commit_2``, with a new id."""
         names = sorted(used)
         puts = sorted((key, value) for key, value in rows.items() if value is not None)
         return (
             names,
             [used[name] for name in names],
-            [_kind(name, writes) for name in names],
+            "".join([_kind(name, writes) for name in names]),
             secrets.token_bytes(_ID_BYTES),
             [key for key, _ in puts],
             [value for _, value in puts],
@@ -429,6 +435,11 @@ class PostgresLeader(BatchRunner):
         """
         server = self._server
         query = server.sql(schema.COMMIT)
+        names, versions, kinds, number, keys, bodies, gone, *modes = values
+        values = (
+            byteas(names), bigints(versions), kinds, number,
+            byteas(keys), byteas(bodies), byteas(gone), *modes,
+        )  # fmt: skip
         if held is None:
             with server.connection() as connection:
                 if life != server.life:
@@ -468,7 +479,7 @@ class PostgresLeader(BatchRunner):
         server, until = self._server, monotonic() + PATIENCE_SECONDS
         versions = dict(zip(values[0], values[1], strict=True))
         names = sorted(writes)
-        asked = (names, [versions[name] for name in names], values[3])
+        asked = (byteas(names), bigints([versions[name] for name in names]), values[3])
         found = interrupt = None
         while found is None and monotonic() < until:
             try:
@@ -600,6 +611,8 @@ class PostgresStore(EnvironmentFields):
             found = connection.execute(server.sql(schema.OPENED)).fetchall()
             row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
             mark = connection.execute(server.sql(schema.GET), (schema.MARK_KEY,)).fetchone()
+            if found[0][0] == schema.SCHEMA_VERSION:
+                server.need_functions(connection)
         version, secret, server_ms, is_replica = found[0]
         if mark is not None and version == schema.FILLING:
             raise StoreAccessError(
