@@ -1,8 +1,8 @@
 """What does a store in PostgreSQL cost, against others' tables on the same server?
 
 The server is started for the benchmark on a Unix socket, with its usual flushes; its data lies
-where ``MEMCORE_BENCH_DIR`` says. Round trips are as short as they get: what is gained by fewer of
-them is more with a network in between.
+where ``MEMCORE_BENCH_DIR`` says. Every question is asked twice: beside the server, where a round
+trip takes no time, and with a network of 1 ms in between (``distance.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rivals_adk_sessions import APP, USER, endless_events, our_service
 from rivals_agents import our_session, response_items
 from rivals_postgres import (
     GrowingThread,
+    Place,
     Table,
     adk_service,
     agents_session,
@@ -40,6 +41,8 @@ from rivals_langgraph import our_saver
 
 ROUNDS = 200
 MESSAGES = 1_000
+DISTANCES_MS = (0, 1)
+"""Round trips of the network to the server."""
 SESSIONS = 32
 CONTEXT_TOKENS = 8_000
 LATEST = 50
@@ -48,21 +51,23 @@ LATEST = 50
 def rows(effort: Effort) -> Iterator[Row]:
     """Appends, contexts, checkpoints and crowds."""
     try:
-        with started() as server:
-            yield from _appends(effort, server)
-            yield from asyncio.run(_sessions(effort, server))
-            yield from asyncio.run(_events(effort, server))
-            yield from _checkpoints(effort, server)
+        for distance in DISTANCES_MS:
+            away = f", {distance} ms away" if distance else ""
+            with started(distance) as server:
+                yield from _appends(effort, server, away)
+                yield from asyncio.run(_sessions(effort, server, away))
+                yield from asyncio.run(_events(effort, server, away))
+                yield from _checkpoints(effort, server, away)
     except (NotInstalled, ImportError) as error:
         yield absent("a store in PostgreSQL", "others' tables", error)
 
 
-def _appends(effort: Effort, server: Any) -> Iterator[Row]:
+def _appends(effort: Effort, server: Place, away: str) -> Iterator[Row]:
     """A lone append and a context, and the least that SQL can do."""
     import memcore
 
     message = {"role": "user", "content": "x" * 1_000}
-    with memcore.open(server.address("bench")) as db, Table(server.dsn) as table:
+    with memcore.open(server.address("bench")) as db, Table(server.url()) as table:
         session = db.session("s", user="u")
         session.extend([message] * effort.items(MESSAGES))
         session.append(message)
@@ -71,17 +76,17 @@ def _appends(effort: Effort, server: Any) -> Iterator[Row]:
             rounds=effort.rounds(ROUNDS),
         )  # fmt: skip
         yield compare(
-            "append, PostgreSQL", found, "one hand-written statement",
+            f"append, PostgreSQL{away}", found, "one hand-written statement",
             durability="full", target=at_most(1.5),
         )  # fmt: skip
         found = race(
             lambda: session.context(CONTEXT_TOKENS), lambda: table.latest(LATEST),
             rounds=effort.rounds(ROUNDS),
         )  # fmt: skip
-        yield compare("context of 8,000 tokens, PostgreSQL", found, "SELECT of 50 rows")
+        yield compare(f"context of 8,000 tokens, PostgreSQL{away}", found, "SELECT of 50 rows")
 
 
-async def _sessions(effort: Effort, server: Any) -> list[Row]:
+async def _sessions(effort: Effort, server: Place, away: str) -> list[Row]:
     """The OpenAI Agents SDK: one session, then many at once."""
     import memcore
 
@@ -100,7 +105,7 @@ async def _sessions(effort: Effort, server: Any) -> list[Row]:
             rival = "SQLAlchemySession"
             found.append(
                 compare(
-                    "OpenAI session, an item, PostgreSQL",
+                    f"OpenAI session, an item, PostgreSQL{away}",
                     paired(*times),
                     rival,
                     durability="full",
@@ -112,14 +117,16 @@ async def _sessions(effort: Effort, server: Any) -> list[Row]:
                 [lambda: ours.get_items(LATEST), lambda: theirs.get_items(LATEST)],
                 rounds=effort.rounds(ROUNDS),
             )
-            question = "OpenAI session, get_items(50), PostgreSQL"
+            question = f"OpenAI session, get_items(50), PostgreSQL{away}"
             found.append(compare(question, paired(*times), rival, faster=True))
             crowds = {
                 "full": _crowd([our_session(db, f"s{n}") for n in range(SESSIONS)]),
                 rival: _crowd([make(f"s{n}") for n in range(SESSIONS)]),
             }
             await race_crowds(crowds, effort)
-            found += crowd_rows("on one server", crowds, [("full", rival)], sessions=SESSIONS)
+            found += crowd_rows(
+                f"on one server{away}", crowds, [("full", rival)], sessions=SESSIONS
+            )
         finally:
             await asyncio.to_thread(db.close)
     return found
@@ -135,7 +142,7 @@ def _crowd(sessions: list[Any]) -> Crowd:
     return Crowd([member(session) for session in sessions], counted)
 
 
-async def _events(effort: Effort, server: Any) -> list[Row]:
+async def _events(effort: Effort, server: Place, away: str) -> list[Row]:
     """Events of ADK through its services."""
     import memcore
 
@@ -154,7 +161,7 @@ async def _events(effort: Effort, server: Any) -> list[Row]:
         times = await race_each_async(adds, rounds=effort.rounds(ROUNDS))
         return [
             compare(
-                "ADK, an event, PostgreSQL",
+                f"ADK, an event, PostgreSQL{away}",
                 paired(*times),
                 "DatabaseSessionService",
                 durability="full",
@@ -166,16 +173,16 @@ async def _events(effort: Effort, server: Any) -> list[Row]:
         await asyncio.to_thread(db.close)
 
 
-def _checkpoints(effort: Effort, server: Any) -> Iterator[Row]:
+def _checkpoints(effort: Effort, server: Place, away: str) -> Iterator[Row]:
     """Puts and gets of LangGraph's checkpoints with many messages."""
     import memcore
 
-    with memcore.open(server.address("graph")) as db, postgres_saver(server.dsn) as theirs:
+    with memcore.open(server.address("graph")) as db, postgres_saver(server.url()) as theirs:
         count = effort.items(MESSAGES)
         sides = [GrowingThread(our_saver(db), count), GrowingThread(theirs, count)]
         ours, rival = sides
         found = race(ours.put, rival.put, rounds=effort.rounds(60))
-        question = f"LangGraph put, {MESSAGES:,} messages, PostgreSQL"
+        question = f"LangGraph put, {MESSAGES:,} messages, PostgreSQL{away}"
         yield compare(
             question, found, "PostgresSaver", durability="full", faster=True, target=at_least(5)
         )

@@ -6,19 +6,50 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
+
+from distance import listening
 
 from harness import NotInstalled
 from rivals_langgraph import message
 from trimming import missing
 
-__all__ = ["GrowingThread", "Table", "adk_service", "agents_session", "postgres_saver", "started"]
+__all__ = [
+    "GrowingThread",
+    "Place",
+    "Table",
+    "adk_service",
+    "agents_session",
+    "postgres_saver",
+    "started",
+]
+
+
+class Place(NamedTuple):
+    """Where a server is reached: a directory of sockets, or a host and its port."""
+
+    host: str
+    port: int | None = None
+
+    @property
+    def query(self) -> str:
+        """Host and port, as the query of a URL."""
+        found = f"host={quote(self.host, safe='')}"
+        return found if self.port is None else f"{found}&port={self.port}"
+
+    def url(self, driver: str = "postgresql") -> str:
+        """Address of its database."""
+        return f"{driver}://tester@/postgres?{self.query}"
+
+    def address(self, name: str) -> str:
+        """Address of a store of ours."""
+        return f"{self.url()}#{name}"
 
 
 @contextmanager
-def started() -> Iterator[Any]:
-    """A server with its usual flushes.
+def started(round_trip_ms: float = 0) -> Iterator[Place]:
+    """A server with its usual flushes, behind a network of that round trip.
 
     Raises:
         NotInstalled: PostgreSQL or psycopg is not there.
@@ -41,16 +72,15 @@ def started() -> Iterator[Any]:
         server.make()
         server.start("fsync=on")
         try:
-            yield server
+            if round_trip_ms:
+                with listening(f"{directory}/.s.PGSQL.5432", round_trip_ms) as port:
+                    yield Place("127.0.0.1", port)
+            else:
+                yield Place(directory)
         finally:
             server.stop()
     finally:
         shutil.rmtree(directory)
-
-
-def _url(server: Any, driver: str) -> str:
-    user = "tester"
-    return f"{driver}://{user}@/postgres?host={quote(server.directory, safe='')}"
 
 
 class Table:
@@ -94,7 +124,7 @@ class Table:
 
 
 @asynccontextmanager
-async def agents_session(server: Any) -> AsyncIterator[Callable[[str], Any]]:
+async def agents_session(server: Place) -> AsyncIterator[Callable[[str], Any]]:
     """Makes SQLAlchemySessions of the OpenAI Agents SDK, which share an engine.
 
     Raises:
@@ -105,7 +135,7 @@ async def agents_session(server: Any) -> AsyncIterator[Callable[[str], Any]]:
         from sqlalchemy.ext.asyncio import create_async_engine
     except ImportError as error:
         raise missing('"openai-agents[sqlalchemy]"', error) from error
-    engine = create_async_engine(_url(server, "postgresql+psycopg"), pool_size=16)
+    engine = create_async_engine(server.url("postgresql+psycopg"), pool_size=16)
     made = SQLAlchemySession("first", engine=engine, create_tables=True)
     await made.add_items([{"role": "user", "content": "x"}])
     try:
@@ -114,7 +144,7 @@ async def agents_session(server: Any) -> AsyncIterator[Callable[[str], Any]]:
         await engine.dispose()
 
 
-def adk_service(server: Any) -> Any:
+def adk_service(server: Place) -> Any:
     """ADK's DatabaseSessionService.
 
     Raises:
@@ -123,7 +153,7 @@ def adk_service(server: Any) -> Any:
     try:
         from google.adk.sessions.database_session_service import DatabaseSessionService
 
-        return DatabaseSessionService(_url(server, "postgresql+psycopg"))
+        return DatabaseSessionService(server.url("postgresql+psycopg"))
     except (ImportError, ValueError) as error:
         raise missing('"google-adk[db]"', error) from error
 

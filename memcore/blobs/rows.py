@@ -98,6 +98,10 @@ class BlobHeader:
     token: bytes
 
 
+_CHUNKS_AHEAD: Final = 64
+"""Chunks that are announced to a server at once."""
+
+
 def slot_of(ref: BlobRef) -> bytes:
     """``digest 16 | disambiguator u8``."""
     return ref.pack()[:SLOT_BYTES]
@@ -152,6 +156,20 @@ def chunk_of(txn: ReadTxn, scope: int, ref: BlobRef, number: int) -> bytes:
         "missing or has a wrong length; run 'memcore check' and restore from a backup"
     )
     raise CorruptValueError(msg, key=key)
+
+
+def chunks_of(txn: ReadTxn, scope: int, ref: BlobRef) -> Iterator[bytes]:
+    """Read the chunks of a blob whose header exists, in order.
+
+    Raises:
+        CorruptValueError: as for ``chunk_of``.
+    """
+    slot, count = slot_of(ref), chunk_count(ref.size)
+    for number in range(count):
+        if txn.is_remote and number % _CHUNKS_AHEAD == 0:
+            following = range(number, min(number + _CHUNKS_AHEAD, count))
+            txn.prefetch([keys.blob_chunk(scope, slot, each) for each in following])
+        yield chunk_of(txn, scope, ref, number)
 
 
 def put_chunk(txn: Txn, scope: int, slot: bytes, number: int, piece: bytes) -> None:
@@ -419,7 +437,8 @@ def write(txn: Txn, scope: int, payload: bytes, *, seed: int) -> BlobRef:
 
 def _equals(txn: ReadTxn, scope: int, ref: BlobRef, payload: bytes) -> bool:
     return all(
-        chunk_of(txn, scope, ref, number) == piece for number, piece in enumerate(slices(payload))
+        chunk == piece
+        for chunk, piece in zip(chunks_of(txn, scope, ref), slices(payload), strict=True)
     )
 
 
@@ -503,7 +522,7 @@ def read(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
     """
     if not exists(txn, scope, ref):
         raise _vanished(ref, scope)
-    return b"".join(chunk_of(txn, scope, ref, n) for n in range(chunk_count(ref.size)))
+    return b"".join(chunks_of(txn, scope, ref))
 
 
 def stream(store: Store, scope: int, ref: BlobRef) -> Iterator[bytes]:

@@ -376,10 +376,9 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
         told.classes.update(classes)
         return made
 
-    def look(txn: ReadTxn, number: int) -> None:
-        for each in memory.texts_in(txn, scope, number):
-            counted(each)
-        told.kept += sum(counted(name) != name for name in memory.names_in(txn, scope, number))
+    def look(txn: ReadTxn, number: int) -> tuple[list[Any], list[Any]]:
+        texts = list(memory.texts_in(txn, scope, number))
+        return texts, list(memory.names_in(txn, scope, number))
 
     def closure(txn: Txn, number: int) -> bool | None:
         book = memory.Book(txn, scope, engine.seed)
@@ -387,7 +386,10 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
 
     for number in engine.store.read(lambda txn: memory.entry_numbers(txn, scope)):
         try:
-            engine.store.read(partial(look, number=number))
+            texts, named = engine.store.read(partial(look, number=number))
+            for text in texts:
+                counted(text)
+            told.kept += sum(counted(name) != name for name in named)
             done = engine.store.transact(partial(closure, number=number)) if write else False
         except CorruptValueError:
             told.unreadable += 1

@@ -173,6 +173,9 @@ class ThreadCheck:
         self._scope = scope
         self._thread = thread
         self._name = name
+        self._forget()
+
+    def _forget(self) -> None:
         self._spaces: dict[int, str] = {}
         self._sound: set[tuple[int, bytes]] = set()
         """Chunks and pages already verified: sort of the container (0: none) and id."""
@@ -180,7 +183,11 @@ class ThreadCheck:
         """Keys of values that bodies name and that are already verified."""
 
     def run(self, txn: ReadTxn) -> list[str]:
-        """Check the thread; returns descriptions of the findings, up to a limit."""
+        """Check the thread; returns descriptions of the findings, up to a limit.
+
+        On a server it may run again, and then begins anew.
+        """
+        self._forget()
         prefix = keys.thread_prefix(self._scope, self._thread)
         first = next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None)
         if first is None or is_leaving(txn, prefix):

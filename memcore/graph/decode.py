@@ -7,7 +7,7 @@ import gc
 import os
 import struct
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -44,6 +44,8 @@ from memcore.graph.manifest import (
     flattened,
     ids,
     parse,
+    rows_in,
+    rows_of,
 )
 from memcore.graph.rows import id_of
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
@@ -382,6 +384,8 @@ REPEATED_TIMES: Final = 64
 """Additional bytes allowed per stored byte."""
 _RUN_WEIGHT: Final = 4
 """Approximate memory of a run's values, as a multiple of its bytes."""
+_AHEAD: Final = 4096
+"""Maximum number of chunks announced at once."""
 _POINTERS: Final = 10 * _POINTER_BYTES
 """Bytes of an entry in addition to its tree."""
 _OPAQUE_TIMES: Final = 16
@@ -424,10 +428,13 @@ class Joiner:
         *,
         pool: int,
         secret: bytes,
+        ahead: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
+        """``ahead(ids)`` is told which chunks will be fetched, where that saves trips."""
         self._cache = cache
         self._coder = coder
         self._fetch = fetch
+        self._ahead = ahead
         self._pool = pool
         self._secret = secret
         self._depth = self._repeated = 0
@@ -446,6 +453,8 @@ class Joiner:
         self.version = None
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
+            if self._ahead is not None:
+                self._read_ahead(node, self._ahead)
             before = self._repeated
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
@@ -462,6 +471,22 @@ class Joiner:
             self._name(node, kept.size)
             self._spend(kept.repeated)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
+
+    def _read_ahead(self, node: bytes, ahead: Callable[[Sequence[bytes]], None]) -> None:
+        """Announce the chunks of a manifest that are not cached, level by level of its pages."""
+        level, seen = set(rows_of(node)), set[tuple[int, bytes]]()
+        while level:
+            new = [row for row in level - seen if not self._is_cached(*row)]
+            seen |= level
+            for at in range(0, len(new), _AHEAD):
+                ahead([part for _, part in new[at : at + _AHEAD]])
+            pages = [(sort, part) for sort, part in new if sort]
+            level = {row for sort, part in pages for row in rows_in(sort, self._open(part)[1])}
+
+    def _is_cached(self, sort: int, part: bytes) -> bool:
+        """Return whether a chunk, or a page of a container, need not be fetched."""
+        cached = self._cache.pages.get((sort, part)) if sort else self._cache.parts.get(part)
+        return cached is not None and cached.identity is self._coder.identity
 
     def begin(self) -> None:
         """Reset the memory budget before decoding the values of another checkpoint."""

@@ -128,8 +128,14 @@ class GraphReader:
         def fetch(part: bytes) -> tuple[str, bytes]:
             return read_chunk(txn, chunk_key(place.scope, place.pool, part))
 
+        def ahead(parts: Sequence[bytes]) -> None:
+            txn.prefetch([chunk_key(place.scope, place.pool, part) for part in parts])
+
         secret = key_of(thread.pool, coder)
-        joiner = Joiner(self._cache, coder, fetch, pool=place.pool, secret=secret)
+        joiner = Joiner(
+            self._cache, coder, fetch, pool=place.pool, secret=secret,
+            ahead=ahead if txn.is_remote else None,
+        )  # fmt: skip
         return ThreadView(txn, name, thread, coder, joiner)
 
     def _found(

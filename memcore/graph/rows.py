@@ -584,7 +584,7 @@ def is_stored(txn: ReadTxn, key: bytes) -> bool:
 
     A damaged chunk counts as missing, so that it is rewritten.
     """
-    value = txn.get(key)
+    value = txn.get_new(key)
     return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
 
 

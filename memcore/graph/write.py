@@ -501,8 +501,10 @@ def _batches(chunks: Chunks) -> list[Chunks]:
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
     """Write the missing chunks; during a sweep, move the existing ones to its epoch."""
-    for part, stored in chunks:
-        key = chunk_key(place.scope, place.pool, part)
+    keyed = [(chunk_key(place.scope, place.pool, part), stored) for part, stored in chunks]
+    if pool.sweeping and txn.is_remote:
+        txn.prefetch([key for key, _ in keyed])
+    for key, stored in keyed:
         there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
         if not there:
             put_chunk(txn, key, pool.epoch, stored)

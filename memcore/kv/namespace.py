@@ -134,7 +134,7 @@ class Requests:
         if place is None:
             return None
         key = keys.kv_prefix(*place) + request.packed
-        value = txn.get(key)
+        value = txn.get_new(key)
         if value is None:
             return None
         entry = entry_of(key, value)

@@ -116,7 +116,7 @@ def find_request(
         DuplicateRequestError: the key was used for other content.
     """
     key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
-    value = draft.txn.get(key)
+    value = draft.txn.get_new(key)
     if value is None:
         return None
     _, body = open_value(key, value)

@@ -670,6 +670,7 @@ class _ChosenRows:
     """Gives read access to the chosen rows with the interface of a transaction."""
 
     vault = None
+    is_remote = False
 
     def __init__(self, member: Remains) -> None:
         self._sieve = member.sieve
@@ -677,6 +678,8 @@ class _ChosenRows:
     def get(self, key: bytes, /) -> bytes | None:
         """The chosen value."""
         return self._sieve.value(key) if key in self._sieve.chosen else None
+
+    get_new = get
 
     def scan(self, *_: Any, **__: Any) -> Any:
         """Refuse to scan: only single rows may be read.

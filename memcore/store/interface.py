@@ -121,8 +121,19 @@ class ReadTxn(Protocol):
     def vault(self) -> RowCipher | None:
         """Cipher of the stored rows; None if the file is not encrypted."""
 
+    @property
+    def is_remote(self) -> bool:
+        """True if a read may be a trip to a server, so that it pays to say what is read next."""
+
     def get(self, key: bytes, /) -> bytes | None:
         """Return the value of ``key``, or None."""
+
+    def get_new(self, key: bytes, /) -> bytes | None:
+        """Return the value of a key that is most probably absent.
+
+        A write on a server then supposes so, and its commit finds out; the closure runs again if
+        it is there.
+        """
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0

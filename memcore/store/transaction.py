@@ -96,11 +96,16 @@ class Snapshot:
     """A read transaction. ``get`` is LMDB's own method, without a Python frame in between."""
 
     __slots__ = ("get", "raw", "vault")
+    is_remote = False
 
     def __init__(self) -> None:
         self.raw: RawTxn | None = None
         self.vault: RowCipher | None = None
         self.get: Callable[[bytes], bytes | None] = _ended
+
+    def get_new(self, key: bytes, /) -> bytes | None:
+        """As ``get``."""
+        return self.get(key)
 
     def drop(self) -> RawTxn | None:
         """Detach LMDB's transaction and return it; later use raises InternalError."""
@@ -209,6 +214,12 @@ class WriteTxn(RecordingTxn):
 
     __slots__ = ()
     ended = staticmethod(_ended)
+    is_remote = False
+
+    def get_new(self, key: bytes, /) -> bytes | None:
+        """As ``get``."""
+        found: bytes | None = self.get(key)
+        return found
 
     def need_feature(self, feature: int) -> None:
         """Set a feature bit; a memcore that does not know it refuses the file from now on."""

@@ -22,6 +22,7 @@ STORES = ("fake", "fake-rerun", "real")
 
 class FakeTxn:
     vault = None
+    is_remote = False
     audit = None
 
     def __init__(self, store: FakeStore, *, write: bool) -> None:
@@ -35,6 +36,13 @@ class FakeTxn:
     def get(self, key: bytes) -> bytes | None:
         self._check(key)
         return self._store.rows.get(key)
+
+    get_new = get
+
+    def prefetch(self, *_: object) -> None:
+        pass
+
+    prefetch_named = prefetch
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0

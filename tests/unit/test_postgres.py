@@ -15,6 +15,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 from interrupts import Interrupt, Point
+from threaded import CODER
 
 import memcore
 from memcore.codec import keys
@@ -22,6 +23,7 @@ from memcore.codec.keys import Row
 from memcore.codec.table import ROWS
 from memcore.errors import (
     ClosedError,
+    DuplicateRequestError,
     InternalError,
     InvalidOptionError,
     LeaseHeldError,
@@ -32,6 +34,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
+from memcore.graph import NewCheckpoint
 from memcore.retention import erasure
 from memcore.rows import names
 from memcore.store.postgres import schema
@@ -294,6 +297,145 @@ def test_a_schema_of_an_older_memcore_gets_the_new_functions(server, address):
     assert [process.wait() for process in running] == [0] * 4
     with memcore.open(address.replace("tester@", "writer@")) as db:
         db.session("s", user="u").append(hello())
+
+
+def counted(store, call):
+    before = store.trips
+    found = call()
+    return store.trips - before, found
+
+
+def test_an_idempotency_key_costs_no_trip(db):
+    session = db.session("s", user="u")
+    session.append(hello())
+    session.append(hello(), idempotency_key="a")
+    store = db._engine.store
+    trips, _ = counted(store, lambda: session.append(hello(), idempotency_key="b"))
+    assert trips == 1
+
+
+@pytest.mark.parametrize("fill", [0, 40])
+def test_a_request_that_another_process_has_made(db, address, fill):
+    """Its key is supposed to be absent until the commit, whatever is found out before."""
+    session = db.session("s", user="u")
+    for n in range(fill):
+        session.append(hello(), idempotency_key=f"before-{n}")
+    first = session.append(hello("one"), idempotency_key="k", expected_revision=fill)
+    session.append(hello("two"))
+    mine = db.scope(user="u").state
+    update = mine.update({"a": 1}, idempotency_key="k")
+    mine.update({"a": 2})
+    for _ in range(2):  # the second time with what the first has learned
+        with memcore.open(address) as other:
+            again = other.session("s", user="u")
+            again.tail(1)
+            assert again.append(hello("one"), idempotency_key="k") == first
+            receipt = again.append(hello("one"), idempotency_key="k", expected_revision=fill)
+            assert receipt == first
+            with pytest.raises(DuplicateRequestError):
+                again.append(hello("other"), idempotency_key="k")
+            repeated = other.scope(user="u").state.update({"a": 1}, idempotency_key="k")
+            assert repeated == update
+            assert mine.get("a") == 2
+            assert texts(again)[fill:] == ["one", "two"]
+
+
+def test_a_request_beside_calls_that_succeed(address):
+    """One call of a batch supposes what is not so: all run again, and each has its own outcome."""
+    with memcore.open(address) as one, memcore.open(address) as two:
+        session = one.session("s", user="u")
+        session.append(hello())
+        mine = two.session("s", user="u")
+        mine.tail(1)
+        first = session.append(hello("one"), idempotency_key="k")
+        mine.tail(1)
+        gate = threading.Barrier(9)
+        found = []
+
+        def store(n):
+            gate.wait()
+            key = "k" if n == 4 else f"k{n}"
+            receipt = mine.append(hello("one" if n == 4 else f"{n}"), idempotency_key=key)
+            found.append((n, receipt.seq))
+
+        threads = [threading.Thread(target=store, args=(n,)) for n in range(9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert dict(found)[4] == first.seq
+        assert sorted(seq for _, seq in found) == sorted({seq for _, seq in found})
+        assert texts(session).count("one") == 1
+        assert len(texts(session)) == 10
+
+
+def test_two_that_make_one_request_at_once(address):
+    with memcore.open(address) as one, memcore.open(address) as two:
+        sessions = [db.session("s", user="u") for db in (one, two)]
+        sessions[0].append(hello())
+        sessions[1].tail(1)
+        for n in range(20):
+            gate, receipts = threading.Barrier(2), []
+
+            def store(session, n=n, gate=gate, receipts=receipts):
+                gate.wait()
+                receipts.append(session.append(hello(f"{n}"), idempotency_key=f"{n}"))
+
+            threads = [threading.Thread(target=store, args=(each,)) for each in sessions]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert receipts[0] == receipts[1]
+        assert texts(sessions[0]) == ["hello", *(f"{n}" for n in range(20))]
+
+
+def test_a_long_graph_is_read_in_a_few_trips(db, address):
+    """Its pool has more chunks than are read along, and pages in pages."""
+    values = [long(f"message {n}") for n in range(5_000)]
+    put_graph(db.scope(user="u").graph, "1", None, values)
+    with memcore.open(address) as cold:
+        store, graph = cold._engine.store, cold.scope(user="u").graph
+        trips, found = counted(store, lambda: newest_graph(graph))
+        assert found == values
+        assert trips <= 10
+        values.append(long("new"))
+        trips, _ = counted(store, lambda: put_graph(graph, "2", "1", values))
+        assert trips <= 3
+        values.append(long("newer"))
+        trips, _ = counted(store, lambda: put_graph(graph, "3", "2", values))
+        assert trips == 1
+    values.append(long("last"))
+    with memcore.open(address) as cold:  # who puts without having read finds out what is stored
+        store, graph = cold._engine.store, cold.scope(user="u").graph
+        trips, _ = counted(store, lambda: put_graph(graph, "4", "3", values))
+        assert trips <= 80
+        assert newest_graph(graph) == values
+    assert newest_graph(db.scope(user="u").graph) == values
+
+
+def long(text):
+    return {"text": f"{text} " + "word " * 40}
+
+
+def put_graph(graph, checkpoint, parent, values):
+    body = {"channel_versions": {"messages": int(checkpoint)}}
+    new = NewCheckpoint(checkpoint, parent, body, {}, {"messages": (int(checkpoint), values)})
+    graph.put("thread", "", new, CODER)
+
+
+def newest_graph(graph):
+    return graph.get("thread", "", None, CODER).values["messages"]
+
+
+def test_a_large_blob_is_read_in_a_few_trips(db, address):
+    content = Random(1).randbytes(2_000_000).hex()
+    db.session("s", user="u").append(hello(content))
+    with memcore.open(address) as cold:
+        session = cold.session("s", user="u")
+        trips, found = counted(cold._engine.store, lambda: session.tail(1))
+        assert found[0].message["content"] == content
+        assert trips <= 3
 
 
 def test_a_batch_of_threads_is_one_statement(db):

@@ -121,6 +121,9 @@ BYTES_MAX: Final = 16 * 1024**2
 ERASURES: Final = bytes((Kind.CARE,)) + bytes(8) + bytes((Care.ERASURE,))
 """Partition that nearly every transaction reads: who was erased."""
 
+_FEW: Final = 8
+"""New keys below which each is inserted by itself, rather than all sorted anew."""
+
 Range = tuple[bytes, bytes, int, int, bool]
 """First key, key behind the last, number of rows, bytes of values, and whether from the end.
 
@@ -164,15 +167,22 @@ class Partition:
 
     def learn(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take over rows; None: there is no such row."""
+        new = []
         for key, value in rows:
             before = self.rows.get(key)
             if before is None and value is not None:
-                insort(self.order, key)
+                new.append(key)
             elif before is not None and value is None:
                 del self.order[bisect_left(self.order, key)]
             self.size += len(value or b"") - len(before or b"")
             self.size += 0 if key in self.rows else len(key)
             self.rows[key] = value
+        if len(new) < _FEW:
+            for key in new:
+                insort(self.order, key)
+        else:
+            self.order += new
+            self.order.sort()
 
     def learn_range(self, start: bytes, stop: bytes) -> None:
         """Note that every row of ``start <= key < stop`` is known."""

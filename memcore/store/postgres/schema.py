@@ -155,11 +155,11 @@ end $$;
 -- is read behind the locks is current. ``kinds``, a letter a partition: 'w' written, 'r' read
 -- (share lock), 'c' read, and checked without a lock: who writes such a partition says so
 -- (``barrier``), and waits for all commits under way. Partitions come sorted, so that two commits
--- never wait for each other. Returns the partitions whose version differs; if there are any,
--- nothing was written.
+-- never wait for each other. Returns the partitions whose version differs, or the keys that were
+-- supposed to be absent and are not, with version -1; if there are any, nothing was written.
 create or replace function {schema}.commit_2(
   parts_ bytea[], versions bigint[], kinds text, id bytea,
-  put_keys bytea[], put_values bytea[], gone bytea[], barrier bool, relaxed bool)
+  absent bytea[], put_keys bytea[], put_values bytea[], gone bytea[], barrier bool, relaxed bool)
 returns table(p bytea, version bigint) language plpgsql as $$
 declare j int; kind text; found_ bigint; stale bool := false; counted bytea[] := '{{}}';
 begin
@@ -205,6 +205,12 @@ begin
       return next;
     end if;
   end loop;
+  if not stale and cardinality(absent) > 0 then
+    for p in select t.k from {schema}.rows t where t.k = any(absent) loop
+      stale := true; version := -1;
+      return next;
+    end loop;
+  end if;
   if stale then
     update {schema}.parts t set version = t.version - 1, commits = substr(t.commits, 9)
       where t.p = any(counted);
@@ -329,7 +335,7 @@ select k, v from {schema}.rows where k >= %b and k < %b order by k desc limit %s
 
 COMMIT: Final = """
 select * from {schema}.commit_2(%b::bytea[], %b::bigint[], %b::text, %b::bytea, %b::bytea[],
-  %b::bytea[], %b::bytea[], %b::bool, %b::bool)
+  %b::bytea[], %b::bytea[], %b::bytea[], %b::bool, %b::bool)
 """
 
 STAND_IN_LINE: Final = """

@@ -260,13 +260,18 @@ class CachedReader:
         if is_counter(key):
             return self._server.last_number(key, self._connection)
         name = partition_of(key)
-        is_known, value = self._lookup(name, key)
+        is_known, value = self.peek(key)
         while not is_known:  # another thread may drop what was fetched before it is looked up
             self._fetch(name, [key])
-            is_known, value = self._lookup(name, key)
+            is_known, value = self.peek(key)
         return value
 
-    def _lookup(self, name: bytes, key: bytes) -> tuple[bool, bytes | None]:
+    def peek(self, key: bytes) -> tuple[bool, bytes | None]:
+        """Return whether it is known what is stored under a key, and the value.
+
+        A trip brings both if nothing is known of the partition.
+        """
+        name = partition_of(key)
         part = self.partition(name, (key,))
         with self._server.lock:
             found = part.get(key)
@@ -508,6 +513,8 @@ class RawWrites(RawReads):
         self._server = server
         self._may_ask = may_ask
         self.writes: dict[bytes, bytes | None] = {}
+        self.absent: set[bytes] = set()
+        """Keys that were supposed to be absent, without being asked for."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, as written here or stored; None if there is none."""
@@ -516,6 +523,25 @@ class RawWrites(RawReads):
         if is_counter(key):
             return self._server.next_number(key, may_ask=self._may_ask)
         return self.reader.get(key)
+
+    def get_new(self, key: bytes) -> bytes | None:
+        """As ``get``; None without a trip if the partition is known, but not what it has there."""
+        if key in self.writes or is_counter(key) or isinstance(self.reader, ServerReader):
+            return self.get(key)
+        is_known, value = self.reader.peek(key)
+        if not is_known:
+            self.absent.add(key)
+        return value
+
+    def is_current(self) -> bool:
+        """Return True if what was read, or supposed, is of one state, and still stored."""
+        if isinstance(self.reader, ServerReader):
+            return True  # in one snapshot, or while nobody else commits
+        if self.absent:
+            self.reader.prefetch(sorted(self.absent))
+            if any(self.reader.get(key) is not None for key in self.absent):
+                return False
+        return self.reader.is_current()
 
     def put(self, key: bytes, value: bytes) -> bool:
         """Write a row."""

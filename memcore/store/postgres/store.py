@@ -99,6 +99,7 @@ class PostgresSnapshot(Snapshot):
     """A read transaction: its ranges are read by its reader, not with cursors."""
 
     __slots__ = ()
+    is_remote = True
     raw: RawReads | None  # type: ignore[assignment]
 
     def scan(
@@ -124,12 +125,17 @@ class PostgresTxn(WriteTxn):
     """A write transaction shared by the closures of one batch."""
 
     __slots__ = ()
+    is_remote = True
     raw: RawWrites | None
 
     scan = PostgresSnapshot.scan
     take = PostgresSnapshot.take
     prefetch = PostgresSnapshot.prefetch
     prefetch_named = PostgresSnapshot.prefetch_named
+
+    def get_new(self, key: bytes, /) -> bytes | None:
+        """Return the value of a key that is most probably absent: the commit finds out."""
+        return _open(self.raw).get_new(key)
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
         """Delete all rows with ``start <= key < stop``; returns their number."""
@@ -282,7 +288,7 @@ class PostgresLeader(BatchRunner):
                     continue
                 call.error = self._typed(call.error)
                 if txn.dirty or txn.failed is not None:
-                    if reader is not None and not reader.is_current():
+                    if reader is not None and not _open(txn.raw).is_current():
                         raise Rerun  # the error may come of what was read
                     call.done = True
                     return False
@@ -337,13 +343,13 @@ class PostgresLeader(BatchRunner):
             Conflict: a version has moved; nothing is stored.
             OutcomeUnknownError: the connection was lost, and nobody knows what is stored.
         """
-        if not raw.writes and not reader.is_current():
+        if not raw.writes and not raw.is_current():
             raise Rerun
         writes = _by_partition(raw.writes)
         for name in writes:
             if name not in reader.used:
                 reader.partition(name)  # written without being read
-        values = self._values(raw.writes, writes, reader.used)
+        values = self._values(raw, writes, reader.used)
         callbacks = list(txn.callbacks)
         interrupt: BaseException | None = None
         is_stored = not raw.writes
@@ -377,6 +383,10 @@ class PostgresLeader(BatchRunner):
             Conflict: partitions have moved, and nothing is stored.
         """
         lost = self._send(values, held, life)
+        there = [key for key, version in lost if version < 0]
+        if there:  # they were supposed to be absent
+            self._server.fetch(None, list({*map(partition_of, there)}), there, [], held)
+            raise Conflict([])
         if lost:
             self._server.drop([name for name, _ in lost], dict(lost))
             raise Conflict([n for n in values[0] if n in writes or not is_rarely_written(n)])
@@ -406,18 +416,19 @@ class PostgresLeader(BatchRunner):
 
     def _values(
         self,
-        rows: dict[bytes, bytes | None],
+        raw: RawWrites,
         writes: dict[bytes, dict[bytes, bytes | None]],
         used: dict[bytes, int],
     ) -> Values:
         """Return the arguments of ``commit_2``, with a new id."""
-        names = sorted(used)
+        names, rows = sorted(used), raw.writes
         puts = sorted((key, value) for key, value in rows.items() if value is not None)
         return (
             names,
             [used[name] for name in names],
             "".join([_kind(name, writes) for name in names]),
             secrets.token_bytes(_ID_BYTES),
+            sorted(raw.absent),
             [key for key, _ in puts],
             [value for _, value in puts],
             [key for key, value in rows.items() if value is None],
@@ -435,9 +446,9 @@ class PostgresLeader(BatchRunner):
         """
         server = self._server
         query = server.sql(schema.COMMIT)
-        names, versions, kinds, number, keys, bodies, gone, *modes = values
+        names, versions, kinds, number, absent, keys, bodies, gone, *modes = values
         values = (
-            byteas(names), bigints(versions), kinds, number,
+            byteas(names), bigints(versions), kinds, number, byteas(absent),
             byteas(keys), byteas(bodies), byteas(gone), *modes,
         )  # fmt: skip
         if held is None:
